@@ -1,0 +1,32 @@
+"""Time, as a seam: the core is given `now_ms`, and tests turn the hands."""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """What the shells ask for the time."""
+
+    def now_ms(self) -> int:
+        """Wall-clock milliseconds since 1970-01-01 UTC."""
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds of a clock that never goes back, for timeouts."""
+
+    def sleep_ms(self, milliseconds: float) -> None:
+        """Wait."""
+
+
+class SystemClock:
+    """The machine's clock."""
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def sleep_ms(self, milliseconds: float) -> None:
+        time.sleep(milliseconds / 1000)

@@ -1,0 +1,181 @@
+"""Every error that pylog raises on purpose: one tree under `SparkLogError`.
+
+A kind answers three questions: whose fault is it (the message says what to do), may the same call be made again
+(`retriable`), and may it already have happened (`maybe_applied`).  Retry code reads the two class attributes and nothing
+else.  An error carries the value that is needed to recover.  Names are Kafka's where Kafka has one.
+"""
+
+from __future__ import annotations
+
+
+class SparkLogError(Exception):
+    """Root of the tree.  Never raised itself."""
+
+    retriable: bool = False
+    """The same call, made again, may succeed."""
+    maybe_applied: bool = False
+    """The call may have taken effect although it failed."""
+
+
+# ------------------------------------------------------------------------------------------------- the caller's input
+
+
+class InvalidRequest(SparkLogError, ValueError):
+    """An argument or option is wrong.  The message names it, the value found and the values that are possible."""
+
+
+class InvalidTopic(InvalidRequest):
+    """A topic name breaks Kafka's rules."""
+
+
+class InvalidConfig(InvalidRequest):
+    """A topic or cluster config is unknown or has a value out of its range."""
+
+
+class InvalidPartitions(InvalidRequest):
+    """A partition count that cannot be: zero, or fewer than there are."""
+
+
+class InvalidRecord(InvalidRequest):
+    """A record or a column cannot be written: wrong type, no topic, a partition that does not exist."""
+
+
+class InvalidTimestamp(InvalidRecord):
+    """A record's timestamp lies outside what the topic accepts (`message.timestamp.before.max.ms`, `.after.max.ms`)."""
+
+
+class MessageTooLarge(InvalidRecord):
+    """A record is larger than the topic's `max.message.bytes`."""
+
+
+class UnknownTopicOrPartition(SparkLogError, LookupError):
+    """No such topic, or no such partition of it."""
+
+
+class TopicAlreadyExists(SparkLogError):
+    """A topic of that name is there already."""
+
+
+class TopicDeletionDisabled(SparkLogError):
+    """`delete.topic.enable` is false."""
+
+
+class GroupIdNotFound(SparkLogError, LookupError):
+    """The group has committed nothing, or was deleted."""
+
+
+class PolicyViolation(SparkLogError):
+    """The topic's settings do not allow the operation."""
+
+
+class OffsetOutOfRange(SparkLogError, LookupError):
+    """An offset lies outside [start, end) of its partition."""
+
+    def __init__(self, message: str, *, start: int, end: int) -> None:
+        super().__init__(message)
+        self.start = start
+        """First offset that is there."""
+        self.end = end
+        """One past the last."""
+
+
+class DataLoss(SparkLogError):
+    """Records that were asked for are not there any more (trimmed, expired, or their topic is gone)."""
+
+
+class NoOffsetForPartition(SparkLogError, LookupError):
+    """The group has no committed offset and `auto_offset_reset` is 'none'."""
+
+
+# ------------------------------------------------------------------------------------------------ somebody newer is there
+
+
+class ProducerFenced(SparkLogError):
+    """A newer holder of the same transactional or producer id has taken over."""
+
+    def __init__(self, message: str, *, current: int) -> None:
+        super().__init__(message)
+        self.current = current
+        """The epoch in force."""
+
+
+class OutOfOrderSequence(SparkLogError):
+    """A producer skipped a sequence number, or repeats one too old to be recognised."""
+
+
+class UnknownProducerId(SparkLogError):
+    """The log does not know the producer (any more): its commit may or may not have been in before it was forgotten."""
+
+    maybe_applied = True
+
+
+class IllegalGeneration(SparkLogError):
+    """A newer consumer owns the group's partitions; the commit was refused."""
+
+    def __init__(self, message: str, *, current: int) -> None:
+        super().__init__(message)
+        self.current = current
+        """The generation in force."""
+
+
+class UploadFenced(SparkLogError):
+    """The upload is older than the garbage-collection fence (`gc.fence.age.ms`): nothing was written, upload again."""
+
+    retriable = True
+
+
+class ConcurrentChange(SparkLogError):
+    """Others kept changing the same thing; nothing was done."""
+
+    retriable = True
+
+
+# --------------------------------------------------------------------------------------------------------- the storage
+
+
+class StorageError(SparkLogError, OSError):
+    """The storage refused: permissions, no space, no such bucket.  The message has the storage's own words."""
+
+
+class StorageUnavailable(StorageError):
+    """The storage did not answer, or answered so that the outcome is not known."""
+
+    retriable = True
+    maybe_applied = True
+
+
+class ObjectNotFound(StorageError, FileNotFoundError):
+    """An object is not there."""
+
+    def __init__(self, message: str, *, key: str) -> None:
+        super().__init__(message)
+        self.key = key
+        """Its name, relative to the log's root."""
+
+
+class StoreNotExclusive(StorageError):
+    """The storage let two writers create the same name: a log on it would lose data, so it is refused."""
+
+
+class NoLog(StorageError):
+    """There is no log at the URL, and none may be created there."""
+
+
+class CorruptObject(SparkLogError):
+    """Bytes are not what was written.  Nothing was skipped; the message names object, position, topic and partition."""
+
+
+class UnsupportedVersion(SparkLogError):
+    """An object or log was written by a version of pylog that is newer than this one, or by something else."""
+
+
+class RequestTimedOut(SparkLogError, TimeoutError):
+    """It was not done in time, and it will not be done later."""
+
+    retriable = True
+
+
+class CommitUnknown(SparkLogError):
+    """The storage failed while a commit was under way: it may be in.  Made again with the same identity it lands once."""
+
+    maybe_applied = True

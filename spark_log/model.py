@@ -1,0 +1,107 @@
+"""The values that every part of pylog speaks of.  Plain data: no I/O, no clock.
+
+Units: offsets count records, positions and lengths count bytes, `_us` is microseconds and `_ms` milliseconds since
+1970-01-01 UTC.  Ranges are half-open, [start, end).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+EARLIEST = -2
+"""Stands for the first offset of a partition, as in Kafka."""
+LATEST = -1
+"""Stands for the end of a partition, as in Kafka."""
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic, by name."""
+
+    topic: str
+    partition: int
+
+
+class OffsetAndMetadata(NamedTuple):
+    """A committed position: the next offset to read, and the note that was committed with it."""
+
+    offset: int
+    metadata: str = ""
+
+
+class RecordMetadata(NamedTuple):
+    """Where a record was put."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds."""
+
+
+class ConsumerRecord(NamedTuple):
+    """One record, as a consumer gets it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Milliseconds."""
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create."""
+
+    name: str
+    num_partitions: int = 1
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """Kafka's names, values as text."""
+
+
+class Run(NamedTuple):
+    """Consecutive records of one partition inside an object, as its writer reports them (docs/format/segment.md)."""
+
+    topic_id: str
+    partition: int
+    position: int
+    """Where the run's Arrow stream starts in the object."""
+    length: int
+    """Bytes of the stream, end marker included."""
+    crc: int
+    """crc32c of those bytes."""
+    rows: int
+    batches: int
+    min_us: int
+    max_us: int
+
+
+class Slice(NamedTuple):
+    """A run with its place in the partition: records [start, end) are rows 0, 1, … of the run."""
+
+    start: int
+    end: int
+    object: str
+    """The object's name relative to the root, `data/<upload epoch>/<id>.seg`."""
+    position: int
+    length: int
+    crc: int
+    batches: int
+    min_us: int
+    max_us: int
+    log_append: bool
+    """The timestamps are the log's, one for the whole slice (`min_us` = `max_us`), not the records' own."""
+
+
+class DataObject(NamedTuple):
+    """An object as its writer reports it, and as the state keeps it."""
+
+    name: str
+    size: int
+    """Bytes in all."""
+    index_position: int
+    """Where its index starts; the index and the tail reach from there to the end."""
