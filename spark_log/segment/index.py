@@ -1,0 +1,197 @@
+"""The end of a segment object: the index, one row per record batch, and the tail.
+
+    index    an Arrow IPC stream of INDEX_SCHEMA, in the order of the batches in the object
+    tail     24 bytes, little endian
+             0   u64  length of the index
+             8   u32  crc32c of the index
+             12  u32  format version
+             16  8 bytes  "PYLOGSEG"
+
+The schema messages of the runs are in the index's schema metadata, base64, under `pylog.schema.<number>`: a batch in the
+middle of a run is decoded without its start.  Version and magic keep their place in every version to come.
+"""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from crc32c import crc32c
+
+from spark_log.errors import CorruptObject, UnsupportedVersion
+from spark_log.segment import ipc
+
+VERSION = 1
+MAGIC = b"PYLOGSEG"
+TAIL = struct.Struct("<QII8s")
+TAIL_BYTES = TAIL.size
+
+INDEX_SCHEMA = pa.schema(
+    [
+        ("topic_id", pa.string()),
+        ("partition", pa.int32()),
+        ("first", pa.int64()),
+        ("last", pa.int64()),
+        ("rows", pa.int64()),
+        ("position", pa.int64()),
+        ("length", pa.int64()),
+        ("min_us", pa.int64()),
+        ("max_us", pa.int64()),
+        ("crc32c", pa.uint32()),
+        ("schema", pa.int32()),
+    ]
+)
+_NUMBERS = INDEX_SCHEMA.names[1:]
+_SCHEMA_KEY = "pylog.schema."
+
+
+class BatchEntry(NamedTuple):
+    """One row of the index, in the order of its columns."""
+
+    topic_id: str
+    partition: int
+    first: int
+    """Offset of the first record, relative to the run's base."""
+    last: int
+    """Offset of the last record; `first + rows - 1`, unless compaction thinned the run."""
+    rows: int
+    position: int
+    """Of the batch's message, in the object."""
+    length: int
+    min_us: int
+    max_us: int
+    crc32c: int
+    """Of the batch's message."""
+    schema: int
+    """Number of the run's schema message."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Index:
+    """What the end of an object says about its batches."""
+
+    name: str
+    """The object's."""
+    size: int
+    """Bytes of the object."""
+    index_position: int
+    """Where the index starts and the runs end."""
+    table: pa.Table
+    """`INDEX_SCHEMA`, one row per record batch, positions ascending."""
+    numbers: Mapping[str, npt.NDArray[np.int64]]
+    """The number columns of `table`, for searching."""
+    schemas: Mapping[int, bytes]
+    """The runs' schema messages by number."""
+
+
+def encode_index(entries: Sequence[BatchEntry], schemas: Sequence[bytes], compression: str) -> bytes:
+    """Index and tail."""
+    metadata = {f"{_SCHEMA_KEY}{number}": base64.b64encode(message) for number, message in enumerate(schemas)}
+    columns = list(zip(*entries, strict=True)) or [()] * len(INDEX_SCHEMA)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=INDEX_SCHEMA.with_metadata(metadata))
+    message = ipc.encode_batch(batch, ipc.write_options(compression))
+    index = ipc.schema_message(batch.schema) + message + ipc.END
+    return index + TAIL.pack(len(index), crc32c(index), VERSION, MAGIC)
+
+
+def parse_index(data: ipc.Bytes, *, name: str, object_size: int | None = None) -> Index:
+    """The index of the object `name`.
+
+    data:         the object's bytes from its index's position, or any earlier one, to its end.
+    object_size:  bytes of the whole object; None if `data` is all of it.
+    Raises UnsupportedVersion if it is another kind of file or of a newer version, CorruptObject if it is cut off or
+    changed.
+    """
+    view = memoryview(data)
+    size = len(view) if object_size is None else object_size
+    length, crc = _parse_tail(view, name, size)
+    position = size - TAIL_BYTES - length
+    index = view[len(view) - TAIL_BYTES - length : len(view) - TAIL_BYTES]
+    found = crc32c(index)
+    if found != crc:
+        raise CorruptObject(
+            f"object {name}: the index at byte {position} has changed since it was written: its checksum is {found:#010x}, "
+            f"the tail at byte {size - TAIL_BYTES} says {crc:#010x}"
+        )
+    table = _read_table(index, name, position)
+    numbers = {column: table[column].to_numpy().astype(np.int64, copy=False) for column in _NUMBERS}
+    _check_positions(numbers, name, position)
+    return Index(
+        name=name,
+        size=size,
+        index_position=position,
+        table=table.select(INDEX_SCHEMA.names),
+        numbers=numbers,
+        schemas=_schemas(table.schema.metadata or {}),
+    )
+
+
+def _parse_tail(view: memoryview, name: str, size: int) -> tuple[int, int]:
+    """Length and checksum of the index."""
+    if len(view) < TAIL_BYTES or view[-len(MAGIC) :] != MAGIC:
+        raise _not_a_tail(view, name, size)
+    length, crc, version, _ = TAIL.unpack(view[-TAIL_BYTES:])
+    if version != VERSION:
+        raise UnsupportedVersion(
+            f"object {name}: its tail at byte {size - TAIL_BYTES} has format version {version}, and this pylog reads "
+            f"version {VERSION}: upgrade pylog"
+        )
+    if length > len(view) - TAIL_BYTES:
+        raise CorruptObject(
+            f"object {name}: its tail at byte {size - TAIL_BYTES} says that the index has {length} bytes, and there are "
+            f"{len(view) - TAIL_BYTES}: it is cut off or has changed since it was written"
+        )
+    return length, crc
+
+
+def _not_a_tail(view: memoryview, name: str, size: int) -> CorruptObject | UnsupportedVersion:
+    """An object of ours begins, at its start and at its index, with the mark of an Arrow message."""
+    if bytes(view[:4]) == ipc.CONTINUATION[: len(view)]:
+        return CorruptObject(
+            f"object {name}: it does not end with pylog's tail at byte {max(size - TAIL_BYTES, 0)}: it is cut off, or its "
+            "end has changed since it was written"
+        )
+    return UnsupportedVersion(
+        f"object {name}: it is not a pylog segment but another kind of file: it neither ends with {MAGIC!r} at byte "
+        f"{max(size - len(MAGIC), 0)} nor starts as one"
+    )
+
+
+def _read_table(index: memoryview, name: str, position: int) -> pa.Table:
+    try:
+        table = ipc.open_stream(index).read_all().combine_chunks()
+    except pa.ArrowException as error:
+        raise CorruptObject(f"object {name}: the index at byte {position} is not an Arrow stream: {error}") from error
+    for field in INDEX_SCHEMA:
+        if field.name not in table.column_names or table.schema.field(field.name).type != field.type:
+            raise UnsupportedVersion(
+                f"object {name}: the index at byte {position} has no column {field.name!r} of type {field.type}"
+            )
+    return table
+
+
+def _check_positions(numbers: Mapping[str, npt.NDArray[np.int64]], name: str, index_position: int) -> None:
+    """Batches lie one after the other, before the index."""
+    starts, lengths = numbers["position"], numbers["length"]
+    ends = starts + lengths
+    in_place = bool((starts >= 0).all() and (lengths > 0).all() and (ends <= index_position).all())
+    if not in_place or bool((starts[1:] < ends[:-1]).any()):
+        raise CorruptObject(
+            f"object {name}: the index at byte {index_position} has batches that overlap or lie outside"
+        )
+
+
+def _schemas(metadata: Mapping[bytes, bytes]) -> dict[int, bytes]:
+    prefix = _SCHEMA_KEY.encode()
+    return {
+        int(key.removeprefix(prefix)): base64.b64decode(value)
+        for key, value in metadata.items()
+        if key.startswith(prefix)
+    }

@@ -1,0 +1,59 @@
+"""Single messages of an Arrow IPC stream as bytes, so that a batch can be written and read on its own.
+
+A stream is a schema message, record batch messages and an end marker; each message is a multiple of 8 bytes long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+
+Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
+"""Anything with the buffer protocol."""
+
+CONTINUATION = b"\xff\xff\xff\xff"
+"""The first bytes of every message."""
+END = CONTINUATION + bytes(4)
+"""The end marker of a stream."""
+
+
+def schema_message(schema: pa.Schema) -> bytes:
+    message: bytes = schema.serialize().to_pybytes()
+    return message
+
+
+def write_options(compression: str) -> pa.ipc.IpcWriteOptions:
+    """compression: one of `schema.COMPRESSIONS`."""
+    # One thread: the tasks of a Spark executor already use every core.
+    return pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression, use_threads=False)
+
+
+def encode_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
+    """The record batch message alone."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    stream = sink.getvalue()
+    start = _schema_length(batch.schema)
+    # A copy, because the stream's own buffer may be twice as large as what was written to it.
+    message: bytes = stream.slice(start, stream.size - start - len(END)).to_pybytes()
+    return message
+
+
+def _schema_length(schema: pa.Schema) -> int:
+    return int(schema.serialize().size)
+
+
+def decode_batch(message: bytes, data: Bytes, fields: Sequence[int]) -> pa.RecordBatch:
+    """The batch in `data`, whose schema message is `message`; only the columns `fields` (empty: all of them)."""
+    stream = pa.py_buffer(b"".join((message, data)))
+    batch: pa.RecordBatch = open_stream(stream, fields).read_next_batch()
+    return batch
+
+
+def open_stream(data: Bytes, fields: Sequence[int] = ()) -> pa.RecordBatchReader:
+    """Reads from memory without a copy.  Raises pa.ArrowInvalid if the bytes do not start with a schema message."""
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=list(fields))
+    return pa.ipc.open_stream(pa.py_buffer(data), options=options)

@@ -1,0 +1,116 @@
+"""Kafka's hash of a record's key, over whole Arrow arrays.
+
+32-bit MurmurHash2 with Kafka's seed (org.apache.kafka.common.utils.Utils.murmur2): the words of all keys are mixed side by
+side, the first word of every key, then the second, and so on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+_SEED = np.uint32(0x9747B28C)
+_M = np.uint32(0x5BD1E995)
+_R = np.uint32(24)
+_FEW = 16
+"""With so few keys left, long ones, numpy's cost per call is more than that of a loop over one key's words."""
+
+_Hashes = npt.NDArray[np.uint32]
+_Ints = npt.NDArray[np.int64]
+
+
+def murmur2(keys: pa.Array) -> npt.NDArray[np.int32]:
+    """The hash of each key, signed as Kafka shows it.  keys: binary; what a null gives has no meaning."""
+    if not len(keys):
+        return np.zeros(0, dtype=np.int32)
+    data, starts, lengths = _buffers(keys)
+    order = _longest_first(lengths)
+    if order is None:
+        return _mix(data, starts, lengths).view(np.int32)
+    hashes = np.empty(len(lengths), dtype=np.uint32)
+    hashes[order] = _mix(data, starts[order], lengths[order])
+    return hashes.view(np.int32)
+
+
+def to_positive(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
+    """The hash without its sign bit, which is not its absolute value (Utils.toPositive)."""
+    return hashes & np.int32(0x7FFFFFFF)
+
+
+def partition_for_key(keys: pa.Array, count: int) -> npt.NDArray[np.int32]:
+    """The partition of each key among `count`; -1 for a null, which is not the empty key.  keys: binary."""
+    partitions = to_positive(murmur2(keys)) % np.int32(count)
+    if keys.null_count:
+        partitions[keys.is_null().to_numpy(zero_copy_only=False)] = -1
+    return partitions
+
+
+def _buffers(keys: pa.Array) -> tuple[npt.NDArray[np.uint8], _Ints, _Ints]:
+    """The keys' bytes, with four zeros after them, and where in them each key starts and how long it is."""
+    _, offset_buffer, data_buffer = keys.buffers()
+    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
+    data = np.zeros(int(offsets[-1] - offsets[0]) + 4, dtype=np.uint8)
+    if len(data) > 4:
+        data[:-4] = np.frombuffer(data_buffer, dtype=np.uint8)[offsets[0] : offsets[-1]]
+    return data, offsets[:-1] - offsets[0], np.diff(offsets)
+
+
+def _longest_first(lengths: _Ints) -> npt.NDArray[Any] | None:
+    """An order in which the keys that still have an n-th word are always a prefix; None if they are in it already."""
+    longest = int(lengths.max())
+    if longest == int(lengths.min()):
+        return None
+    # A small type makes numpy sort by radix.
+    short = np.uint16 if longest <= 0xFFFF else np.uint32
+    return np.argsort((longest - lengths).astype(short), kind="stable")
+
+
+def _mix(data: npt.NDArray[np.uint8], starts: _Ints, lengths: _Ints) -> _Hashes:
+    """Hashes of keys sorted longest first."""
+    words = np.ndarray(shape=(len(data) - 3,), dtype="<u4", buffer=data.data, strides=(1,))
+    hashes = _SEED ^ lengths.astype(np.uint32)
+    counts = lengths >> 2
+    _mix_words(hashes, words, starts, counts)
+    tails = starts + counts * 4
+    _mix_rest(hashes, words[tails], (lengths & 3).astype(np.uint32))
+    hashes ^= hashes >> np.uint32(13)
+    hashes *= _M
+    hashes ^= hashes >> np.uint32(15)
+    return hashes
+
+
+def _mix_words(hashes: _Hashes, words: _Hashes, starts: _Ints, counts: _Ints) -> None:
+    """In place.  counts: complete words of each key, descending."""
+    ascending = -counts
+    for number in range(int(counts[0])):
+        active = int(np.searchsorted(ascending, -number))
+        if active <= _FEW:
+            _mix_long_keys(hashes, words, starts[:active], counts, number)
+            break
+        word = _scramble(words[starts[:active] + 4 * number])
+        hashes[:active] = hashes[:active] * _M ^ word
+
+
+def _mix_long_keys(hashes: _Hashes, words: _Hashes, starts: _Ints, counts: _Ints, done: int) -> None:
+    for row, start in enumerate(starts):
+        mixed = int(hashes[row])
+        for word in _scramble(words[start + 4 * done : start + 4 * counts[row] : 4]).tolist():
+            mixed = (mixed * 0x5BD1E995 & 0xFFFFFFFF) ^ word
+        hashes[row] = mixed
+
+
+def _scramble(words: _Hashes) -> _Hashes:
+    mixed = words * _M
+    mixed ^= mixed >> _R
+    mixed *= _M
+    return mixed
+
+
+def _mix_rest(hashes: _Hashes, words: _Hashes, rest: _Hashes) -> None:
+    """In place: the last 0 to 3 bytes of each key, the low bytes of `words`."""
+    some = rest > 0
+    mask = (np.uint32(1) << (rest * np.uint32(8))) - np.uint32(1)
+    np.copyto(hashes, (hashes ^ (words & mask)) * _M, where=some)

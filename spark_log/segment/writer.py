@@ -1,0 +1,389 @@
+"""Builds one segment object out of rows of many partitions that come in any order.
+
+Rows are gathered per partition into batches, and each batch is encoded once.  Encoded batches stay in memory up to
+`buffer_bytes` and go to a spool file above that; runs are put together when the object is streamed out.  Memory is
+`buffer_bytes` plus about two batches, whatever the object's size and however many partitions it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from spark_log.errors import StorageError
+from spark_log.model import Run
+from spark_log.segment import ipc
+from spark_log.segment.index import BatchEntry, encode_index
+from spark_log.segment.schema import COMPRESSIONS, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+
+_MIB = 1 << 20
+_ROW_OVERHEAD = 16
+"""Raw bytes of a row beside key, value and headers: the timestamp and two offsets."""
+_PINNED_MAX = 8
+"""A waiting slice that keeps alive a buffer more than this many times its size is copied out of it."""
+
+
+@dataclass(slots=True)
+class _Encoded:
+    """One record batch message: in memory, or in the spool."""
+
+    rows: int
+    min_us: int
+    max_us: int
+    length: int
+    crc: int
+    data: bytes | None
+    spool_position: int = 0
+
+
+@dataclass(slots=True)
+class _Partition:
+    """What was appended for one partition: encoded batches, then rows that wait to become one."""
+
+    headers: bool = False
+    encoded: list[_Encoded] = field(default_factory=list)
+    crc: int = crc32c(ipc.schema_message(RECORD_SCHEMA))
+    """Of the run so far: its schema message and the encoded batches."""
+    waiting: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    """Waiting."""
+    bytes: int = 0
+    """Waiting, raw."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return RECORD_SCHEMA_HEADERS if self.headers else RECORD_SCHEMA
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch of the object."""
+
+    data: bytes | None
+    """None if it is in the spool."""
+    spool_position: int
+    length: int
+    crc: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A finished object.  `chunks()` can be called again, for another attempt, until the writer is closed."""
+
+    runs: tuple[Run, ...]
+    """Sorted by topic id and partition, one for each partition that got rows."""
+    size: int
+    """Bytes of the object."""
+    index_position: int
+    _parts: tuple[_Part, ...] = field(repr=False)
+    _spool: BinaryIO | None = field(repr=False)
+
+    def chunks(self) -> Iterator[bytes]:
+        """The object's bytes from start to end, a batch at a time."""
+        for part in self._parts:
+            yield _load(part, self._spool)
+
+
+class SegmentWriter:
+    """Collects rows by partition and encodes them as one object.
+
+    compression:  one of `schema.COMPRESSIONS`.
+    batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes); a larger row is a batch of its own.
+    buffer_bytes: what is kept in memory before the spool is used.
+    open_spool:   gives a readable and writable file, once, when it is needed; None: everything stays in memory.
+    """
+
+    def __init__(
+        self,
+        *,
+        compression: str = "lz4",
+        batch_rows: int = 10_000,
+        batch_bytes: int = 2 * _MIB,
+        buffer_bytes: int = 64 * _MIB,
+        open_spool: Callable[[], BinaryIO] | None = None,
+    ) -> None:
+        if compression not in COMPRESSIONS:
+            raise ValueError(f"compression is {compression!r}; possible are {', '.join(COMPRESSIONS)}")
+        self.rows = 0
+        """Rows appended so far."""
+        self._compression = compression
+        self._options = ipc.write_options(compression)
+        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
+        self._buffer_bytes = buffer_bytes
+        self._waiting_max = max(buffer_bytes // 2, 2 * batch_bytes)
+        self._open_spool = open_spool
+        self._spool: BinaryIO | None = None
+        self._spool_end = 0
+        self._waiting_bytes = 0
+        self._kept: list[_Encoded] = []
+        self._kept_bytes = 0
+        self._partitions: dict[tuple[str, int], _Partition] = {}
+
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes in memory: encoded batches, and rows that wait for their batch to fill."""
+        return self._kept_bytes + self._waiting_bytes
+
+    def append(self, topic_id: str, partition: int, rows: pa.RecordBatch | pa.Table) -> None:
+        """Adds rows to the end of a partition.
+
+        rows: `RECORD_SCHEMA` or `RECORD_SCHEMA_HEADERS`, timestamps not null.  They are not copied at once; buffers
+              must not be changed afterwards.
+        """
+        into = self._partitions.setdefault((topic_id, partition), _Partition())
+        for batch in rows.to_batches() if isinstance(rows, pa.Table) else (rows,):
+            if batch.num_rows:
+                self._gather(into, batch)
+        self._relieve()
+
+    def finish(self) -> Written:
+        """Encodes what waits and lays out the object, of everything that was appended so far."""
+        for partition in self._partitions.values():
+            self._encode(partition)
+        keys = sorted(key for key, partition in self._partitions.items() if partition.encoded)
+        schemas = sorted({self._partitions[key].headers for key in keys})
+        messages = {headers: _schema_message(headers) for headers in schemas}
+        runs: list[Run] = []
+        entries: list[BatchEntry] = []
+        parts: list[_Part] = []
+        position = 0
+        for topic_id, number in keys:
+            partition = self._partitions[topic_id, number]
+            schema = schemas.index(partition.headers)
+            run_parts = _run_parts(messages[partition.headers], partition.encoded)
+            run = _run(topic_id, number, position, run_parts, partition)
+            entries += _entries(run, len(messages[partition.headers]), schema, partition.encoded)
+            parts += run_parts
+            runs.append(run)
+            position += run.length
+        index = encode_index(entries, list(messages.values()), self._compression)
+        parts.append(_part(index))
+        return Written(
+            runs=tuple(runs),
+            size=position + len(index),
+            index_position=position,
+            _parts=tuple(parts),
+            _spool=self._spool,
+        )
+
+    def close(self) -> None:
+        """Drops the spool; what was finished can no longer be read."""
+        if self._spool is not None:
+            self._spool.close()
+        self._partitions.clear()
+        self._kept.clear()
+
+    # -------------------------------------------------------------------------------------------- rows to batches
+
+    def _gather(self, into: _Partition, batch: pa.RecordBatch) -> None:
+        headers = batch.num_columns > len(RECORD_SCHEMA)
+        schema = RECORD_SCHEMA_HEADERS if headers else RECORD_SCHEMA
+        assert batch.schema.equals(schema), f"rows of another schema: {batch.schema}"
+        assert not batch.column("timestamp").null_count, "records without a timestamp"
+        if headers and not into.headers:
+            self._add_headers(into)
+        size = batch.nbytes
+        if into.rows + batch.num_rows <= self._batch_rows and into.bytes + size <= self._batch_bytes:
+            self._wait(into, batch, size)
+        else:
+            self._cut(into, batch)
+        if into.waiting:
+            into.waiting[-1] = _unpinned(into.waiting[-1])
+        self.rows += batch.num_rows
+
+    def _cut(self, into: _Partition, batch: pa.RecordBatch) -> None:
+        """Fills batches up to their limits; what is left waits."""
+        ends = np.cumsum(_row_bytes(batch))
+        start = 0
+        while start < batch.num_rows:
+            done = int(ends[start - 1]) if start else 0
+            fitting = int(np.searchsorted(ends, done + self._batch_bytes - into.bytes, side="right")) - start
+            count = min(self._batch_rows - into.rows, fitting, batch.num_rows - start)
+            if count <= 0 and into.rows:
+                self._encode(into)
+                continue
+            count = max(count, 1)
+            self._wait(into, batch.slice(start, count), int(ends[start + count - 1]) - done)
+            start += count
+
+    def _wait(self, into: _Partition, batch: pa.RecordBatch, size: int) -> None:
+        into.waiting.append(batch)
+        into.rows += batch.num_rows
+        into.bytes += size
+        self._waiting_bytes += size
+        if into.rows >= self._batch_rows or into.bytes >= self._batch_bytes:
+            self._encode(into)
+
+    def _relieve(self) -> None:
+        """With many partitions, waiting rows may not fill the memory: the largest become batches early."""
+        while self._waiting_bytes > self._waiting_max:
+            self._encode(max(self._partitions.values(), key=lambda partition: partition.bytes))
+
+    # ------------------------------------------------------------------------------------------- batches to bytes
+
+    def _encode(self, partition: _Partition) -> None:
+        if not partition.rows:
+            return
+        batch = _concat(partition.waiting, partition.schema)
+        partition.waiting.clear()
+        self._waiting_bytes -= partition.bytes
+        partition.rows = partition.bytes = 0
+        self._keep(partition, batch)
+
+    def _keep(self, partition: _Partition, batch: pa.RecordBatch) -> None:
+        data = ipc.encode_batch(batch, self._options)
+        times = pc.min_max(batch.column("timestamp").view(pa.int64()))
+        encoded = _Encoded(
+            rows=batch.num_rows,
+            min_us=times["min"].as_py(),
+            max_us=times["max"].as_py(),
+            length=len(data),
+            crc=crc32c(data),
+            data=data,
+        )
+        partition.encoded.append(encoded)
+        partition.crc = crc32c(data, partition.crc)
+        self._kept.append(encoded)
+        self._kept_bytes += encoded.length
+        if self.buffered_bytes > self._buffer_bytes and self._open_spool is not None:
+            self._spill(self._open_spool)
+
+    def _spill(self, open_spool: Callable[[], BinaryIO]) -> None:
+        if self._spool is None:
+            self._spool = open_spool()
+        self._spool.seek(self._spool_end)
+        for encoded in self._kept:
+            assert encoded.data is not None, "what is kept is in memory"
+            self._spool.write(encoded.data)
+            encoded.data, encoded.spool_position = None, self._spool_end
+            self._spool_end += encoded.length
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    def _add_headers(self, partition: _Partition) -> None:
+        """A run has one schema: batches that were encoded before the first header came are encoded again, with nulls."""
+        message, old = _schema_message(False), partition.encoded
+        partition.headers, partition.encoded, partition.crc = True, [], crc32c(_schema_message(True))
+        for encoded in old:
+            data = _load(_Part(encoded.data, encoded.spool_position, encoded.length, encoded.crc), self._spool)
+            self._forget(encoded)
+            self._keep(partition, _with_headers(ipc.decode_batch(message, data, ())))
+
+    def _forget(self, encoded: _Encoded) -> None:
+        if encoded.data is not None:
+            self._kept = [kept for kept in self._kept if kept is not encoded]
+            self._kept_bytes -= encoded.length
+
+
+def _schema_message(headers: bool) -> bytes:
+    return ipc.schema_message(RECORD_SCHEMA_HEADERS if headers else RECORD_SCHEMA)
+
+
+def _part(data: bytes) -> _Part:
+    return _Part(data, 0, len(data), crc32c(data))
+
+
+def _load(part: _Part, spool: BinaryIO | None) -> bytes:
+    if part.data is not None:
+        return part.data
+    assert spool is not None, "a part is in memory or in the spool"
+    spool.seek(part.spool_position)
+    data = spool.read(part.length)
+    if crc32c(data) != part.crc:
+        raise StorageError(f"the spool file gave back other bytes than were written, at byte {part.spool_position}")
+    return data
+
+
+def _run_parts(message: bytes, encoded: Sequence[_Encoded]) -> list[_Part]:
+    batches = [_Part(batch.data, batch.spool_position, batch.length, batch.crc) for batch in encoded]
+    return [_part(message), *batches, _part(ipc.END)]
+
+
+def _run(topic_id: str, number: int, position: int, parts: Sequence[_Part], partition: _Partition) -> Run:
+    encoded = partition.encoded
+    return Run(
+        topic_id=topic_id,
+        partition=number,
+        position=position,
+        length=sum(part.length for part in parts),
+        crc=crc32c(ipc.END, partition.crc),
+        rows=sum(batch.rows for batch in encoded),
+        batches=len(encoded),
+        min_us=min(batch.min_us for batch in encoded),
+        max_us=max(batch.max_us for batch in encoded),
+    )
+
+
+def _entries(run: Run, offset: int, schema: int, encoded: Sequence[_Encoded]) -> Iterator[BatchEntry]:
+    """offset: where the run's first batch starts in it."""
+    position, first = run.position + offset, 0
+    for batch in encoded:
+        yield BatchEntry(
+            topic_id=run.topic_id,
+            partition=run.partition,
+            first=first,
+            last=first + batch.rows - 1,
+            rows=batch.rows,
+            position=position,
+            length=batch.length,
+            min_us=batch.min_us,
+            max_us=batch.max_us,
+            crc32c=batch.crc,
+            schema=schema,
+        )
+        position += batch.length
+        first += batch.rows
+
+
+def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Raw size of each row."""
+    sizes = np.full(batch.num_rows, _ROW_OVERHEAD, dtype=np.int64)
+    sizes += _lengths(batch.column("key")) + _lengths(batch.column("value"))
+    if batch.num_columns > len(RECORD_SCHEMA):
+        sizes += _header_bytes(batch.column("headers"))
+    return sizes
+
+
+def _header_bytes(headers: pa.Array) -> npt.NDArray[np.int64]:
+    entries = headers.flatten()
+    sizes = _lengths(entries.field("key")) + _lengths(entries.field("value")) + _ROW_OVERHEAD
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    return np.diff(ends[np.concatenate(([0], np.cumsum(counts)))])
+
+
+def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
+    lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)
+
+
+def _concat(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    if len(schema) > len(RECORD_SCHEMA):
+        pieces = [_with_headers(piece) for piece in pieces]
+    columns = pieces[0].columns
+    if len(pieces) > 1:
+        columns = [pa.concat_arrays([piece.column(i) for piece in pieces]) for i in range(len(schema))]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    if batch.num_columns > len(RECORD_SCHEMA):
+        return batch
+    columns = [*batch.columns, pa.nulls(batch.num_rows, HEADERS)]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA_HEADERS)
+
+
+def _unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A slice keeps the buffers of its whole parent alive; a small one is given its own."""
+    if batch.get_total_buffer_size() <= _PINNED_MAX * batch.nbytes:
+        return batch
+    columns = [pa.concat_arrays([column]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
