@@ -53,13 +53,9 @@ def _key_case(vector: Mapping[str, Any]) -> Case:
         "murmur2": int(hashes[0]),
         "murmur2_unsigned": int(hashes.view("uint32")[0]),
         "to_positive": int(to_positive(hashes)[0]),
-        "partition": {count: int(partition_for_key(keys, int(count))[0]) for count in vector.get("partition", {})},
+        "partition": {count: int(partition_for_key(keys, int(count))[0]) for count in vector["partition"]},
     }
-    return Case(
-        f"key {vector['key_hex']!r}",
-        {name: vector[name] for name in found if name in vector},
-        {name: value for name, value in found.items() if name in vector},
-    )
+    return Case(f"key {vector['key_hex']!r}", {name: vector[name] for name in found}, found)
 
 
 def _sticky_case(vector: Mapping[str, Any]) -> Case:
@@ -67,11 +63,24 @@ def _sticky_case(vector: Mapping[str, Any]) -> Case:
     size, records = vector["sticky_batch_size"], vector.get("record_sizes", [])
     name = f"{vector['source']}, sticky_batch_size {size}"
     if size < 1:
-        return Case(name, "refused", _accepts(size))
+        return Case(name, ["refused", "accepted"], [_accepts(size), _accepts(1)])
     keys = pa.nulls(len(records) + 1, pa.binary())
-    values = pa.array([bytes(length) for length in [*records, 1]], pa.binary())
+    sizes = [*records, 1]
+    values = pa.array([bytes(length) for length in sizes], pa.binary())
     partitions = StickyPartitioner(_Counting(), size).partition(keys, values, 1000)
-    return Case(name, [0] * len(records) + [1], partitions.tolist())
+    return Case(name, _one_by_one(sizes, size), partitions.tolist())
+
+
+def _one_by_one(record_sizes: Sequence[int], batch_size: int) -> list[int]:
+    """The rule, record by record: a partition that has its bytes is left, and the next one is drawn."""
+    partition = produced = 0
+    partitions = []
+    for size in record_sizes:
+        partitions.append(partition)
+        produced += size
+        if produced >= batch_size:
+            partition, produced = partition + 1, 0
+    return partitions
 
 
 def _accepts(size: int) -> str:
