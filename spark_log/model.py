@@ -16,6 +16,14 @@ LATEST = -1
 """Stands for the end of a partition, as in Kafka."""
 
 
+CREATE_TIME = 0
+"""A slice's timestamps are the records' own, set by their producers."""
+APPEND_TIME = 1
+"""All records of the slice have the log's time of their commit, `min_us` = `max_us`; what the rows say is ignored."""
+APPEND_TIME_IN_ROWS = 2
+"""The rows hold the log's times: slices of the kind above, merged."""
+
+
 class TopicPartition(NamedTuple):
     """One partition of one topic, by name."""
 
@@ -93,8 +101,8 @@ class Slice(NamedTuple):
     batches: int
     min_us: int
     max_us: int
-    log_append: bool
-    """The timestamps are the log's, one for the whole slice (`min_us` = `max_us`), not the records' own."""
+    time_kind: int = 0
+    """`CREATE_TIME`, `APPEND_TIME` or `APPEND_TIME_IN_ROWS`."""
 
 
 class DataObject(NamedTuple):

@@ -1,0 +1,255 @@
+"""What a metadata log holds: tagged records, in batches of one version each, as lines of JSON.
+
+A batch is one object of the log, `meta/log/<version>.rec`:
+
+    pylog-batch 1 <length> <crc32c>\\n         length of what follows in bytes, checksum in hex
+    {"id":…,"time":…}\\n                       who wrote it (a random token) and when, in ms; never decreasing along the log
+    {"type":"commit",…}\\n                     the records, one a line
+
+Every record that names an object carries the upload epoch under which the object was written.  Order in the log decides
+everything; what a record does is in `replay.py`, when one is written in `decide.py`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+from crc32c import crc32c
+
+from spark_log.errors import CorruptObject, UnsupportedVersion
+from spark_log.model import DataObject, Run, Slice
+
+BATCH_MAGIC = b"pylog-batch"
+BATCH_VERSION = 1
+
+
+class Piece(NamedTuple):
+    """Slices of one partition that lie in an index object instead of the state: rows of one Arrow stream (index.py)."""
+
+    start: int
+    end: int
+    object: str
+    """The index object, `data/<upload epoch>/<id>.idx`."""
+    position: int
+    length: int
+    crc: int
+    """crc32c of bytes [position, position + length)."""
+    slices: int
+    bytes: int
+    """Of the runs that the slices name."""
+    min_us: int
+    max_us: int
+    time_kind: int = 0
+    """`APPEND_TIME` overrides the slices' own times by `min_us`; otherwise each slice says."""
+
+
+class OffsetEntry(NamedTuple):
+    """A group's position in one partition."""
+
+    topic_id: str
+    partition: int
+    offset: int
+    metadata: str = ""
+
+
+class GroupCommit(NamedTuple):
+    """Positions that a group commits, alone or with records."""
+
+    group: str
+    generation: int
+    """Of the consumer; -1: not fenced (admin, or a transaction that names the group only)."""
+    offsets: tuple[OffsetEntry, ...]
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    """Base of all records."""
+
+
+class CreateTopic(Record, frozen=True, kw_only=True, tag="create_topic"):
+    topic_id: str
+    name: str
+    partitions: int
+    configs: dict[str, str] = {}
+
+
+class AddPartitions(Record, frozen=True, kw_only=True, tag="add_partitions"):
+    topic_id: str
+    total: int
+
+
+class SetConfigs(Record, frozen=True, kw_only=True, tag="set_configs"):
+    """Configs of a topic, or of the whole log where `topic_id` is empty; a value of None goes back to the default."""
+
+    topic_id: str = ""
+    configs: dict[str, str | None]
+
+
+class DeleteTopic(Record, frozen=True, kw_only=True, tag="delete_topic"):
+    """The name is free at once; the slices are pruned by swaps."""
+
+    topic_id: str
+
+
+class Trim(Record, frozen=True, kw_only=True, tag="trim"):
+    """Records before `start` are gone for readers; slices that lie below it are pruned by swaps."""
+
+    topic_id: str
+    partition: int
+    start: int
+
+
+class InitProducer(Record, frozen=True, kw_only=True, tag="init_producer"):
+    """A new holder of a transactional id: the epoch goes up by one, sequences start at 0, the holder before is fenced."""
+
+    producer: str
+
+
+class Commit(Record, frozen=True, kw_only=True, tag="commit"):
+    """Records of any number of partitions, and positions of groups, or nothing.
+
+    Base offsets follow from the order of `slices` (task, run), or of `pieces` where there are too many to name here.
+    """
+
+    producer: str
+    epoch: int = 0
+    sequence: int
+    birth: int = -1
+    """Version at which a plain producer's id was drawn; -1: an identity that is kept long (stream, application)."""
+    dense: bool = True
+    """The sequence must be the next one; otherwise greater than the last is enough (streams skip empty batches)."""
+    holder: str = ""
+    """Who holds the epoch, for identities that pass from one holder to the next (a query id under a producerId)."""
+    upload_epoch: int
+    objects: tuple[DataObject, ...] = ()
+    slices: tuple[tuple[int, Run], ...] = ()
+    """(number of the object in `objects`, run)."""
+    counts: tuple[int, ...] = ()
+    """With pieces: live slices of each of `objects`; the index objects come last, counting their pieces."""
+    pieces: tuple[tuple[str, int, Piece], ...] = ()
+    """(topic id, partition, piece), its offsets relative to the base that the partition will get."""
+    groups: tuple[GroupCommit, ...] = ()
+
+
+class CommitOffsets(Record, frozen=True, kw_only=True, tag="commit_offsets"):
+    commits: tuple[GroupCommit, ...]
+
+
+class JoinGroup(Record, frozen=True, kw_only=True, tag="join_group"):
+    """A consumer takes all partitions of a group: the generation goes up by one and older commits are refused."""
+
+    group: str
+    member: str
+
+
+class DeleteOffsets(Record, frozen=True, kw_only=True, tag="delete_offsets"):
+    """Forget positions of a group; with no partitions named, the group."""
+
+    group: str
+    partitions: tuple[tuple[str, int], ...] = ()
+
+
+class Change(NamedTuple):
+    """What a swap does to one partition: entries that cover [start, end) are replaced."""
+
+    topic_id: str
+    partition: int
+    edition: int
+    """Of the partition when the swap was prepared: swaps of the same partition exclude each other."""
+    start: int
+    end: int
+    slices: tuple[Slice, ...] = ()
+    pieces: tuple[Piece, ...] = ()
+
+
+class Swap(Record, frozen=True, kw_only=True, tag="swap"):
+    """Sealing, merging and pruning: other entries for the same records.  All of `changes`, or none.
+
+    `added` and `removed` name each object with the entries that it gains and loses, in the state and inside of indexes;
+    an object that is left with none is dropped at this version.
+    """
+
+    upload_epoch: int
+    changes: tuple[Change, ...]
+    objects: tuple[DataObject, ...] = ()
+    """The objects that are new."""
+    added: dict[str, int] = {}
+    removed: dict[str, int] = {}
+
+
+class Fence(Record, frozen=True, kw_only=True, tag="fence"):
+    """Voids all later records with an upload epoch at or below `upto`."""
+
+    upto: int
+
+
+class ExpireProducers(Record, frozen=True, kw_only=True, tag="expire_producers"):
+    producers: tuple[str, ...]
+
+
+AnyRecord: TypeAlias = (
+    CreateTopic
+    | AddPartitions
+    | SetConfigs
+    | DeleteTopic
+    | Trim
+    | InitProducer
+    | Commit
+    | CommitOffsets
+    | JoinGroup
+    | DeleteOffsets
+    | Swap
+    | Fence
+    | ExpireProducers
+)
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """The records that share one version."""
+
+    id: str
+    """Random: how its writer knows it again."""
+    time: int
+    """Milliseconds, as its writer's clock had it; the log's own time never goes back."""
+    records: tuple[AnyRecord, ...] = ()
+
+
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    id: str
+    time: int
+
+
+_encoder = msgspec.json.Encoder()
+_head_decoder = msgspec.json.Decoder(_Head)
+_record_decoder = msgspec.json.Decoder(AnyRecord)
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """The bytes of one object of the metadata log."""
+    lines = [_Head(id=batch.id, time=batch.time), *batch.records]
+    body = b"".join(_encoder.encode(line) + b"\n" for line in lines)
+    return b"%s %d %d %08x\n" % (BATCH_MAGIC, BATCH_VERSION, len(body), crc32c(body)) + body
+
+
+def decode_batch(data: bytes, name: str) -> Batch:
+    """The batch in `data`, bytes of the object `name`.
+
+    Raises UnsupportedVersion for another kind of file or a newer version, CorruptObject for anything damaged.
+    """
+    head, _, body = data.partition(b"\n")
+    fields = head.split(b" ")
+    if fields[0] != BATCH_MAGIC or len(fields) != 4:
+        raise UnsupportedVersion(f"{name} is not a record of a pylog metadata log; it starts with {data[:16]!r}")
+    if fields[1] != b"%d" % BATCH_VERSION:
+        raise UnsupportedVersion(
+            f"{name} has format {fields[1].decode('ascii', 'replace')}, this pylog reads {BATCH_VERSION}: update pylog"
+        )
+    if fields[2] != b"%d" % len(body) or fields[3] != b"%08x" % crc32c(body):
+        raise CorruptObject(f"{name} is damaged: length or checksum differ from its first line ({len(body)} bytes follow)")
+    lines = body.splitlines()
+    try:
+        first = _head_decoder.decode(lines[0])
+        records = tuple(_record_decoder.decode(line) for line in lines[1:])
+    except (msgspec.DecodeError, IndexError) as error:
+        raise UnsupportedVersion(f"{name} holds a record that this pylog does not know ({error}): update pylog") from error
+    return Batch(id=first.id, time=first.time, records=records)
