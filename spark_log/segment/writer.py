@@ -97,7 +97,7 @@ class SegmentWriter:
     compression:  one of `schema.COMPRESSIONS`.
     batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes); a larger row is a batch of its own.
     buffer_bytes: what is kept in memory before the spool is used.
-    open_spool:   gives a readable and writable file, once, when it is needed; None: everything stays in memory.
+    open_spool:   gives a buffered file to write and read (`TemporaryFile()`), once, when it is needed; None: everything stays in memory.
     """
 
     def __init__(
@@ -259,10 +259,13 @@ class SegmentWriter:
     def _spill(self, open_spool: Callable[[], BinaryIO]) -> None:
         if self._spool is None:
             self._spool = open_spool()
-        self._spool.seek(self._spool_end)
+        try:
+            self._spool.seek(self._spool_end)
+            self._spool.writelines(encoded.data for encoded in self._kept if encoded.data is not None)
+            self._spool.flush()
+        except OSError as error:
+            raise StorageError(f"the spool file for rows on their way to storage cannot be written: {error}") from error
         for encoded in self._kept:
-            assert encoded.data is not None, "what is kept is in memory"
-            self._spool.write(encoded.data)
             encoded.data, encoded.spool_position = None, self._spool_end
             self._spool_end += encoded.length
         self._kept.clear()

@@ -261,6 +261,15 @@ def test_a_spool_that_gives_back_other_bytes_is_noticed() -> None:
         list(written.chunks())
 
 
+def test_a_full_local_disk_is_reported_as_storage() -> None:
+    """The error says that it is the spool, in the system's words."""
+    with open("/dev/full", "r+b", buffering=0) as full:
+        writer = SegmentWriter(buffer_bytes=0, batch_rows=10, open_spool=lambda: full)
+
+        with pytest.raises(StorageError, match="spool file.*No space left"):
+            writer.append("t", 0, numbered(10))
+
+
 def test_a_value_larger_than_a_batch_is_kept_whole() -> None:
     """A record of 5 MB among small ones."""
     big = bytes(5_000_000)
