@@ -166,6 +166,15 @@ def test_headers_that_come_late_lose_nothing() -> None:
         assert "headers" not in tables["t", 1].column_names
 
 
+def test_batches_that_were_encoded_again_are_not_kept_twice() -> None:
+    """Late headers replace what was in memory: it is not more than the object."""
+    writer = SegmentWriter(batch_rows=10)
+    writer.append("t", 0, numbered(1000))
+    writer.append("t", 0, records([(b"k", b"v", START_US, [("a", b"1")])] * 10, headers=True))
+
+    assert writer.buffered_bytes < writer.finish().index_position
+
+
 def test_sliced_input_is_written_as_the_slice() -> None:
     """Rows outside of a slice are not written, and offsets inside of it are right."""
     rows = numbered(1000)
