@@ -1,0 +1,138 @@
+"""What the protocol asks of a store: operations as values.
+
+The protocol (`protocol.py`, `upkeep.py`) is written as generators that yield an operation, or a list of operations that
+may run in parallel, and are resumed with the answer.  `run` carries them out on a real store; the simulation carries the
+same generators out on a store of its own, in an order drawn from a seed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from functools import cache
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from spark_log.clock import Clock
+from spark_log.errors import ObjectNotFound, StorageUnavailable
+from spark_log.store.base import ObjectStore
+
+Result = TypeVar("Result")
+
+RETRY_MS = (50, 100, 200, 500, 1000, 2000, 4000, 8000)
+"""Waits between tries of an operation that may be repeated: about 16 s in all, behind the store client's own retries."""
+PARALLEL = 16
+
+
+class Answer(Enum):
+    """Of a put-if-absent."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+    UNKNOWN = "unknown"
+
+
+class Get(NamedTuple):
+    """Answer: the bytes, None if there is no such object."""
+
+    key: str
+    start: int = 0
+    end: int | None = None
+
+
+class PutNew(NamedTuple):
+    """Put-if-absent, tried once.  Answer: an `Answer`."""
+
+    key: str
+    data: bytes
+
+
+class Put(NamedTuple):
+    """A name that nobody else uses; repeated until it is done."""
+
+    key: str
+    chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
+    """Or a function that gives them anew for each try."""
+
+
+class List(NamedTuple):
+    """Answer: all keys under a prefix, sorted; puts that were answered are in it."""
+
+    prefix: str
+
+
+class Delete(NamedTuple):
+    keys: Sequence[str]
+
+
+class Sleep(NamedTuple):
+    milliseconds: float
+
+
+Op: TypeAlias = Get | PutNew | Put | List | Delete | Sleep
+Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
+
+
+def run(steps: Steps[Result], store: ObjectStore, clock: Clock) -> Result:
+    """Carry `steps` out on a store.
+
+    Reads, listings, deletes and puts of unique names are repeated while the store is unavailable; the last error is
+    thrown into the steps.  A put-if-absent is asked once: whoever asks reads back.
+    """
+    answer: Any = None
+    error: BaseException | None = None
+    while True:
+        try:
+            request = steps.throw(error) if error is not None else steps.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+        answer = error = None
+        try:
+            answer = _parallel(request, store, clock) if isinstance(request, list) else _one(request, store, clock)
+        except Exception as raised:
+            error = raised
+
+
+def _parallel(ops: list[Op], store: ObjectStore, clock: Clock) -> list[Any]:
+    if len(ops) < 2 or store.local:
+        return [_one(op, store, clock) for op in ops]
+    return list(_pool(os.getpid()).map(lambda op: _one(op, store, clock), ops))
+
+
+@cache
+def _pool(pid: int) -> ThreadPoolExecutor:
+    """One pool a process: Spark forks its workers, and threads do not survive that."""
+    return ThreadPoolExecutor(PARALLEL, thread_name_prefix=f"pylog-{pid}")
+
+
+def _one(op: Op, store: ObjectStore, clock: Clock) -> Any:
+    if isinstance(op, PutNew):
+        try:
+            return Answer.CREATED if store.put_new(op.key, op.data) else Answer.EXISTS
+        except StorageUnavailable:
+            return Answer.UNKNOWN
+    for wait in RETRY_MS:
+        try:
+            return _do(op, store, clock)
+        except StorageUnavailable:
+            clock.sleep_ms(wait)
+    return _do(op, store, clock)
+
+
+def _do(op: Op, store: ObjectStore, clock: Clock) -> Any:
+    match op:
+        case Get():
+            try:
+                return store.get(op.key, op.start, op.end)
+            except ObjectNotFound:
+                return None
+        case Put():
+            store.put(op.key, op.chunks() if callable(op.chunks) else op.chunks)
+        case List():
+            return store.list(op.prefix)
+        case Delete():
+            store.delete(op.keys)
+        case Sleep():
+            clock.sleep_ms(op.milliseconds)
+    return None

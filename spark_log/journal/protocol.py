@@ -1,0 +1,245 @@
+"""The commit protocol of a log on shared storage: open, catch up, append with read-back.
+
+    meta/format                        what the log is (`journal.py`)
+    meta/log/<version:020>.rec         one batch of records a version, written by put-if-absent
+    meta/ckpt/<version:020>-<id>       the state at a version, each file whole; the newest one counts
+    data/<upload epoch:016x>/…         objects
+
+The chain is what follows the newest checkpoint: version by version until one is absent.  A deleted version's name can be
+taken again by a put that was late, so records that were read are known to be on the chain only if a listing that began
+after the last read still shows the checkpoint that they follow.  Until then nothing is decided, reported or
+checkpointed from them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from spark_log.clock import Clock
+from spark_log.errors import ConcurrentChange, CorruptObject, SparkLogError
+from spark_log.journal.ops import Answer, Get, List, Op, PutNew, Sleep, Steps
+from spark_log.metadata.checkpoint import decode_checkpoint
+from spark_log.metadata.decide import Decision
+from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch
+from spark_log.metadata.replay import next_version, replay, replay_records
+from spark_log.metadata.state import State
+
+LOG = "meta/log/"
+CHECKPOINTS = "meta/ckpt/"
+DATA = "data/"
+WAVE_MAX = 32
+"""Versions that are read ahead in parallel."""
+ATTEMPTS_MAX = 200
+JITTER_MS = 20
+
+Decide = Callable[[State, int], Decision[Any]]
+"""A decision bound to its command: (state, now in ms)."""
+
+
+def log_key(version: int) -> str:
+    return f"{LOG}{version:020}.rec"
+
+
+def checkpoint_key(version: int, unique: str) -> str:
+    return f"{CHECKPOINTS}{version:020}-{unique}"
+
+
+def checkpoint_version(key: str) -> int:
+    """Version of a checkpoint's key; 0 for the empty key of a log that has none yet."""
+    return int(key.removeprefix(CHECKPOINTS)[:20]) if key else 0
+
+
+def data_key(epoch: int, name: str) -> str:
+    return f"{DATA}{epoch:016x}/{name}"
+
+
+def upload_epoch(key: str) -> int:
+    """Epoch in the name of a data object."""
+    return int(key.removeprefix(DATA)[:16], 16)
+
+
+class View(NamedTuple):
+    """A state that is on the chain, and the checkpoint that was the newest when that was confirmed."""
+
+    checkpoint: str
+    state: State
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the protocol needs from outside."""
+
+    clock: Clock
+    rng: random.Random
+
+    def unique(self) -> str:
+        """A random name, 64 bits."""
+        return f"{self.rng.getrandbits(64):016x}"
+
+
+def open_view() -> Steps[View]:
+    """The state at the end of the log: newest checkpoint by listing, what follows, the listing again."""
+    while True:
+        newest = _newest((yield List(CHECKPOINTS)))
+        state = State()
+        if newest:
+            data = yield Get(newest)
+            if data is None:
+                continue
+            state = decode_checkpoint(data, newest)
+        view = yield from catch_up(View(newest, state), wave=8)
+        if view is not None:
+            return view
+
+
+def _newest(names: Sequence[str]) -> str:
+    return max(names, default="")
+
+
+def catch_up(view: View, wave: int = 1, seen: dict[str, int] | None = None) -> Steps[View | None]:
+    """The view at the end of the log; None if its checkpoint is not the newest any more.
+
+    seen: collects the versions of the batches that were read, by batch id.
+    """
+    state = view.state
+    failed: SparkLogError | None = None
+    while failed is None:
+        keys = [log_key(state.version + 1 + ahead) for ahead in range(wave)]
+        answers = yield [Get(key) for key in keys]
+        for key, data in zip(keys, answers, strict=True):
+            if data is None:
+                break
+            try:
+                batch = decode_batch(data, key)
+            except SparkLogError as error:  # it may be a leftover below a newer checkpoint: the listing tells
+                failed = error
+                break
+            state = replay(state, batch)
+            if seen is not None:
+                seen[batch.id] = state.version
+        else:
+            wave = min(2 * wave, WAVE_MAX)
+            continue
+        break
+    newest = _newest((yield List(CHECKPOINTS)))
+    if newest != view.checkpoint:
+        return None
+    if failed is not None:
+        raise failed
+    return View(view.checkpoint, state)
+
+
+def refresh(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
+    """The view at the end of the log, from this one if its checkpoint is still the newest."""
+    new = yield from catch_up(view, seen=seen)
+    return new if new is not None else (yield from open_view())
+
+
+def poll(view: View, relist: bool) -> Steps[View]:
+    """Like `refresh`, for a reader that waits: one get where nothing is new and no listing is due.
+
+    Log records below a checkpoint are deleted some day, so a reader that only asked for the next version could wait for
+    ever; it has to list once a minute (`relist`).
+    """
+    if not relist and (yield Get(log_key(view.state.version + 1))) is None:
+        return view
+    return (yield from refresh(view))
+
+
+@dataclass(slots=True)
+class Command:
+    """A decision on its way into the log, and what became of it."""
+
+    decide: Decide
+    reply: Any = None
+    error: SparkLogError | None = None
+    done: bool = False
+
+
+@dataclass(slots=True)
+class _Attempt:
+    """What was put at a version, in case a put that seemed lost turns up."""
+
+    decisions: list[tuple[Command, Decision[Any]]] = field(default_factory=list)
+
+
+def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[View]:
+    """Carry out commands in one batch of records: decide, put, read back, until it is in or there is nothing to write.
+
+    All attempts share a batch id.  A batch that is found under it, from whichever attempt, was decided on the very
+    state that precedes it, so that attempt's replies hold.
+    """
+    unique, attempts = context.unique(), dict[int, _Attempt]()
+    for _ in range(ATTEMPTS_MAX):
+        now = context.clock.now_ms()
+        attempt, records = _decide_all(view.state, commands, now)
+        if not records:
+            _settle(attempt)
+            return view
+        attempts[view.state.version + 1] = attempt
+        view, placed = yield from append(view, Batch(id=unique, time=now, records=tuple(records)))
+        if placed:
+            _settle(attempts[placed])
+            return view
+        yield Sleep(context.rng.random() * JITTER_MS)
+    raise ConcurrentChange(f"no place in the metadata log after {ATTEMPTS_MAX} tries: too many busy writers for this storage")
+
+
+def _decide_all(state: State, commands: Sequence[Command], now: int) -> tuple[_Attempt, list[AnyRecord]]:
+    """Each command is decided on the state that the ones before it leave; one that is refused is left out."""
+    state, attempt, records = next_version(state, now), _Attempt(), list[AnyRecord]()
+    for command in commands:
+        if command.done:
+            continue
+        try:
+            decision = command.decide(state, now)
+        except SparkLogError as error:
+            command.error, command.done = error, True
+            continue
+        state = replay_records(state, decision.records)
+        records += decision.records
+        attempt.decisions.append((command, decision))
+    return attempt, records
+
+
+def _settle(attempt: _Attempt) -> None:
+    for command, decision in attempt.decisions:
+        command.reply, command.done = decision.reply, True
+
+
+def append(view: View, batch: Batch) -> Steps[tuple[View, int]]:
+    """Put a batch after `view` and read back.  The view afterwards, and the version the batch got (0: it is not in).
+
+    The listing may run in parallel with the read-back only if the put answered "created": then the batch had its place
+    before the listing began, and the view that is carried on ends at this very batch.  After any other answer the put may
+    still be under way, so the reads come first and the listing last.
+    """
+    key, data = log_key(view.state.version + 1), encode_batch(batch)
+    answer = yield PutNew(key, data)
+    if answer is Answer.CREATED:
+        reads: list[Op] = [Get(key), List(CHECKPOINTS)]
+        found, names = yield reads
+        if found == data and _newest(names) == view.checkpoint:
+            return View(view.checkpoint, replay(view.state, batch)), view.state.version + 1
+    seen: dict[str, int] = {}
+    view = yield from refresh(view, seen)
+    return view, seen.get(batch.id, 0)
+
+
+def check_chain(view: View, names: Sequence[str]) -> None:
+    """Raises CorruptObject if a version between the newest checkpoint and the end of the log is missing.
+
+    names: a listing of `meta/log/`.
+    """
+    versions = {int(name.removeprefix(LOG)[:20]) for name in names}
+    expected = range(checkpoint_version(view.checkpoint) + 1, view.state.version + 1)
+    missing = [version for version in expected if version not in versions]
+    beyond = [version for version in versions if version > view.state.version + 1]
+    if missing or beyond:
+        raise CorruptObject(
+            f"the metadata log has a hole: versions {missing[:5]} are missing between the newest checkpoint "
+            f"{view.checkpoint or '(none)'} and version {max(beyond, default=view.state.version)}"
+        )

@@ -1,0 +1,217 @@
+"""What keeps a log small, as steps: sealing, pruning, checkpoints, truncation, and collecting garbage.
+
+Whoever commits a log 100 versions past its newest checkpoint does `housekeeping`; `pylog maintain` does the rest as well.
+Each duty may be done by any number of processes at once and given up at any point: only immutable names are written,
+swaps re-check what they replace, and deleting is idempotent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spark_log.journal.ops import Delete, Get, List, Op, Put, Steps
+from spark_log.journal.protocol import (
+    CHECKPOINTS,
+    DATA,
+    LOG,
+    Command,
+    Context,
+    View,
+    checkpoint_key,
+    checkpoint_version,
+    data_key,
+    log_key,
+    open_view,
+    propose,
+    refresh,
+    upload_epoch,
+)
+from spark_log.metadata.checkpoint import encode_checkpoint
+from spark_log.metadata.decide import decide_expire, decide_fence, decide_swap
+from spark_log.metadata.index import decode_piece, slices_of
+from spark_log.metadata.records import Piece
+from spark_log.metadata.rewrite import Rewrite, build_swap, prune_range, resolve, seal_range
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import DataObject, Slice
+from spark_log.settings import cluster_config
+
+INLINE_SLICES_MAX = 256
+"""A topic with more slices in the state than this, and than 8 a partition, is sealed."""
+INLINE_PER_PARTITION = 8
+CHANGES_MAX = 1000
+"""Partitions a swap changes at most."""
+DELETES_MAX = 20_000
+SWAP_TRIES = 6
+
+
+def is_due(view: View) -> bool:
+    """Whether the log has gone far enough past its newest checkpoint."""
+    past = view.state.version - checkpoint_version(view.checkpoint)
+    return past >= int(cluster_config(view.state.configs, "metadata.checkpoint.interval"))
+
+
+def housekeeping(view: View, context: Context) -> Steps[View]:
+    """Seal, prune, advance the fence, expire, checkpoint, and drop what the checkpoint replaces."""
+    fence_before = view.state.fence
+    view = yield from seal(view, context)
+    view = yield from prune(view, context)
+    view = yield from fence_and_expire(view, context)
+    yield from checkpoint(view, context)
+    yield from _drop_replaced(view, fence_before)
+    return view
+
+
+def fence_and_expire(view: View, context: Context) -> Steps[View]:
+    """Advance the fence as far as the age allows, and forget producers and positions that are past theirs."""
+    fence, expire = Command(decide_fence), Command(decide_expire)
+    return (yield from propose(view, [fence, expire], context))
+
+
+# ---------------------------------------------------------------------------------------------------- sealing and pruning
+
+
+def seal(view: View, context: Context) -> Steps[View]:
+    """Move slices of topics that have many in the state into index objects."""
+    wanted = {
+        (topic_id, number): seal_range(part)
+        for topic_id in sorted(view.state.topics)
+        if _is_full(view.state, topic_id)
+        for number, part in view.state.topic_partitions(topic_id)
+    }
+    return (yield from _rewrite_ranges(view, context, wanted, sealed=True))
+
+
+def _is_full(state: State, topic_id: str) -> bool:
+    topic = state.topics[topic_id]
+    if topic.deleted:
+        return False
+    inline = sum(
+        isinstance(entry, Slice) for _, part in state.topic_partitions(topic_id) for entry in part.entries
+    )
+    return inline > max(INLINE_SLICES_MAX, INLINE_PER_PARTITION * topic.partitions)
+
+
+def prune(view: View, context: Context) -> Steps[View]:
+    """Take slices below the partitions' starts, and those of deleted topics, out of state and indexes."""
+    wanted = {}
+    for key, part in sorted(view.state.partitions.items()):
+        low, high = prune_range(part, view.state.topics[key[0]].deleted)
+        if low < high:
+            wanted[key] = (low, high)
+    return (yield from _rewrite_ranges(view, context, wanted, sealed=False, keep=False))
+
+
+def _rewrite_ranges(
+    view: View, context: Context, wanted: dict[TopicKey, tuple[int, int]], *, sealed: bool, keep: bool = True
+) -> Steps[View]:
+    """Replace ranges of entries by themselves in an index (`sealed`), or by nothing (not `keep`)."""
+    keys = sorted(key for key, (low, high) in wanted.items() if low < high)
+    for at in range(0, len(keys), CHANGES_MAX):
+        chunk = keys[at : at + CHANGES_MAX]
+        old = {key: view.state.partitions[key].entries[slice(*wanted[key])] for key in chunk}
+        resolved = yield from read_pieces(entry for entries in old.values() for entry in entries)
+        if resolved is None:
+            return view
+        rewrites = [
+            Rewrite(
+                key,
+                view.state.partitions[key].edition,
+                old[key],
+                (slices := resolve(old[key], resolved)),
+                slices if keep else (),
+                sealed,
+            )
+            for key in chunk
+        ]
+        view, _ = yield from swap_in(view, context, view.state.version, rewrites)
+    return view
+
+
+def swap_in(
+    view: View, context: Context, epoch: int, rewrites: Sequence[Rewrite], objects: Sequence[DataObject] = ()
+) -> Steps[tuple[View, bool]]:
+    """Upload the index of `rewrites`, if they need one, and propose their swap.  False: it did not fit any more."""
+    name = data_key(epoch, f"{context.unique()}.idx")
+    swap, data = build_swap(epoch, rewrites, name, objects)
+    if data:
+        yield Put(name, (data,))
+    command = Command(lambda state, now: decide_swap(state, swap))
+    view = yield from propose(view, [command], context)
+    if command.error is not None:
+        raise command.error
+    return view, bool(command.reply)
+
+
+def read_pieces(entries: Iterable[Slice | Piece]) -> Steps[dict[Piece, list[Slice]] | None]:
+    """The slices of each piece among `entries`; None if an index object is gone (the view is old)."""
+    pieces = [entry for entry in entries if isinstance(entry, Piece)]
+    if not pieces:
+        return {}
+    reads: list[Op] = [Get(p.object, p.position, p.position + p.length) for p in pieces]
+    answers = yield reads
+    if any(data is None for data in answers):
+        return None
+    return {p: slices_of(decode_piece(p, data)) for p, data in zip(pieces, answers, strict=True)}
+
+
+# -------------------------------------------------------------------------------------------- checkpoints and truncation
+
+
+def checkpoint(view: View, context: Context) -> Steps[None]:
+    """Write the state of a view, which is confirmed, as a checkpoint."""
+    yield Put(checkpoint_key(view.state.version, context.unique()), (encode_checkpoint(view.state),))
+
+
+def _drop_replaced(view: View, fence_before: int) -> Steps[None]:
+    """Delete the checkpoints before the newest, and the log records that the fence has passed since the last time.
+
+    Records above the fence are kept though a checkpoint has them: a store with stale listings still meets the old record
+    instead of a name that is free.
+    """
+    names = yield List(CHECKPOINTS)
+    newest = max(names)
+    yield Delete([name for name in names if name < newest])
+    upto = min(view.state.fence, checkpoint_version(newest))
+    yield Delete([log_key(version) for version in range(max(fence_before, 0) + 1, upto + 1)][-DELETES_MAX:])
+
+
+def truncate(view: View) -> Steps[int]:
+    """Delete every checkpoint but the newest and every log record that is below it and the fence.  Counts deletes."""
+    names = yield List(CHECKPOINTS)
+    if not names:
+        return 0
+    newest = max(names)
+    upto = min(view.state.fence, checkpoint_version(newest))
+    old = [name for name in names if checkpoint_version(name) < checkpoint_version(newest)]
+    records = [name for name in (yield List(LOG)) if int(name.removeprefix(LOG)[:20]) <= upto][:DELETES_MAX]
+    yield Delete([*old, *records])
+    return len(old) + len(records)
+
+
+# ----------------------------------------------------------------------------------------------------------------- garbage
+
+
+def garbage(state: State, names: Iterable[str]) -> list[str]:
+    """Those of a listing of `data/` that nothing refers to and nothing will: uploads at or below the fence.
+
+    What was dropped is remembered in the state until the fence has passed, so that readers have their grace.
+    """
+    return [
+        name
+        for name in names
+        if upload_epoch(name) <= state.fence and name not in state.objects and name not in state.dropped
+    ]
+
+
+def collect(view: View) -> Steps[list[str]]:
+    """Delete garbage; gives the names.  The view was confirmed before the listing begins."""
+    names = yield List(DATA)
+    old = garbage(view.state, names)[:DELETES_MAX]
+    if old:
+        yield Delete(old)
+    return old
+
+
+def fresh_view(view: View | None) -> Steps[View]:
+    """A confirmed view at the end of the log, from another one if there is any."""
+    return (yield from (open_view() if view is None else refresh(view)))

@@ -1,0 +1,126 @@
+"""A checkpoint: the whole state at one version in one file that refers to no other.
+
+    pylog-checkpoint 1 <plain length> <crc32c>\\n      of the compressed bytes that follow, checksum in hex
+    zstd(JSON document)                                the fields of `State`, maps as lists of [key, value]
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from crc32c import crc32c
+from immutables import Map
+
+from spark_log.errors import CorruptObject, UnsupportedVersion
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import Group, ObjectRow, Partition, Position, Producer, State, Topic
+from spark_log.model import Slice
+
+MAGIC = b"pylog-checkpoint"
+VERSION = 1
+CODEC = "zstd"
+
+
+class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    version: int
+    time: int
+    fence: int
+    times: list[tuple[int, int]]
+    configs: dict[str, str]
+    topics: list[tuple[str, str, int, dict[str, str], int, bool]]
+    partitions: list[tuple[str, int, int, int, int, list[Slice], list[Piece]]]
+    objects: list[tuple[str, ObjectRow]]
+    dropped: dict[str, int]
+    producers: list[tuple[str, Producer]]
+    groups: list[tuple[str, int, str, list[tuple[str, int, Position]]]]
+
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(_Document)
+
+
+def encode_checkpoint(state: State) -> bytes:
+    """The bytes of a checkpoint."""
+    plain = _encoder.encode(_document(state))
+    body = pa.compress(plain, codec=CODEC, asbytes=True)
+    return b"%s %d %d %08x\n" % (MAGIC, VERSION, len(plain), crc32c(body)) + body
+
+
+def _document(state: State) -> _Document:
+    return _Document(
+        version=state.version,
+        time=state.time,
+        fence=state.fence,
+        times=list(state.times),
+        configs=dict(sorted(state.configs.items())),
+        topics=[
+            (key, t.name, t.partitions, dict(sorted(t.configs.items())), t.created_ms, t.deleted)
+            for key, t in sorted(state.topics.items())
+        ],
+        partitions=[
+            (
+                *key,
+                part.start,
+                part.end,
+                part.edition,
+                [entry for entry in part.entries if isinstance(entry, Slice)],
+                [entry for entry in part.entries if isinstance(entry, Piece)],
+            )
+            for key, part in sorted(state.partitions.items())
+        ],
+        objects=sorted(state.objects.items()),
+        dropped=dict(sorted(state.dropped.items())),
+        producers=sorted(state.producers.items()),
+        groups=[
+            (name, g.generation, g.member, [(*key, p) for key, p in sorted(g.offsets.items())])
+            for name, g in sorted(state.groups.items())
+        ],
+    )
+
+
+def decode_checkpoint(data: bytes, name: str) -> State:
+    """The state in `data`, bytes of the object `name`.
+
+    Raises UnsupportedVersion for another kind of file or a newer version, CorruptObject for anything damaged.
+    """
+    head, _, body = data.partition(b"\n")
+    fields = head.split(b" ")
+    if fields[0] != MAGIC or len(fields) != 4:
+        raise UnsupportedVersion(f"{name} is not a checkpoint of a pylog metadata log; it starts with {data[:16]!r}")
+    if fields[1] != b"%d" % VERSION:
+        raise UnsupportedVersion(f"{name} has format {fields[1]!r}, this pylog reads {VERSION}: update pylog")
+    if fields[3] != b"%08x" % crc32c(body):
+        raise CorruptObject(f"{name} is damaged: the checksum of its {len(body)} bytes differs from its first line")
+    plain = pa.decompress(body, decompressed_size=int(fields[2]), codec=CODEC, asbytes=True)
+    try:
+        return _state(_decoder.decode(plain))
+    except msgspec.DecodeError as error:
+        raise UnsupportedVersion(f"{name} has a field that this pylog does not know ({error}): update pylog") from error
+
+
+def _state(doc: _Document) -> State:
+    partitions: dict[tuple[str, int], Any] = {}
+    for topic_id, number, start, end, edition, slices, pieces in doc.partitions:
+        entries = tuple(sorted((*slices, *pieces), key=lambda entry: entry.start)) if pieces else tuple(slices)
+        partitions[topic_id, number] = Partition(start, end, edition, entries)
+    return State(
+        version=doc.version,
+        time=doc.time,
+        fence=doc.fence,
+        times=tuple(doc.times),
+        configs=Map(doc.configs),
+        names=Map({name: key for key, name, _, _, _, deleted in doc.topics if not deleted}),
+        topics=Map({key: Topic(name, n, Map(configs), at, gone) for key, name, n, configs, at, gone in doc.topics}),
+        partitions=Map(partitions),
+        objects=Map(dict(doc.objects)),
+        dropped=Map(doc.dropped),
+        producers=Map(dict(doc.producers)),
+        groups=Map(
+            {
+                name: Group(generation, member, Map({(topic_id, number): p for topic_id, number, p in rows}))
+                for name, generation, member, rows in doc.groups
+            }
+        ),
+    )

@@ -1,0 +1,328 @@
+"""Decisions: `decide_x(state, command, now_ms)` reads a state and gives the records that carry the command out, and a reply.
+
+The state is the one at the version that the records will get, before them (`replay.next_version`).
+
+A decision never changes anything.  One that finds its work done already (a retry of a commit, an offset that is
+committed) gives the reply and no records.  One that cannot be carried out raises an error of `spark_log.errors`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Generic, NamedTuple, TypeVar
+
+from spark_log.errors import (
+    IllegalGeneration,
+    InvalidPartitions,
+    InvalidTopic,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    ProducerFenced,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownProducerId,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.metadata import records as r
+from spark_log.metadata.replay import admits
+from spark_log.metadata.state import Group, State, Topic, TopicKey
+from spark_log.settings import (
+    check_topic_name,
+    cluster_config,
+    collision_key,
+    validate_cluster_configs,
+    validate_topic_configs,
+)
+
+STREAM_RETENTION = "streaming.identity.retention.ms"
+PARTITIONS_MAX = 100_000
+
+Reply = TypeVar("Reply")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision(Generic[Reply]):
+    """What to write, and what to answer once it is in."""
+
+    records: tuple[r.AnyRecord, ...]
+    reply: Reply
+
+
+class Committed(NamedTuple):
+    """Where a commit's records went."""
+
+    version: int
+    ranges: dict[TopicKey, range]
+    """By (topic id, partition).  Empty for a repeat so old that its offsets are forgotten."""
+    repeated: bool
+    """The commit was in before: nothing was added."""
+
+
+def topic_named(state: State, name: str) -> tuple[str, Topic]:
+    """(id, topic) of a live topic.  Raises UnknownTopicOrPartition, with the nearest names."""
+    topic_id = state.names.get(name)
+    if topic_id is None:
+        raise UnknownTopicOrPartition(f"topic {name!r} does not exist{_nearest(name, state.names)}")
+    return topic_id, state.topics[topic_id]
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else "; create it with `pylog topic create` or log.admin.create_topics"
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+
+
+def decide_create_topic(
+    state: State, name: str, partitions: int, configs: Mapping[str, str], topic_id: str
+) -> Decision[str]:
+    """Create a topic under an id that the caller drew.  The reply is the id."""
+    check_topic_name(name)
+    values, _ = validate_topic_configs(configs)
+    if state.names.get(name) == topic_id:
+        return Decision((), topic_id)
+    if name in state.names:
+        raise TopicAlreadyExists(f"topic {name!r} exists already")
+    key = collision_key(name)
+    twin = next((other for other in state.names if collision_key(other) == key), None) if "." in name or "_" in name else None
+    if twin is not None:
+        raise InvalidTopic(f"topic {name!r} collides with {twin!r}: names that differ only in '.' and '_' are the same to Kafka's tools")
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidPartitions(f"topic {name!r}: {partitions} partitions; give a number from 1 to {PARTITIONS_MAX}")
+    return Decision((r.CreateTopic(topic_id=topic_id, name=name, partitions=partitions, configs=values),), topic_id)
+
+
+def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]:
+    """Raise a topic's partition count to `total`; as in Kafka there is no way down."""
+    topic_id, topic = topic_named(state, name)
+    if total <= topic.partitions:
+        raise InvalidPartitions(
+            f"topic {name!r} has {topic.partitions} partitions already; the new total must be larger, not {total}"
+        )
+    if total > PARTITIONS_MAX:
+        raise InvalidPartitions(f"topic {name!r}: {total} partitions are more than {PARTITIONS_MAX}")
+    return Decision((r.AddPartitions(topic_id=topic_id, total=total),), None)
+
+
+def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str | None]) -> Decision[None]:
+    """Set configs of a topic, or of the log where `name` is None; None as a value goes back to the default."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    unset = {key: None for key, value in changes.items() if value is None}
+    validate = validate_cluster_configs if name is None else validate_topic_configs
+    values, _ = validate(given)
+    topic_id, current = "", state.configs
+    if name is not None:
+        topic_id, topic = topic_named(state, name)
+        current = topic.configs
+    new: dict[str, str | None] = {**values, **unset}
+    if all(current.get(key) == value for key, value in new.items()):
+        return Decision((), None)
+    return Decision((r.SetConfigs(topic_id=topic_id, configs=new),), None)
+
+
+def decide_delete_topic(state: State, name: str) -> Decision[str]:
+    """Delete a topic: its name is free at once, its positions are forgotten.  The reply is its id."""
+    topic_id, _ = topic_named(state, name)
+    if not cluster_config(state.configs, "delete.topic.enable"):
+        raise TopicDeletionDisabled(f"topic {name!r}: delete.topic.enable is false for this log")
+    return Decision((r.DeleteTopic(topic_id=topic_id),), topic_id)
+
+
+def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[TopicKey, int]]:
+    """Move partitions' starts; below the present one is no change.  The reply is the starts in force."""
+    records, reply = [], {}
+    for key, start in starts.items():
+        part = state.partitions.get(key)
+        if part is None:
+            raise UnknownTopicOrPartition(f"partition {key[1]} of topic id {key[0]} does not exist")
+        if not 0 <= start <= part.end:
+            raise OffsetOutOfRange(
+                f"cannot trim partition {key[1]} to {start}: it has offsets {part.start} to {part.end}",
+                start=part.start,
+                end=part.end,
+            )
+        if start > part.start:
+            records.append(r.Trim(topic_id=key[0], partition=key[1], start=start))
+        reply[key] = max(start, part.start)
+    return Decision(tuple(records), reply)
+
+
+# -------------------------------------------------------------------------------------------------------------- commits
+
+
+def decide_commit(state: State, commit: r.Commit) -> Decision[Committed]:
+    """Commit slices and positions under (producer, epoch, sequence); a repeat gives the offsets of the first time."""
+    known = state.producers.get(commit.producer)
+    if known is not None and commit.epoch == known.epoch and commit.holder == known.holder:
+        for kept in known.kept:
+            if kept.sequence == commit.sequence:
+                return Decision((), Committed(kept.version, _ranges(kept.ranges), repeated=True))
+        if not commit.dense and commit.sequence <= known.last:
+            return Decision((), Committed(known.version, {}, repeated=True))
+    _check_producer(state, commit)
+    if commit.upload_epoch <= state.fence:
+        raise UploadFenced(
+            f"the upload began at version {commit.upload_epoch}, older than the fence at {state.fence}: write the data again"
+        )
+    _check_topics(state, commit)
+    for group in commit.groups:
+        check_generation(state, group)
+    return Decision((commit,), Committed(state.version, _next_ranges(state, commit), repeated=False))
+
+
+def _ranges(rows: Iterable[tuple[str, int, int, int]]) -> dict[TopicKey, range]:
+    return {(topic_id, number): range(start, end) for topic_id, number, start, end in rows}
+
+
+def _check_producer(state: State, commit: r.Commit) -> None:
+    if admits(state, commit):
+        return
+    known, name = state.producers.get(commit.producer), commit.producer
+    if known is None:
+        raise UnknownProducerId(
+            f"producer {name} is not known (any more): commit {commit.sequence} may have been in before it was forgotten"
+        )
+    if commit.epoch != known.epoch or commit.holder != known.holder:
+        raise ProducerFenced(
+            f"producer {name}: epoch {commit.epoch} is not the one in force, {known.epoch}: a newer one has taken over",
+            current=known.epoch,
+        )
+    raise OutOfOrderSequence(f"producer {name}: commit {commit.sequence} does not follow {known.last}")
+
+
+def _check_topics(state: State, commit: r.Commit) -> None:
+    named = {(run.topic_id, run.partition) for _, run in commit.slices} | {(t, p) for t, p, _ in commit.pieces}
+    for topic_id, number in sorted(named):
+        topic = state.topics.get(topic_id)
+        if topic is None or topic.deleted:
+            raise UnknownTopicOrPartition(f"topic id {topic_id} was deleted while records for it were on the way")
+        if number >= topic.partitions:
+            raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}, it has {topic.partitions}")
+
+
+def _next_ranges(state: State, commit: r.Commit) -> dict[TopicKey, range]:
+    rows: dict[TopicKey, int] = {}
+    for _, run in commit.slices:
+        rows[run.topic_id, run.partition] = rows.get((run.topic_id, run.partition), 0) + run.rows
+    for topic_id, number, piece in commit.pieces:
+        rows[topic_id, number] = rows.get((topic_id, number), 0) + piece.end - piece.start
+    ends = {key: state.partitions[key].end for key in rows}
+    return {key: range(ends[key], ends[key] + count) for key, count in rows.items()}
+
+
+def decide_init_producer(state: State, producer: str) -> Decision[int]:
+    """Take over a transactional id.  The reply is the new epoch; whoever held it before is fenced."""
+    known = state.producers.get(producer)
+    return Decision((r.InitProducer(producer=producer),), 0 if known is None else known.epoch + 1)
+
+
+def epoch_of_holder(state: State, producer: str, holder: str) -> int:
+    """Epoch under which `holder` may commit for an identity that passes from holder to holder.
+
+    Raises ProducerFenced for a holder from which it has passed on.
+    """
+    known = state.producers.get(producer)
+    if known is None:
+        return 0
+    if holder in known.former:
+        raise ProducerFenced(f"{producer}: {holder} was replaced by {known.holder}", current=known.epoch)
+    return known.epoch if holder == known.holder else known.epoch + 1
+
+
+# --------------------------------------------------------------------------------------------------------------- groups
+
+
+def check_generation(state: State, commit: r.GroupCommit) -> None:
+    """Raises IllegalGeneration if a newer consumer has taken the group."""
+    current = state.groups.get(commit.group, Group()).generation
+    if commit.generation not in (-1, current):
+        raise IllegalGeneration(
+            f"group {commit.group!r}: generation {commit.generation} was replaced by {current}: a newer consumer owns it",
+            current=current,
+        )
+
+
+def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> Decision[None]:
+    """Commit positions of groups; nothing is written where they stand already."""
+    for commit in commits:
+        check_generation(state, commit)
+        for entry in commit.offsets:
+            if (entry.topic_id, entry.partition) not in state.partitions:
+                raise UnknownTopicOrPartition(f"partition {entry.partition} of topic id {entry.topic_id} does not exist")
+    if all(_stands(state, commit) for commit in commits):
+        return Decision((), None)
+    return Decision((r.CommitOffsets(commits=commits),), None)
+
+
+def _stands(state: State, commit: r.GroupCommit) -> bool:
+    offsets = state.groups.get(commit.group, Group()).offsets
+    found = [offsets.get((entry.topic_id, entry.partition)) for entry in commit.offsets]
+    return all(
+        position is not None and position[:2] == (entry.offset, entry.metadata)
+        for position, entry in zip(found, commit.offsets, strict=True)
+    )
+
+
+def decide_join_group(state: State, group: str, member: str) -> Decision[int]:
+    """Take all partitions of a group.  The reply is the generation; consumers of older ones are refused from now on."""
+    current = state.groups.get(group, Group())
+    if current.member == member:
+        return Decision((), current.generation)
+    return Decision((r.JoinGroup(group=group, member=member),), current.generation + 1)
+
+
+def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) -> Decision[None]:
+    """Forget positions of a group; all of them, and the group, if `keys` is empty."""
+    known = state.groups.get(group)
+    if known is None or (keys and not any(key in known.offsets for key in keys)):
+        return Decision((), None)
+    return Decision((r.DeleteOffsets(group=group, partitions=keys),), None)
+
+
+# --------------------------------------------------------------------------------------------------------------- upkeep
+
+
+def decide_fence(state: State, now_ms: int) -> Decision[int]:
+    """Advance the fence to the version before the newest one stamped older than `gc.fence.age.ms`.
+
+    The version before: a record is stamped after its writer saw its predecessor, but may take its place long after it was
+    stamped.  The reply is the fence in force.
+    """
+    limit = now_ms - cluster_config(state.configs, "gc.fence.age.ms")
+    upto = max((version for version, time in state.times if time <= limit), default=0) - 1
+    if upto <= state.fence:
+        return Decision((), state.fence)
+    return Decision((r.Fence(upto=upto),), upto)
+
+
+def decide_expire(state: State, now_ms: int) -> Decision[int]:
+    """Forget producers that were idle too long and groups' positions that expired.  The reply counts them."""
+    ages = {
+        True: cluster_config(state.configs, "producer.id.expiration.ms"),
+        False: cluster_config(state.configs, STREAM_RETENTION),
+    }
+    idle = sorted(
+        name
+        for name, known in state.producers.items()
+        if known.version <= state.fence and known.time < now_ms - ages[known.plain]
+    )
+    records: list[r.AnyRecord] = [r.ExpireProducers(producers=tuple(idle))] if idle else []
+    limit = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
+    for name, group in sorted(state.groups.items()):
+        old = tuple(sorted(key for key, position in group.offsets.items() if position.time < limit))
+        if old:
+            records.append(r.DeleteOffsets(group=name, partitions=old if len(old) < len(group.offsets) else ()))
+    return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsets) for x in records))
+
+
+def decide_swap(state: State, swap: r.Swap) -> Decision[bool]:
+    """Write a swap that was prepared.  The reply is False, and nothing is written, if it does not fit any more."""
+    fits = swap.upload_epoch > state.fence and all(
+        (part := state.partitions.get((c.topic_id, c.partition))) is not None and part.edition == c.edition
+        for c in swap.changes
+    )
+    return Decision((swap,), True) if fits and swap.changes else Decision((), False)

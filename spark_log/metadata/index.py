@@ -1,0 +1,109 @@
+"""Slice indexes: entries that were moved out of the state into an object, one Arrow stream a piece.
+
+An index object is the concatenation of Arrow IPC streams, one per partition; a `Piece` in the state (or in a commit of
+very many slices) names the byte range, its checksum and what it covers.  One row per slice:
+
+    start, end      int64, relative to the piece's start
+    object          dictionary<int32, string>
+    position, length, crc, batches, min_us, max_us   int64
+    time_kind       int8
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute  # noqa: F401  (pa.compute)
+from crc32c import crc32c
+
+from spark_log.errors import CorruptObject
+from spark_log.metadata.records import Piece
+from spark_log.model import APPEND_TIME, Slice
+
+SCHEMA = pa.schema(
+    [
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("object", pa.dictionary(pa.int32(), pa.string())),
+        *((name, pa.int64()) for name in ("position", "length", "crc", "batches", "min_us", "max_us")),
+        ("time_kind", pa.int8()),
+    ]
+)
+
+
+class IndexPart(NamedTuple):
+    """The slices of one partition, on their way into an index object."""
+
+    topic_id: str
+    partition: int
+    slices: Sequence[Slice]
+
+
+def encode_index(name: str, parts: Sequence[IndexPart]) -> tuple[bytes, list[Piece]]:
+    """The bytes of index object `name`, and the piece of each part; a part's slices are in order and without gaps."""
+    sink, pieces = pa.BufferOutputStream(), []
+    for part in parts:
+        start = sink.tell()
+        _write_stream(sink, part.slices)
+        pieces.append((part.slices, start, sink.tell()))
+    data = sink.getvalue()
+    return data.to_pybytes(), [_piece(name, slices, low, data[low:high]) for slices, low, high in pieces]
+
+
+def _write_stream(sink: pa.BufferOutputStream, slices: Sequence[Slice]) -> None:
+    base = slices[0].start
+    columns = list(zip(*slices, strict=True))
+    table = {
+        "start": [start - base for start in columns[0]],
+        "end": [end - base for end in columns[1]],
+        **{field.name: list(column) for field, column in zip(list(SCHEMA)[2:], columns[2:], strict=True)},
+    }
+    arrays = [
+        pa.array(table[field.name], pa.string()).dictionary_encode() if field.name == "object" else pa.array(table[field.name], field.type)
+        for field in SCHEMA
+    ]
+    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+        writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
+
+
+def _piece(name: str, slices: Sequence[Slice], position: int, data: pa.Buffer) -> Piece:
+    return Piece(
+        start=slices[0].start,
+        end=slices[-1].end,
+        object=name,
+        position=position,
+        length=data.size,
+        crc=crc32c(data),
+        slices=len(slices),
+        bytes=sum(piece.length for piece in slices),
+        min_us=min(piece.min_us for piece in slices),
+        max_us=max(piece.max_us for piece in slices),
+    )
+
+
+def decode_piece(piece: Piece, data: bytes) -> pa.Table:
+    """The rows of a piece, `data` being its byte range; start and end are offsets of the partition.
+
+    Raises CorruptObject if the bytes are not what was written.
+    """
+    if len(data) != piece.length or crc32c(data) != piece.crc:
+        raise CorruptObject(
+            f"{piece.object} is damaged: its slice index at byte {piece.position} has {len(data)} of {piece.length} bytes "
+            f"or another checksum (offsets {piece.start} to {piece.end})"
+        )
+    table = pa.ipc.open_stream(data).read_all()
+    base = pa.scalar(piece.start, pa.int64())
+    table = table.set_column(0, "start", pa.compute.add(table["start"], base))
+    table = table.set_column(1, "end", pa.compute.add(table["end"], base))
+    if piece.time_kind == APPEND_TIME:
+        for name, value in (("min_us", piece.min_us), ("max_us", piece.max_us), ("time_kind", APPEND_TIME)):
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, name, pa.array([value] * table.num_rows, SCHEMA.field(name).type))
+    return table
+
+
+def slices_of(table: pa.Table) -> list[Slice]:
+    """Rows of `decode_piece` as slices."""
+    return [Slice(*row) for row in zip(*(column.to_pylist() for column in table.columns), strict=True)]

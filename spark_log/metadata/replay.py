@@ -1,0 +1,423 @@
+"""`replay(state, batch)`: the one way in which a state changes.  Total and deterministic.
+
+A record that does not fit the state is void: it changes nothing but the version.  That is part of the protocol (a commit
+below the fence, a second swap of the same partition, a producer that was fenced), and it makes replay total for leftovers
+that a reader may fold before it has confirmed the chain by a listing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from immutables import Map
+
+from spark_log.metadata import records as r
+from spark_log.metadata.state import (
+    KEPT_SEQUENCES,
+    Group,
+    Kept,
+    ObjectRow,
+    Partition,
+    Position,
+    Producer,
+    State,
+    Topic,
+)
+from spark_log.model import APPEND_TIME, CREATE_TIME, DataObject, Slice
+from spark_log.settings import cluster_config, topic_config
+
+FORMER_HOLDERS = 100
+TIMES_PER_AGE = 128
+"""The fence moves in steps of about 1/128 of the age, so `State.times` has about that many rows."""
+
+
+def replay(state: State, batch: r.Batch) -> State:
+    """The state at the next version."""
+    return replay_records(next_version(state, batch.time), batch.records)
+
+
+def next_version(state: State, time: int) -> State:
+    """The next version, before any of its records: the log's time never goes back."""
+    time = max(time, state.time)
+    times = state.times
+    if time - times[-1][1] >= cluster_config(state.configs, "gc.fence.age.ms") // TIMES_PER_AGE:
+        times += ((state.version + 1, time),)
+    return replace(state, version=state.version + 1, time=time, times=times)
+
+
+def replay_records(state: State, records: Iterable[r.AnyRecord]) -> State:
+    """The same version with `records` folded in; void ones change nothing."""
+    for record in records:
+        state = _REPLAY[type(record)](state, record) or state
+    return state
+
+
+def admits(state: State, record: r.Commit) -> bool:
+    """Whether a commit's identity is the next of its producer: the rule for deciding and for replaying alike.
+
+    An unknown plain id must start at 0 and must have been drawn above the fence: one drawn below may have been expired.
+    """
+    known = state.producers.get(record.producer)
+    if known is None:
+        return record.birth < 0 or (record.sequence == 0 and record.birth > state.fence)
+    if record.epoch != known.epoch:
+        return record.epoch == known.epoch + 1 and record.holder not in (known.holder, *known.former)
+    if record.holder != known.holder:
+        return False
+    return record.sequence == known.last + 1 if record.dense else record.sequence > known.last
+
+
+def index_of(part: Partition, start: int, end: int) -> tuple[int, int] | None:
+    """Entries that cover exactly [start, end), as a half-open range of their numbers; None if there are no such."""
+    entries = part.entries
+    low = next((i for i, entry in enumerate(entries) if entry.start == start), None)
+    if low is None:
+        return None
+    for high in range(low, len(entries)):
+        if entries[high].end == end:
+            return low, high + 1
+    return None
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+
+
+def _create_topic(state: State, record: r.CreateTopic) -> State | None:
+    if record.name in state.names or record.topic_id in state.topics:
+        return None
+    topic = Topic(record.name, record.partitions, Map(record.configs), state.time)
+    return replace(
+        state,
+        names=state.names.set(record.name, record.topic_id),
+        topics=state.topics.set(record.topic_id, topic),
+        partitions=_new_partitions(state, record.topic_id, 0, record.partitions),
+    )
+
+
+def _new_partitions(state: State, topic_id: str, first: int, total: int) -> Map[tuple[str, int], Partition]:
+    return state.partitions.update({(topic_id, number): Partition() for number in range(first, total)})
+
+
+def _add_partitions(state: State, record: r.AddPartitions) -> State | None:
+    topic = _live(state, record.topic_id)
+    if topic is None or record.total <= topic.partitions:
+        return None
+    return replace(
+        state,
+        topics=state.topics.set(record.topic_id, topic._replace(partitions=record.total)),
+        partitions=_new_partitions(state, record.topic_id, topic.partitions, record.total),
+    )
+
+
+def _set_configs(state: State, record: r.SetConfigs) -> State | None:
+    if not record.topic_id:
+        return replace(state, configs=_changed(state.configs, record.configs))
+    topic = _live(state, record.topic_id)
+    if topic is None:
+        return None
+    topic = topic._replace(configs=_changed(topic.configs, record.configs))
+    return replace(state, topics=state.topics.set(record.topic_id, topic))
+
+
+def _changed(configs: Map[str, str], changes: Mapping[str, str | None]) -> Map[str, str]:
+    for name, value in sorted(changes.items()):
+        if value is not None:
+            configs = configs.set(name, value)
+        elif name in configs:
+            configs = configs.delete(name)
+    return configs
+
+
+def _delete_topic(state: State, record: r.DeleteTopic) -> State | None:
+    topic = _live(state, record.topic_id)
+    if topic is None:
+        return None
+    state = replace(
+        state,
+        names=state.names.delete(topic.name),
+        topics=state.topics.set(record.topic_id, topic._replace(deleted=True)),
+        groups=_without_topic(state.groups, record.topic_id),
+    )
+    for number in range(topic.partitions):
+        key = (record.topic_id, number)
+        if not state.partitions[key].entries:
+            state = _drop_partition(state, key)
+    return state
+
+
+def _without_topic(groups: Map[str, Group], topic_id: str) -> Map[str, Group]:
+    for name, group in groups.items():
+        gone = [key for key in group.offsets if key[0] == topic_id]
+        if gone:
+            groups = groups.set(name, group._replace(offsets=_without(group.offsets, gone)))
+    return groups
+
+
+def _without(offsets: Map[tuple[str, int], Position], keys: Iterable[tuple[str, int]]) -> Map[tuple[str, int], Position]:
+    for key in keys:
+        if key in offsets:
+            offsets = offsets.delete(key)
+    return offsets
+
+
+def _drop_partition(state: State, key: tuple[str, int]) -> State:
+    """A deleted topic's partition that has no slices left; the last one takes the topic along."""
+    state = replace(state, partitions=state.partitions.delete(key))
+    topic_id = key[0]
+    if any((topic_id, number) in state.partitions for number in range(state.topics[topic_id].partitions)):
+        return state
+    return replace(state, topics=state.topics.delete(topic_id))
+
+
+def _trim(state: State, record: r.Trim) -> State | None:
+    key = (record.topic_id, record.partition)
+    part = state.partitions.get(key)
+    if part is None or not part.start < record.start <= part.end:
+        return None
+    return replace(state, partitions=state.partitions.set(key, part._replace(start=record.start)))
+
+
+def _live(state: State, topic_id: str) -> Topic | None:
+    topic = state.topics.get(topic_id)
+    return None if topic is None or topic.deleted else topic
+
+
+# -------------------------------------------------------------------------------------------------------------- commits
+
+
+def _init_producer(state: State, record: r.InitProducer) -> State:
+    known = state.producers.get(record.producer)
+    epoch = 0 if known is None else known.epoch + 1
+    new = Producer(epoch=epoch, version=state.version, time=state.time)
+    return replace(state, producers=state.producers.set(record.producer, new))
+
+
+def _commit(state: State, record: r.Commit) -> State | None:
+    if record.upload_epoch <= state.fence or not admits(state, record) or not _groups_hold(state, record.groups):
+        return None
+    appended = _appended(state, record)
+    if appended is None:
+        return None
+    partitions, ranges = appended
+    return replace(
+        state,
+        partitions=partitions,
+        objects=_with_objects(state.objects, record.objects, _counts(record)),
+        producers=state.producers.set(record.producer, _produced(state, record, ranges)),
+        groups=_positions(state, record.groups),
+    )
+
+
+def _appended(
+    state: State, record: r.Commit
+) -> tuple[Map[tuple[str, int], Partition], dict[tuple[str, int], tuple[int, int]]] | None:
+    """Partitions with the commit's slices at their ends and the range each got; None if a topic is gone."""
+    new: dict[tuple[str, int], list[Slice | r.Piece]] = {}
+    ends: dict[tuple[str, int], int] = {}
+    stamped: dict[str, bool] = {}
+    for topic_id, number, entry in _named_entries(record):
+        key = (topic_id, number)
+        if key not in ends:
+            topic = _live(state, topic_id)
+            if topic is None or key not in state.partitions:
+                return None
+            ends[key] = state.partitions[key].end
+            stamped[topic_id] = topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime"
+            new[key] = []
+        base = ends[key]
+        entry = entry._replace(start=base + entry.start, end=base + entry.end)
+        if stamped[topic_id]:
+            now_us = state.time * 1000
+            entry = entry._replace(min_us=now_us, max_us=now_us, time_kind=APPEND_TIME)
+        new[key].append(entry)
+        ends[key] = entry.end
+    partitions, ranges = state.partitions, {}
+    for key, entries in new.items():
+        part = partitions[key]
+        ranges[key] = (part.end, ends[key])
+        partitions = partitions.set(key, part._replace(end=ends[key], entries=part.entries + tuple(entries)))
+    return partitions, ranges
+
+
+def _named_entries(record: r.Commit) -> Iterable[tuple[str, int, Slice | r.Piece]]:
+    """The commit's slices or pieces, their offsets relative to the place that they will get."""
+    for number, run in record.slices:
+        name = record.objects[number].name
+        piece = Slice(
+            0, run.rows, name, run.position, run.length, run.crc, run.batches, run.min_us, run.max_us, CREATE_TIME
+        )
+        yield run.topic_id, run.partition, piece
+    yield from record.pieces
+
+
+def _counts(record: r.Commit) -> tuple[int, ...]:
+    if record.counts:
+        return record.counts
+    named = Counter(number for number, _ in record.slices)
+    return tuple(named[number] for number in range(len(record.objects)))
+
+
+def _with_objects(
+    objects: Map[str, ObjectRow], new: Iterable[DataObject], counts: Iterable[int]
+) -> Map[str, ObjectRow]:
+    rows = {o.name: ObjectRow(o.size, o.index_position, count) for o, count in zip(new, counts, strict=True) if count}
+    return objects.update(rows)
+
+
+def _produced(state: State, record: r.Commit, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Producer:
+    known = state.producers.get(record.producer, Producer(epoch=record.epoch, holder=record.holder))
+    if record.epoch != known.epoch:
+        former = (*known.former, known.holder)[-FORMER_HOLDERS:]
+        known = Producer(epoch=record.epoch, holder=record.holder, former=former)
+    kept = Kept(record.sequence, state.version, tuple((*key, *span) for key, span in ranges.items()))
+    return known._replace(
+        plain=record.birth >= 0,
+        version=state.version,
+        time=state.time,
+        kept=(*known.kept, kept)[-KEPT_SEQUENCES:],
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- groups
+
+
+def _groups_hold(state: State, commits: Iterable[r.GroupCommit]) -> bool:
+    return all(c.generation in (-1, state.groups.get(c.group, Group()).generation) for c in commits)
+
+
+def _positions(state: State, commits: Iterable[r.GroupCommit]) -> Map[str, Group]:
+    groups = state.groups
+    for commit in commits:
+        group = groups.get(commit.group, Group())
+        offsets = group.offsets.update(
+            {
+                (o.topic_id, o.partition): Position(o.offset, o.metadata, state.time)
+                for o in commit.offsets
+                if (o.topic_id, o.partition) in state.partitions
+            }
+        )
+        groups = groups.set(commit.group, group._replace(offsets=offsets))
+    return groups
+
+
+def _commit_offsets(state: State, record: r.CommitOffsets) -> State | None:
+    if not _groups_hold(state, record.commits):
+        return None
+    return replace(state, groups=_positions(state, record.commits))
+
+
+def _join_group(state: State, record: r.JoinGroup) -> State:
+    group = state.groups.get(record.group, Group())
+    group = group._replace(generation=group.generation + 1, member=record.member)
+    return replace(state, groups=state.groups.set(record.group, group))
+
+
+def _delete_offsets(state: State, record: r.DeleteOffsets) -> State | None:
+    group = state.groups.get(record.group)
+    if group is None:
+        return None
+    if not record.partitions:
+        return replace(state, groups=state.groups.delete(record.group))
+    group = group._replace(offsets=_without(group.offsets, record.partitions))
+    return replace(state, groups=state.groups.set(record.group, group))
+
+
+# --------------------------------------------------------------------------------------------------------------- upkeep
+
+
+def _swap(state: State, record: r.Swap) -> State | None:
+    if record.upload_epoch <= state.fence:
+        return None
+    for change in record.changes:
+        swapped = _swapped(state, change)
+        if swapped is None:
+            return None
+        state = swapped
+    return _counted(state, record)
+
+
+def _swapped(state: State, change: r.Change) -> State | None:
+    key = (change.topic_id, change.partition)
+    part = state.partitions.get(key)
+    if part is None or part.edition != change.edition:
+        return None
+    found = index_of(part, change.start, change.end)
+    if found is None:
+        return None
+    low, high = found
+    deleted = state.topics[change.topic_id].deleted
+    new: list[Slice | r.Piece] = sorted((*change.slices, *change.pieces), key=lambda entry: entry.start)
+    if not deleted and not _covers(new, max(change.start, min(part.start, change.end)), change.end):
+        return None
+    entries = (*part.entries[:low], *new, *part.entries[high:])
+    if not entries and deleted:
+        return _drop_partition(state, key)
+    part = part._replace(edition=part.edition + 1, entries=entries)
+    return replace(state, partitions=state.partitions.set(key, part))
+
+
+def _covers(entries: Sequence[Slice | r.Piece], start: int, end: int) -> bool:
+    """Whether the entries, in order, have no gap and reach over all of [start, end)."""
+    at = min(start, entries[0].start) if entries else start
+    for entry in entries:
+        if entry.start != at:
+            return False
+        at = entry.end
+    return at == end
+
+
+def _counted(state: State, record: r.Swap) -> State:
+    fresh = {o.name: ObjectRow(o.size, o.index_position, 0) for o in record.objects}
+    objects, dropped = state.objects, state.dropped
+    for name in sorted({*record.added, *record.removed}):
+        row = objects.get(name) or fresh.get(name)
+        if row is None:
+            continue
+        live = row.live + record.added.get(name, 0) - record.removed.get(name, 0)
+        if live > 0:
+            objects = objects.set(name, row._replace(live=live))
+        else:
+            objects = objects.delete(name) if name in objects else objects
+            dropped = dropped.set(name, state.version)
+    return replace(state, objects=objects, dropped=dropped)
+
+
+def _fence(state: State, record: r.Fence) -> State | None:
+    if not state.fence < record.upto < state.version:
+        return None
+    return replace(
+        state,
+        fence=record.upto,
+        times=tuple(entry for entry in state.times if entry[0] > record.upto) or state.times[-1:],
+        dropped=Map({name: version for name, version in state.dropped.items() if version > record.upto}),
+    )
+
+
+def _expire_producers(state: State, record: r.ExpireProducers) -> State:
+    """A producer goes only if its last commit is at or below the fence: no retry of it can be under way."""
+    producers = state.producers
+    for name in record.producers:
+        known = producers.get(name)
+        if known is not None and known.version <= state.fence:
+            producers = producers.delete(name)
+    return replace(state, producers=producers)
+
+
+_REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
+    r.CreateTopic: _create_topic,
+    r.AddPartitions: _add_partitions,
+    r.SetConfigs: _set_configs,
+    r.DeleteTopic: _delete_topic,
+    r.Trim: _trim,
+    r.InitProducer: _init_producer,
+    r.Commit: _commit,
+    r.CommitOffsets: _commit_offsets,
+    r.JoinGroup: _join_group,
+    r.DeleteOffsets: _delete_offsets,
+    r.Swap: _swap,
+    r.Fence: _fence,
+    r.ExpireProducers: _expire_producers,
+}

@@ -1,0 +1,120 @@
+"""The state of a log at one version: what `replay` folds records into.
+
+A state is a value.  Its maps are persistent (`immutables.Map`), so a new version shares all that did not change, a reader
+may keep an old one for as long as it likes, and a decision can be tried out on a copy for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from immutables import Map
+
+from spark_log.metadata.records import Piece
+from spark_log.model import Slice
+
+KEPT_SEQUENCES = 5
+
+TopicKey = tuple[str, int]
+"""(topic id, partition)."""
+
+
+class Topic(NamedTuple):
+    name: str
+    partitions: int
+    configs: Map[str, str]
+    created_ms: int
+    deleted: bool = False
+    """Its name is free, its slices wait to be pruned."""
+
+
+class Partition(NamedTuple):
+    """Records [start, end) of a partition and where they lie."""
+
+    start: int = 0
+    end: int = 0
+    edition: int = 0
+    """Grows with every swap; appends and trims leave it."""
+    entries: tuple[Slice | Piece, ...] = ()
+    """In offset order, without gaps, up to `end`; the first ones may lie below `start`."""
+
+
+class ObjectRow(NamedTuple):
+    """One live object."""
+
+    size: int
+    index_position: int
+    live: int
+    """Slices of it in the state and in indexes; of an index object, its pieces in the state."""
+
+
+class Kept(NamedTuple):
+    """A commit that a producer made, as long as it is remembered."""
+
+    sequence: int
+    version: int
+    ranges: tuple[tuple[str, int, int, int], ...]
+    """(topic id, partition, first offset, end)."""
+
+
+class Producer(NamedTuple):
+    epoch: int = 0
+    holder: str = ""
+    former: tuple[str, ...] = ()
+    """Holders that were fenced."""
+    plain: bool = False
+    """An id drawn at random by a plain writer, forgotten sooner than a stream's."""
+    version: int = 0
+    """Of its last commit or registration."""
+    time: int = 0
+    kept: tuple[Kept, ...] = ()
+    """The last five commits of this epoch."""
+
+    @property
+    def last(self) -> int:
+        """Sequence of the last commit of this epoch; -1: none."""
+        return self.kept[-1].sequence if self.kept else -1
+
+
+class Position(NamedTuple):
+    """What a group committed for one partition."""
+
+    offset: int
+    metadata: str
+    time: int
+
+
+class Group(NamedTuple):
+    generation: int = 0
+    member: str = ""
+    offsets: Map[TopicKey, Position] = Map()
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The fold of a log's records up to `version`."""
+
+    version: int = 0
+    time: int = 0
+    fence: int = -1
+    """Uploads with an epoch at or below it are void."""
+    times: tuple[tuple[int, int], ...] = ((0, 0),)
+    """(version, time) of some versions above the fence, ascending, dense enough to place the next one."""
+    configs: Map[str, str] = field(default_factory=Map)
+    names: Map[str, str] = field(default_factory=Map)
+    """Topic name to id."""
+    topics: Map[str, Topic] = field(default_factory=Map)
+    """By id, deleted ones that still have slices included."""
+    partitions: Map[TopicKey, Partition] = field(default_factory=Map)
+    objects: Map[str, ObjectRow] = field(default_factory=Map)
+    dropped: Map[str, int] = field(default_factory=Map)
+    """Objects without slices, by the version that dropped them, until the fence has passed it."""
+    producers: Map[str, Producer] = field(default_factory=Map)
+    groups: Map[str, Group] = field(default_factory=Map)
+
+    def topic_partitions(self, topic_id: str) -> Iterator[tuple[int, Partition]]:
+        """The partitions of a topic, in order."""
+        for number in range(self.topics[topic_id].partitions):
+            yield number, self.partitions[topic_id, number]
