@@ -1,0 +1,423 @@
+"""The configs of topics and of the log: names, types, ranges, defaults and meaning, as data.  Pure.
+
+`TOPIC_CONFIGS` has Kafka's topic configs under their names, `CLUSTER_CONFIGS` the settings of a whole log.  Configs are kept
+as text, in one spelling (`validate_*`), and read as typed values (`topic_config`, `cluster_config`).  Kafka's rules for topic
+names are here too.  `docs/topic-configs.md` is `reference_markdown()`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+from spark_log.errors import InvalidConfig, InvalidTopic
+
+INT_MAX = 2**31 - 1
+LONG_MAX = 2**63 - 1
+TOPIC_NAME_MAX = 249
+
+Value = int | float | bool | str
+"""What a config's text stands for.  A list is its text, the items joined by commas."""
+
+
+# ---------------------------------------------------------------------------------------------------------------- types
+
+
+class Kind(Protocol):
+    """A type of config with its range."""
+
+    def parse(self, text: str) -> Value:
+        """The value that a trimmed text stands for.  Raises ValueError."""
+
+    def possible(self) -> str:
+        """What can be given, to go after 'give'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number of some unit."""
+
+    minimum: int
+    maximum: int
+    unit: str = ""
+    """Plural."""
+
+    def parse(self, text: str) -> int:
+        if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not self.minimum <= (number := int(text)) <= self.maximum:
+            raise ValueError(text)
+        return number
+
+    def possible(self) -> str:
+        return f"a whole number {self.unit and f'of {self.unit} '}from {self.minimum} to {self.maximum}"
+
+
+@dataclass(frozen=True, slots=True)
+class Fraction:
+    """A number from 0 to 1."""
+
+    def parse(self, text: str) -> float:
+        if not 0 <= (number := float(text)) <= 1:
+            raise ValueError(text)
+        return number
+
+    def possible(self) -> str:
+        return "a number from 0 to 1"
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """true or false, in any case."""
+
+    def parse(self, text: str) -> bool:
+        return ("false", "true").index(text.lower()) == 1
+
+    def possible(self) -> str:
+        return "true or false"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of a few words."""
+
+    words: tuple[str, ...]
+    synonyms: tuple[tuple[str, str], ...] = ()
+    """(another spelling, the word that it stands for)."""
+    why_not_others: str = ""
+
+    def parse(self, text: str) -> str:
+        word = dict(self.synonyms).get(text, text)
+        if word not in self.words:
+            raise ValueError(text)
+        return word
+
+    def possible(self) -> str:
+        return f"one of {', '.join(self.words)}{self.why_not_others}"
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Any of a few words, joined by commas; none of them is an empty text."""
+
+    words: tuple[str, ...]
+
+    def parse(self, text: str) -> str:
+        given = [word.strip() for word in text.split(",")] if text else []
+        if not set(given) <= set(self.words):
+            raise ValueError(text)
+        return ",".join(word for word in self.words if word in given)
+
+    def possible(self) -> str:
+        return f"one or more of {', '.join(self.words)}, joined by commas"
+
+
+@dataclass(frozen=True, slots=True)
+class FreeText:
+    """Any text."""
+
+    def parse(self, text: str) -> str:
+        return text
+
+    def possible(self) -> str:
+        return "any text"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigSpec:
+    """One config."""
+
+    name: str
+    default: Value
+    kind: Kind
+    doc: str
+    """One line."""
+    in_force: bool = True
+    """False: Kafka has it, it is kept and shown, and it changes nothing yet."""
+    words_not_in_force: tuple[str, ...] = ()
+    """Items of a list that are kept and shown, and change nothing yet."""
+
+    def parse(self, given: object) -> Value:
+        """The value of a text; a number or a bool stands for its text.  Raises InvalidConfig with the range."""
+        if isinstance(given, str | int | float):
+            with suppress(ValueError):
+                return self.kind.parse(str(given).strip())
+        raise InvalidConfig(f"config {self.name}: {given!r} is not possible; give {self.kind.possible()}")
+
+    def warnings(self, value: Value) -> Iterator[str]:
+        """What setting it will not do."""
+        if not self.in_force:
+            yield f"config {self.name} is kept, but is not in force in this version"
+        for word in self.words_not_in_force:
+            if word in str(value).split(","):
+                yield f"config {self.name}: {word!r} is kept, but is not in force in this version"
+
+
+def format_value(value: Value) -> str:
+    """The one text of a value: `parse(format_value(v)) == v`."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+_FLAG = Flag()
+_TEXT = FreeText()
+
+
+def _ms(minimum: int, maximum: int = LONG_MAX) -> Whole:
+    return Whole(minimum, maximum, "milliseconds")
+
+
+def _bytes(minimum: int, maximum: int = LONG_MAX) -> Whole:
+    return Whole(minimum, maximum, "bytes")
+
+
+def _later(name: str, default: Value, kind: Kind, doc: str) -> ConfigSpec:
+    return ConfigSpec(name, default, kind, doc, in_force=False)
+
+
+def _table(*specs: ConfigSpec) -> dict[str, ConfigSpec]:
+    return {spec.name: spec for spec in specs}
+
+
+TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
+    ConfigSpec(
+        "cleanup.policy",
+        "delete",
+        Several(("delete", "compact")),
+        "`delete`: retention removes old records. Without it they stay for ever.",
+        words_not_in_force=("compact",),
+    ),
+    ConfigSpec(
+        "compression.type",
+        "producer",
+        Choice(
+            ("producer", "lz4", "zstd", "none"),
+            synonyms=(("uncompressed", "none"),),
+            why_not_others=" (Arrow buffers cannot be compressed with gzip or snappy; zstd is the nearest to gzip, lz4 to snappy)",
+        ),
+        "Compression of new segments; `producer` leaves it to the writer, whose default is lz4. `uncompressed` is `none`.",
+    ),
+    ConfigSpec(
+        "max.message.bytes",
+        1048588,
+        _bytes(0, INT_MAX),
+        "A record with a larger key, value and headers is refused.",
+    ),
+    ConfigSpec(
+        "message.timestamp.after.max.ms",
+        3600000,
+        _ms(0),
+        "A record whose timestamp is further ahead of the log's clock is refused.",
+    ),
+    ConfigSpec(
+        "message.timestamp.before.max.ms",
+        LONG_MAX,
+        _ms(0),
+        "A record whose timestamp is further behind the log's clock is refused.",
+    ),
+    ConfigSpec(
+        "message.timestamp.type",
+        "CreateTime",
+        Choice(("CreateTime", "LogAppendTime")),
+        "Whose time records carry: their producer's, or the log's at their commit.",
+    ),
+    ConfigSpec(
+        "retention.bytes",
+        -1,
+        _bytes(-1),
+        "What a partition may hold; older records are removed by `pylog maintain`. -1: no limit.",
+    ),
+    ConfigSpec(
+        "retention.ms",
+        604800000,
+        _ms(-1),
+        "How old records may grow; older ones are removed by `pylog maintain`. -1: no limit.",
+    ),
+    ConfigSpec(
+        "segment.bytes",
+        1073741824,
+        _bytes(1 << 20, INT_MAX),
+        "How large merging makes a segment at most.",
+    ),
+    _later("compression.gzip.level", -1, Whole(-1, 9), "Level of gzip."),
+    _later("compression.lz4.level", 9, Whole(1, 17), "Level of lz4."),
+    _later("compression.zstd.level", 3, Whole(-131072, 22), "Level of zstd."),
+    _later("delete.retention.ms", 86400000, _ms(0), "How long compaction keeps tombstones."),
+    _later("file.delete.delay.ms", 60000, _ms(0), "Files go when the fence of the log has passed them, instead."),
+    _later("flush.messages", LONG_MAX, Whole(1, LONG_MAX, "records"), "Every commit is durable, instead."),
+    _later("flush.ms", LONG_MAX, _ms(0), "Every commit is durable, instead."),
+    _later("follower.replication.throttled.replicas", "", _TEXT, "Replicas whose copying is throttled on followers."),
+    _later("index.interval.bytes", 4096, _bytes(0, INT_MAX), "The index has an entry for every batch, instead."),
+    _later("leader.replication.throttled.replicas", "", _TEXT, "Replicas whose copying is throttled on leaders."),
+    _later("local.retention.bytes", -2, _bytes(-2), "What stays on local disks under tiered storage."),
+    _later("local.retention.ms", -2, _ms(-2), "How long records stay on local disks under tiered storage."),
+    _later("max.compaction.lag.ms", LONG_MAX, _ms(1), "How long a record may stay uncompacted."),
+    _later("min.cleanable.dirty.ratio", 0.5, Fraction(), "How much of a partition must be uncompacted to compact it."),
+    _later("min.compaction.lag.ms", 0, _ms(0), "How long a record stays uncompacted at least."),
+    _later("min.insync.replicas", 1, Whole(1, INT_MAX, "replicas"), "Replicas that must hold a commit with acks=all."),
+    _later("preallocate", False, _FLAG, "Objects are written whole, instead."),
+    _later("remote.log.copy.disable", False, _FLAG, "Stops copying to tiered storage."),
+    _later("remote.log.delete.on.disable", False, _FLAG, "Deletes tiered data when tiering is switched off."),
+    _later("remote.storage.enable", False, _FLAG, "Tiered storage; a log on shared storage has one tier."),
+    _later("segment.index.bytes", 10485760, _bytes(4, INT_MAX), "An index is as large as its segment needs, instead."),
+    _later("segment.jitter.ms", 0, _ms(0), "Random delay of rolling segments."),
+    _later("segment.ms", 604800000, _ms(1), "Every write makes its own segments, instead."),
+    _later("unclean.leader.election.enable", False, _FLAG, "Whether a replica outside the ISR may lead."),
+)
+"""Kafka's topic configs by name: those in force first."""
+
+CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
+    ConfigSpec("auto.create.topics.enable", True, _FLAG, "Appending to a topic that does not exist creates it."),
+    ConfigSpec("delete.topic.enable", True, _FLAG, "Topics can be deleted."),
+    ConfigSpec(
+        "gc.fence.age.ms",
+        86400000,
+        _ms(1),
+        "How long a write or a read may take. Older uploads are void, and what nobody refers to is deleted after it.",
+    ),
+    ConfigSpec(
+        "metadata.checkpoint.interval",
+        100,
+        Whole(1, INT_MAX, "versions"),
+        "Whoever commits so many versions after the newest checkpoint writes the next one.",
+    ),
+    ConfigSpec(
+        "num.partitions", 1, Whole(1, INT_MAX, "partitions"), "Partitions of a topic that is created by appending."
+    ),
+    ConfigSpec(
+        "offsets.retention.minutes",
+        10080,
+        Whole(1, INT_MAX, "minutes"),
+        "A group's committed offset is forgotten after so long without a commit.",
+    ),
+    ConfigSpec(
+        "producer.id.expiration.ms",
+        86400000,
+        _ms(1, INT_MAX),
+        "A producer that commits nothing for so long is forgotten.",
+    ),
+    ConfigSpec(
+        "streaming.identity.retention.ms",
+        7776000000,
+        _ms(1),
+        "The same for streaming queries and for named producers and applications: how long a replay is recognised.",
+    ),
+)
+"""Configs of a whole log by name."""
+
+
+# ------------------------------------------------------------------------------------------------------------ functions
+
+
+def validate_topic_configs(configs: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
+    """(configs in their one spelling, warnings about those not in force), in the order given.
+
+    Raises InvalidConfig for an unknown name, with the nearest one, and for a value out of its range.
+    """
+    return _validate(TOPIC_CONFIGS, configs, "topic")
+
+
+def validate_cluster_configs(configs: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
+    """As `validate_topic_configs`, for the configs of a log."""
+    return _validate(CLUSTER_CONFIGS, configs, "cluster")
+
+
+def topic_config(configs: Mapping[str, str], name: str) -> Any:
+    """The value in effect, typed as the config's default: what is set, or the default.  KeyError for an unknown name."""
+    return _effective(TOPIC_CONFIGS[name], configs)
+
+
+def cluster_config(configs: Mapping[str, str], name: str) -> Any:
+    """As `topic_config`, for the configs of a log."""
+    return _effective(CLUSTER_CONFIGS[name], configs)
+
+
+def _effective(spec: ConfigSpec, configs: Mapping[str, str]) -> Value:
+    text = configs.get(spec.name)
+    return spec.default if text is None else spec.parse(text)
+
+
+def _validate(
+    table: Mapping[str, ConfigSpec], configs: Mapping[str, object], scope: str
+) -> tuple[dict[str, str], list[str]]:
+    values = {name: _spec(table, name, scope).parse(given) for name, given in configs.items()}
+    warnings = [warning for name, value in values.items() for warning in table[name].warnings(value)]
+    return {name: format_value(value) for name, value in values.items()}, warnings
+
+
+def _spec(table: Mapping[str, ConfigSpec], name: str, scope: str) -> ConfigSpec:
+    if name in table:
+        return table[name]
+    # Kafka's brokers call the default of retention.ms log.retention.ms, and so on
+    near = get_close_matches(name.removeprefix("log."), table, n=1, cutoff=0.5)
+    hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(table))}"
+    raise InvalidConfig(f"unknown {scope} config {name!r}{hint}")
+
+
+def check_topic_name(name: str) -> None:
+    """Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], and not '.' or '..'.  Raises InvalidTopic that says what is wrong."""
+    if not name:
+        raise InvalidTopic("topic name is empty; give 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+    if name in (".", ".."):
+        raise InvalidTopic(f"topic name {name!r} is a directory's name; add a letter or a digit")
+    if wrong := sorted(set(re.findall(r"[^a-zA-Z0-9._-]", name))):
+        listed = " ".join(map(repr, wrong))
+        raise InvalidTopic(f"topic name {name!r} has {listed}; possible are a-z A-Z 0-9 . _ -")
+    if len(name) > TOPIC_NAME_MAX:
+        raise InvalidTopic(
+            f"topic name {name[:40]!r}… has {len(name)} characters; at most {TOPIC_NAME_MAX} are possible"
+        )
+
+
+def collision_key(name: str) -> str:
+    """Two topic names collide if their keys are equal: names that differ only in '.' and '_' are one metric in Kafka."""
+    return name.replace(".", "_")
+
+
+# ------------------------------------------------------------------------------------------------------------ reference
+
+
+def reference_markdown() -> str:
+    """The page `docs/topic-configs.md`."""
+    topics = list(TOPIC_CONFIGS.values())
+    return "\n".join(
+        [
+            "# Configs",
+            "",
+            "Generated from `spark_log/settings.py` by `make docs`.",
+            "",
+            "## Topics",
+            "",
+            "Given when a topic is created (`pylog topic create NAME -c retention.ms=3600000`) or later (`pylog topic alter`).",
+            "Names, ranges and defaults are Kafka's. An unknown name is refused, and so is a value out of its range.",
+            "",
+            *_markdown_table(spec for spec in topics if spec.in_force),
+            "",
+            "`compact` in `cleanup.policy` is accepted with a warning: nothing is compacted yet.",
+            "Kafka's `gzip` and `snappy` are refused: Arrow has no such compression, and nothing else is put in their place.",
+            "",
+            "### Accepted, not in force",
+            "",
+            "Kept, shown and carried along, so that Kafka's scripts run; setting one gives a warning.",
+            "",
+            *_markdown_table(spec for spec in topics if not spec.in_force),
+            "",
+            "## The log",
+            "",
+            "For a whole log: `pylog config alter`.",
+            "",
+            *_markdown_table(CLUSTER_CONFIGS.values()),
+            "",
+        ]
+    )
+
+
+def _markdown_table(specs: Iterable[ConfigSpec]) -> Iterator[str]:
+    yield "| config | default | possible | meaning |"
+    yield "|---|---|---|---|"
+    for spec in specs:
+        default = f"`{format_value(spec.default)}`" if spec.default != "" else "empty"
+        yield f"| `{spec.name}` | {default} | {spec.kind.possible()} | {spec.doc} |"

@@ -1,0 +1,230 @@
+"""The tables of configs, and Kafka's rules for topic names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_log.errors import InvalidConfig, InvalidTopic
+from spark_log.settings import (
+    CLUSTER_CONFIGS,
+    LONG_MAX,
+    TOPIC_CONFIGS,
+    ConfigSpec,
+    check_topic_name,
+    cluster_config,
+    collision_key,
+    format_value,
+    reference_markdown,
+    topic_config,
+    validate_cluster_configs,
+    validate_topic_configs,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "topic-configs.md"
+ALL = [*TOPIC_CONFIGS.values(), *CLUSTER_CONFIGS.values()]
+
+
+@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
+def test_every_default_is_a_possible_value(spec: ConfigSpec) -> None:
+    """A default, written as text and given back, is the same value of the same type."""
+    value = spec.parse(format_value(spec.default))
+    assert value == spec.default
+    assert type(value) is type(spec.default)
+
+
+@pytest.mark.parametrize("spec", ALL, ids=lambda spec: spec.name)
+def test_every_config_has_a_line_of_documentation(spec: ConfigSpec) -> None:
+    """A config without a meaning is not one."""
+    assert spec.doc.endswith(".")
+    assert "\n" not in spec.doc
+
+
+def test_defaults_are_kafkas() -> None:
+    """A topic without configs behaves as a topic of Kafka 4 without configs."""
+    expected = {
+        "cleanup.policy": "delete",
+        "compression.type": "producer",
+        "max.message.bytes": 1048588,
+        "message.timestamp.after.max.ms": 3600000,
+        "message.timestamp.before.max.ms": LONG_MAX,
+        "message.timestamp.type": "CreateTime",
+        "min.insync.replicas": 1,
+        "retention.bytes": -1,
+        "retention.ms": 604800000,
+        "segment.bytes": 1073741824,
+    }
+    assert {name: topic_config({}, name) for name in expected} == expected
+
+
+def test_defaults_of_a_log() -> None:
+    """What Kafka's brokers have by default, and our own."""
+    assert {name: cluster_config({}, name) for name in CLUSTER_CONFIGS} == {
+        "auto.create.topics.enable": True,
+        "delete.topic.enable": True,
+        "gc.fence.age.ms": 24 * 3600 * 1000,
+        "metadata.checkpoint.interval": 100,
+        "num.partitions": 1,
+        "offsets.retention.minutes": 10080,
+        "producer.id.expiration.ms": 86400000,
+        "streaming.identity.retention.ms": 90 * 24 * 3600 * 1000,
+    }
+
+
+def test_what_is_set_comes_before_the_default() -> None:
+    """Values are typed: numbers are numbers and flags are flags."""
+    assert topic_config({"retention.ms": "-1"}, "retention.ms") == -1
+    assert topic_config({"compression.type": "zstd"}, "compression.type") == "zstd"
+    assert cluster_config({"auto.create.topics.enable": "false"}, "auto.create.topics.enable") is False
+
+
+def test_values_get_one_spelling() -> None:
+    """Two ways to write a value make one config: blanks, case of flags, signs, synonyms, order of a list."""
+    given = {
+        "retention.ms": " +3600000 ",
+        "preallocate": "TRUE",
+        "compression.type": "uncompressed",
+        "cleanup.policy": "compact, delete",
+    }
+    values, _ = validate_topic_configs(given)
+    assert values == {
+        "retention.ms": "3600000",
+        "preallocate": "true",
+        "compression.type": "none",
+        "cleanup.policy": "delete,compact",
+    }
+
+
+def test_numbers_and_bools_stand_for_their_text() -> None:
+    """Python's users write 3600000 and True."""
+    assert validate_topic_configs({"retention.ms": 3600000, "preallocate": True})[0] == {
+        "retention.ms": "3600000",
+        "preallocate": "true",
+    }
+
+
+@pytest.mark.parametrize(
+    ("wrong", "nearest"),
+    [
+        ("retention.msec", "retention.ms"),
+        ("log.retention.ms", "retention.ms"),
+        ("message.max.bytes", "max.message.bytes"),
+        ("Retention.MS", "retention.ms"),
+        ("cleanup_policy", "cleanup.policy"),
+    ],
+)
+def test_an_unknown_topic_config_is_refused_with_the_nearest_name(wrong: str, nearest: str) -> None:
+    """A mistyped name is never kept in silence."""
+    with pytest.raises(InvalidConfig, match=f"unknown topic config '{wrong}'; did you mean {nearest}\\?"):
+        validate_topic_configs({wrong: "1"})
+
+
+def test_a_name_like_no_other_is_refused_with_all_names() -> None:
+    """Where nothing is near, the message lists what there is."""
+    with pytest.raises(InvalidConfig, match=r"unknown topic config 'xyz'; there are cleanup\.policy, "):
+        validate_topic_configs({"xyz": "1"})
+
+
+def test_an_unknown_config_of_the_log_is_refused_with_the_nearest_name() -> None:
+    """The same for the configs of a whole log."""
+    with pytest.raises(InvalidConfig, match=r"unknown cluster config 'num\.partition'; did you mean num\.partitions\?"):
+        validate_cluster_configs({"num.partition": "1"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cure"),
+    [
+        ("retention.ms", "7d", "a whole number of milliseconds from -1 to 9223372036854775807"),
+        ("retention.ms", "-2", "from -1"),
+        ("retention.ms", "9223372036854775808", "to 9223372036854775807"),
+        ("retention.ms", "1_000", "a whole number"),
+        ("retention.ms", "", "a whole number"),
+        ("segment.bytes", "1048575", "from 1048576 to 2147483647"),
+        ("max.message.bytes", "2147483648", "bytes from 0 to 2147483647"),
+        ("min.cleanable.dirty.ratio", "1.1", "a number from 0 to 1"),
+        ("min.cleanable.dirty.ratio", "nan", "a number from 0 to 1"),
+        ("message.timestamp.type", "createtime", "one of CreateTime, LogAppendTime"),
+        ("preallocate", "yes", "true or false"),
+        ("cleanup.policy", "delete,shrink", "one or more of delete, compact"),
+    ],
+)
+def test_a_bad_value_is_refused_with_its_range(name: str, value: str, cure: str) -> None:
+    """The message names the config, the value found and what is possible."""
+    with pytest.raises(InvalidConfig, match=f"config {name}: {value!r} is not possible; give .*{cure}"):
+        validate_topic_configs({name: value})
+
+
+@pytest.mark.parametrize("value", [None, b"1", ["delete"]])
+def test_a_value_that_is_no_text_is_refused(value: object) -> None:
+    """What has no obvious text is not guessed."""
+    with pytest.raises(InvalidConfig, match="config retention.ms: .* is not possible"):
+        validate_topic_configs({"retention.ms": value})
+
+
+@pytest.mark.parametrize("codec", ["gzip", "snappy"])
+def test_kafkas_codecs_that_arrow_lacks_are_refused_with_the_nearest(codec: str) -> None:
+    """Nothing is compressed in another way than was asked for."""
+    with pytest.raises(InvalidConfig, match=f"{codec}.*one of producer, lz4, zstd, none.*zstd is the nearest to gzip"):
+        validate_topic_configs({"compression.type": codec})
+
+
+def test_a_config_that_is_not_in_force_is_kept_with_a_warning() -> None:
+    """Kafka's scripts run, and nobody believes that something happens when it does not."""
+    values, warnings = validate_topic_configs({"min.insync.replicas": "2", "retention.ms": "1000"})
+    assert values == {"min.insync.replicas": "2", "retention.ms": "1000"}
+    assert warnings == ["config min.insync.replicas is kept, but is not in force in this version"]
+
+
+def test_compaction_is_kept_with_a_warning() -> None:
+    """Of `cleanup.policy` only `delete` is in force."""
+    assert validate_topic_configs({"cleanup.policy": "delete"})[1] == []
+    assert validate_topic_configs({"cleanup.policy": ""}) == ({"cleanup.policy": ""}, [])
+    assert validate_topic_configs({"cleanup.policy": "compact,delete"})[1] == [
+        "config cleanup.policy: 'compact' is kept, but is not in force in this version"
+    ]
+
+
+@given(st.integers(min_value=-1, max_value=LONG_MAX))
+def test_a_valid_value_is_read_back_as_it_was_set(retention: int) -> None:
+    """Set, kept as text, read: the same number."""
+    values, _ = validate_topic_configs({"retention.ms": str(retention)})
+    assert topic_config(values, "retention.ms") == retention
+
+
+@pytest.mark.parametrize("name", ["orders", "a", "A.b_c-9", "...", "_", "x" * 249])
+def test_good_topic_names_pass(name: str) -> None:
+    """Kafka's rule: 1 to 249 of [a-zA-Z0-9._-], not '.' or '..'."""
+    check_topic_name(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("", "is empty"),
+        (".", "is a directory's name"),
+        ("..", "is a directory's name"),
+        ("../orders", "has '/'"),
+        ("a b/c", "has ' ' '/'"),
+        ("größe", "has 'ß' 'ö'"),
+        ("orders\n", r"has '\\n'"),
+        ("x" * 250, "has 250 characters; at most 249"),
+    ],
+)
+def test_bad_topic_names_are_refused_with_what_is_wrong(name: str, wrong: str) -> None:
+    """No path, no blank, no foreign letter, no overlong name; the message says which."""
+    with pytest.raises(InvalidTopic, match=wrong):
+        check_topic_name(name)
+
+
+def test_names_that_differ_only_in_dots_and_underscores_collide() -> None:
+    """Kafka makes one metric of the two."""
+    assert collision_key("a.b_c") == collision_key("a_b.c")
+    assert collision_key("a.b") != collision_key("a-b")
+
+
+def test_the_reference_page_is_what_the_tables_say() -> None:
+    """The page is generated: `make docs` after a change of a table."""
+    assert PAGE.read_text() == reference_markdown()
