@@ -131,7 +131,9 @@ class Journal:
         except SparkLogError as error:
             failed: SparkLogError = error
             if isinstance(error, StorageUnavailable):
-                failed = CommitUnknown(f"the storage did not answer while a change was under way, it may be in: {error}")
+                failed = CommitUnknown(
+                    f"the storage did not answer while a change was under way, it may be in: {error}"
+                )
                 failed.__cause__ = error
             for command in commands:
                 if not command.done:
@@ -199,5 +201,7 @@ def _parse_format(data: bytes, url: str) -> Format:
     except (msgspec.DecodeError, KeyError, TypeError) as error:
         raise UnsupportedVersion(f"{url}/{FORMAT_KEY} is not pylog's: it starts with {data[:32]!r}") from error
     if version != FORMAT_VERSION:
-        raise UnsupportedVersion(f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog")
+        raise UnsupportedVersion(
+            f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog"
+        )
     return msgspec.convert(fields, Format)

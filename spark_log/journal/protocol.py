@@ -7,8 +7,8 @@
 
 The chain is what follows the newest checkpoint: version by version until one is absent.  A deleted version's name can be
 taken again by a put that was late, so records that were read are known to be on the chain only if a listing that began
-after the last read still shows the checkpoint that they follow.  Until then nothing is decided, reported or
-checkpointed from them.
+after the last read shows no checkpoint beyond the version that they follow.  Until then nothing is decided, reported or
+checkpointed from them; if there is one, the log is opened anew from it.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _newest(names: Sequence[str]) -> str:
 
 
 def catch_up(view: View, wave: int = 1, seen: dict[str, int] | None = None) -> Steps[View | None]:
-    """The view at the end of the log; None if its checkpoint is not the newest any more.
+    """The view at the end of the log; None if a newer checkpoint lies beyond it, so that what was read may be leftovers.
 
     seen: collects the versions of the batches that were read, by batch id.
     """
@@ -125,15 +125,24 @@ def catch_up(view: View, wave: int = 1, seen: dict[str, int] | None = None) -> S
             continue
         break
     newest = _newest((yield List(CHECKPOINTS)))
-    if newest != view.checkpoint:
+    if not _follows(view, newest):
         return None
     if failed is not None:
         raise failed
-    return View(view.checkpoint, state)
+    return View(newest, state)
+
+
+def _follows(view: View, newest: str) -> bool:
+    """Whether records read after `view` are on the chain, `newest` being the checkpoint in a listing after the reads.
+
+    Only records at or below a checkpoint are ever deleted.  So if the newest checkpoint is not beyond the version that was
+    confirmed before the reads, none of the names that were read had been free again.
+    """
+    return checkpoint_version(newest) <= view.state.version
 
 
 def refresh(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
-    """The view at the end of the log, from this one if its checkpoint is still the newest."""
+    """The view at the end of the log, from this one if no checkpoint lies beyond it."""
     new = yield from catch_up(view, seen=seen)
     return new if new is not None else (yield from open_view())
 
@@ -185,7 +194,9 @@ def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[
             _settle(attempts[placed])
             return view
         yield Sleep(context.rng.random() * JITTER_MS)
-    raise ConcurrentChange(f"no place in the metadata log after {ATTEMPTS_MAX} tries: too many busy writers for this storage")
+    raise ConcurrentChange(
+        f"no place in the metadata log after {ATTEMPTS_MAX} tries: too many busy writers for this storage"
+    )
 
 
 def _decide_all(state: State, commands: Sequence[Command], now: int) -> tuple[_Attempt, list[AnyRecord]]:
@@ -222,8 +233,8 @@ def append(view: View, batch: Batch) -> Steps[tuple[View, int]]:
     if answer is Answer.CREATED:
         reads: list[Op] = [Get(key), List(CHECKPOINTS)]
         found, names = yield reads
-        if found == data and _newest(names) == view.checkpoint:
-            return View(view.checkpoint, replay(view.state, batch)), view.state.version + 1
+        if found == data and _follows(view, newest := _newest(names)):
+            return View(newest, replay(view.state, batch)), view.state.version + 1
     seen: dict[str, int] = {}
     view = yield from refresh(view, seen)
     return view, seen.get(batch.id, 0)

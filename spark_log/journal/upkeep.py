@@ -85,9 +85,7 @@ def _is_full(state: State, topic_id: str) -> bool:
     topic = state.topics[topic_id]
     if topic.deleted:
         return False
-    inline = sum(
-        isinstance(entry, Slice) for _, part in state.topic_partitions(topic_id) for entry in part.entries
-    )
+    inline = sum(isinstance(entry, Slice) for _, part in state.topic_partitions(topic_id) for entry in part.entries)
     return inline > max(INLINE_SLICES_MAX, INLINE_PER_PARTITION * topic.partitions)
 
 

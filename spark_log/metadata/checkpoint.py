@@ -1,7 +1,7 @@
 """A checkpoint: the whole state at one version in one file that refers to no other.
 
-    pylog-checkpoint 1 <plain length> <crc32c>\\n      of the compressed bytes that follow, checksum in hex
-    zstd(JSON document)                                the fields of `State`, maps as lists of [key, value]
+pylog-checkpoint 1 <plain length> <crc32c>\\n      of the compressed bytes that follow, checksum in hex
+zstd(JSON document)                                the fields of `State`, maps as lists of [key, value]
 """
 
 from __future__ import annotations

@@ -71,7 +71,11 @@ def topic_named(state: State, name: str) -> tuple[str, Topic]:
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name, list(names), n=3)
-    return f"; did you mean {' or '.join(near)}?" if near else "; create it with `pylog topic create` or log.admin.create_topics"
+    return (
+        f"; did you mean {' or '.join(near)}?"
+        if near
+        else "; create it with `pylog topic create` or log.admin.create_topics"
+    )
 
 
 # --------------------------------------------------------------------------------------------------------------- topics
@@ -88,9 +92,15 @@ def decide_create_topic(
     if name in state.names:
         raise TopicAlreadyExists(f"topic {name!r} exists already")
     key = collision_key(name)
-    twin = next((other for other in state.names if collision_key(other) == key), None) if "." in name or "_" in name else None
+    twin = (
+        next((other for other in state.names if collision_key(other) == key), None)
+        if "." in name or "_" in name
+        else None
+    )
     if twin is not None:
-        raise InvalidTopic(f"topic {name!r} collides with {twin!r}: names that differ only in '.' and '_' are the same to Kafka's tools")
+        raise InvalidTopic(
+            f"topic {name!r} collides with {twin!r}: names that differ only in '.' and '_' are the same to Kafka's tools"
+        )
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {name!r}: {partitions} partitions; give a number from 1 to {PARTITIONS_MAX}")
     return Decision((r.CreateTopic(topic_id=topic_id, name=name, partitions=partitions, configs=values),), topic_id)
@@ -252,7 +262,9 @@ def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> D
         check_generation(state, commit)
         for entry in commit.offsets:
             if (entry.topic_id, entry.partition) not in state.partitions:
-                raise UnknownTopicOrPartition(f"partition {entry.partition} of topic id {entry.topic_id} does not exist")
+                raise UnknownTopicOrPartition(
+                    f"partition {entry.partition} of topic id {entry.topic_id} does not exist"
+                )
     if all(_stands(state, commit) for commit in commits):
         return Decision((), None)
     return Decision((r.CommitOffsets(commits=commits),), None)

@@ -61,7 +61,9 @@ def _write_stream(sink: pa.BufferOutputStream, slices: Sequence[Slice]) -> None:
         **{field.name: list(column) for field, column in zip(list(SCHEMA)[2:], columns[2:], strict=True)},
     }
     arrays = [
-        pa.array(table[field.name], pa.string()).dictionary_encode() if field.name == "object" else pa.array(table[field.name], field.type)
+        pa.array(table[field.name], pa.string()).dictionary_encode()
+        if field.name == "object"
+        else pa.array(table[field.name], field.type)
         for field in SCHEMA
     ]
     with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:

@@ -245,11 +245,15 @@ def decode_batch(data: bytes, name: str) -> Batch:
             f"{name} has format {fields[1].decode('ascii', 'replace')}, this pylog reads {BATCH_VERSION}: update pylog"
         )
     if fields[2] != b"%d" % len(body) or fields[3] != b"%08x" % crc32c(body):
-        raise CorruptObject(f"{name} is damaged: length or checksum differ from its first line ({len(body)} bytes follow)")
+        raise CorruptObject(
+            f"{name} is damaged: length or checksum differ from its first line ({len(body)} bytes follow)"
+        )
     lines = body.splitlines()
     try:
         first = _head_decoder.decode(lines[0])
         records = tuple(_record_decoder.decode(line) for line in lines[1:])
     except (msgspec.DecodeError, IndexError) as error:
-        raise UnsupportedVersion(f"{name} holds a record that this pylog does not know ({error}): update pylog") from error
+        raise UnsupportedVersion(
+            f"{name} holds a record that this pylog does not know ({error}): update pylog"
+        ) from error
     return Batch(id=first.id, time=first.time, records=records)

@@ -156,7 +156,9 @@ def _without_topic(groups: Map[str, Group], topic_id: str) -> Map[str, Group]:
     return groups
 
 
-def _without(offsets: Map[tuple[str, int], Position], keys: Iterable[tuple[str, int]]) -> Map[tuple[str, int], Position]:
+def _without(
+    offsets: Map[tuple[str, int], Position], keys: Iterable[tuple[str, int]]
+) -> Map[tuple[str, int], Position]:
     for key in keys:
         if key in offsets:
             offsets = offsets.delete(key)

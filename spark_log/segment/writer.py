@@ -201,7 +201,7 @@ class SegmentWriter:
 
     def _cut(self, into: _Partition, batch: pa.RecordBatch) -> None:
         """Fills batches up to their limits; what is left waits."""
-        ends = np.cumsum(_row_bytes(batch))
+        ends = np.cumsum(row_bytes(batch))
         start = 0
         while start < batch.num_rows:
             done = int(ends[start - 1]) if start else 0
@@ -346,7 +346,7 @@ def _entries(run: Run, offset: int, schema: int, encoded: Sequence[_Encoded]) ->
         first += batch.rows
 
 
-def _row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Raw size of each row."""
     sizes = np.full(batch.num_rows, _ROW_OVERHEAD, dtype=np.int64)
     sizes += _lengths(batch.column("key")) + _lengths(batch.column("value"))

@@ -1,0 +1,47 @@
+"""pylog: a distributed log that lives inside Spark.  `connect(url)` opens one; `register(spark)` adds the data source."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spark_log.client.log import Log, connect
+from spark_log.model import (
+    EARLIEST,
+    LATEST,
+    ConsumerRecord,
+    NewTopic,
+    OffsetAndMetadata,
+    RecordMetadata,
+    TopicPartition,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = [
+    "EARLIEST",
+    "LATEST",
+    "ConsumerRecord",
+    "Log",
+    "NewTopic",
+    "OffsetAndMetadata",
+    "RecordMetadata",
+    "TopicPartition",
+    "connect",
+    "register",
+    "sink",
+]
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("pylog")` known to a running session, where Spark's discovery cannot: notebooks, %pip in a live one."""
+    from pyspark_pylog import DefaultSource
+
+    spark.dataSource.register(DefaultSource)
+
+
+def sink(url: str, **options: Any) -> Any:
+    """A function for `foreachBatch` that appends each micro-batch exactly once (see `pyspark_pylog.sink`)."""
+    from pyspark_pylog.sink import sink as make
+
+    return make(url, **options)

@@ -1,0 +1,142 @@
+"""Committing uploads: one record for all of them, under an identity that makes a repeat harmless."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from spark_log.client.upload import Uploaded, join_uploads
+from spark_log.errors import CommitUnknown, UnknownProducerId
+from spark_log.journal.journal import Journal
+from spark_log.journal.ops import Put, Steps
+from spark_log.journal.protocol import data_key
+from spark_log.metadata.decide import Committed, decide_commit
+from spark_log.metadata.index import IndexPart, encode_index
+from spark_log.metadata.records import Commit, GroupCommit
+from spark_log.metadata.state import TopicKey
+from spark_log.model import DataObject, Run, Slice
+
+SLICES_INLINE_MAX = 1000
+"""A commit of more slices names index objects instead of them."""
+COMMIT_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who commits: the fields of `records.Commit` that make a commit the same one when it is made again."""
+
+    producer: str
+    sequence: int
+    epoch: int = 0
+    birth: int = -1
+    dense: bool = True
+    holder: str = ""
+
+
+def commit_uploads(
+    journal: Journal,
+    identity: Identity,
+    epoch: int,
+    uploads: Sequence[Uploaded],
+    groups: Sequence[GroupCommit] = (),
+) -> Committed:
+    """Commit uploads, made under upload epoch `epoch`, in their order, and groups' positions with them.
+
+    Raises CommitUnknown when the storage failed so often that it may or may not be in; made again with the same identity
+    it lands once.
+    """
+    upload = join_uploads(uploads)
+    commit = Commit(
+        producer=identity.producer,
+        epoch=identity.epoch,
+        sequence=identity.sequence,
+        birth=identity.birth,
+        dense=identity.dense,
+        holder=identity.holder,
+        upload_epoch=epoch,
+        objects=upload.objects,
+        slices=upload.slices,
+        groups=tuple(groups),
+    )
+    if len(upload.slices) > SLICES_INLINE_MAX:
+        commit = _with_pieces(journal, commit)
+    for _ in range(COMMIT_TRIES - 1):
+        try:
+            return journal.propose(lambda state, now: decide_commit(state, commit))
+        except CommitUnknown:
+            continue
+    return journal.propose(lambda state, now: decide_commit(state, commit))
+
+
+def _with_pieces(journal: Journal, commit: Commit) -> Commit:
+    """The same commit with its slices in an index object."""
+    name = data_key(commit.upload_epoch, f"{journal.context.unique()}.idx")
+    data, pieces = encode_index(name, parts := index_parts(commit.objects, commit.slices))
+    journal.run(_put(name, data))
+    counts = [0] * len(commit.objects)
+    for number, _ in commit.slices:
+        counts[number] += 1
+    return Commit(
+        **{field: getattr(commit, field) for field in commit.__struct_fields__ if field not in _REPLACED},
+        objects=(*commit.objects, DataObject(name, len(data), 0)),
+        counts=(*counts, len(pieces)),
+        pieces=tuple((part.topic_id, part.partition, piece) for part, piece in zip(parts, pieces, strict=True)),
+    )
+
+
+_REPLACED = ("objects", "slices", "counts", "pieces")
+
+
+def _put(name: str, data: bytes) -> Steps[None]:
+    yield Put(name, (data,))
+
+
+def index_parts(objects: Sequence[DataObject], slices: Sequence[tuple[int, Run]]) -> list[IndexPart]:
+    """Slices by partition, their offsets counted from 0 in each."""
+    parts: dict[TopicKey, list[Slice]] = {}
+    for number, run in slices:
+        part = parts.setdefault((run.topic_id, run.partition), [])
+        start = part[-1].end if part else 0
+        part.append(
+            Slice(
+                start,
+                start + run.rows,
+                objects[number].name,
+                run.position,
+                run.length,
+                run.crc,
+                run.batches,
+                run.min_us,
+                run.max_us,
+            )
+        )
+    return [IndexPart(*key, part) for key, part in sorted(parts.items())]
+
+
+class PlainProducer:
+    """An identity of its own for one writer: a random id, sequences from 0, commits in order.
+
+    Safe for threads: one commit at a time.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._lock = threading.Lock()
+        self._producer = ""
+        self._birth = self._sequence = 0
+
+    def commit(self, epoch: int, uploads: Sequence[Uploaded], groups: Sequence[GroupCommit] = ()) -> Committed:
+        """Commit once.  After CommitUnknown the next commit goes under a new identity."""
+        with self._lock:
+            state = self._journal.state
+            if not self._producer or (self._sequence and self._producer not in state.producers):
+                self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
+            identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
+            try:
+                committed = commit_uploads(self._journal, identity, epoch, uploads, groups)
+            except (CommitUnknown, UnknownProducerId):
+                self._producer = ""
+                raise
+            self._sequence += 1
+            return committed

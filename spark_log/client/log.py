@@ -1,0 +1,286 @@
+"""`connect(url)` and the `Log` that it gives: appends, scans, and the way to producers, consumers and the admin."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_log.client.commit import Identity, PlainProducer, commit_uploads
+from spark_log.client.resolve import partitions_of, ranges_between, resolve
+from spark_log.client.plan import SliceRead, Window, plan_reads
+from spark_log.client.scan import SCAN_SCHEMA, scan_batches, scan_schema
+from spark_log.client.upload import NOTHING, Uploaded, Uploader, topic_spec
+from spark_log.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide import Committed, decide_create_topic
+from spark_log.metadata.state import State
+from spark_log.model import NewTopic, TopicPartition
+from spark_log.positions import At, parse_position
+from spark_log.segment.schema import conform
+from spark_log.settings import cluster_config, validate_topic_configs
+from spark_log.store.open import open_store
+
+if TYPE_CHECKING:
+    from spark_log.client.admin import Admin
+    from spark_log.client.bookmark import Bookmark
+    from spark_log.client.consumer import Consumer
+    from spark_log.client.producer import Producer
+    from spark_log.client.transaction import Transaction
+
+
+def connect(
+    url: str,
+    storage_options: Mapping[str, Any] | None = None,
+    token: str | None = None,
+    *,
+    create: bool = True,
+    durability: str = "disk",
+) -> Log:
+    """Open the log at `url`, a path or any fsspec URL; begin one there if there is none and `create`.
+
+    storage_options:  handed to fsspec: credentials, endpoints.
+    token:            for a coordinator; an embedded log takes none.
+    durability:       "disk" syncs before anything is reported as done, "os" leaves that to the operating system.
+    Raises NoLog, StoreNotExclusive, UnsupportedVersion, StorageError.
+    """
+    if token is not None:
+        raise InvalidRequest("token: a log on storage is guarded by the storage's own permissions and takes no token")
+    store = open_store(url, storage_options, durability)
+    return Log(Journal.open(store, create=create))
+
+
+class Log:
+    """One log.  Safe for threads; a context manager."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self._plain = PlainProducer(journal)
+
+    @property
+    def url(self) -> str:
+        """The root."""
+        return self.journal.store.url
+
+    @property
+    def cluster_id(self) -> str:
+        """The log's own id, drawn when it was created."""
+        return self.journal.cluster_id
+
+    def __enter__(self) -> Log:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Nothing is held open: an embedded log has no connection."""
+
+    # ---------------------------------------------------------------------------------------------------------- append
+
+    def append(
+        self,
+        topic: str,
+        data: object,
+        txn_app_id: str | None = None,
+        txn_version: int | None = None,
+        *,
+        partitioner: str = "default",
+        compression: str = "lz4",
+        acks: str | int = "all",
+    ) -> dict[TopicPartition, range]:
+        """Append records, all or nothing, and give the offsets that they got.
+
+        data:  Arrow table, batch or stream, pandas or Polars frame, list of dicts, with `value` and any of `key`,
+               `timestamp`, `headers`, `partition`.
+        txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic).
+        Raises InvalidRecord and its kinds, UnknownTopicOrPartition, CommitUnknown.
+        """
+        check_acks(acks)
+        identity = _txn_identity(txn_app_id, txn_version, [topic])
+        self.ensure_topic(topic)
+        epoch = self.journal.state.version
+        uploaded = self.upload(topic, data, epoch, partitioner=partitioner, compression=compression)
+        if not uploaded.slices:
+            return {}
+        if identity is None:
+            return self.named(self._plain.commit(epoch, [uploaded]))
+        return self.named(commit_uploads(self.journal, identity, epoch, [uploaded]))
+
+    def upload(
+        self, topic: str, data: object, epoch: int, *, partitioner: str = "default", compression: str = "lz4"
+    ) -> Uploaded:
+        """Write records as objects under an upload epoch, without committing them."""
+        clock = self.journal.context.clock
+        spec = topic_spec(self.journal.state, topic)
+        uploader = Uploader(
+            self.journal.store, epoch, random.Random(), partitioner=partitioner, compression=compression
+        )
+        try:
+            for rows in conform(data, now_us=clock.now_ms() * 1000):
+                uploader.append(spec, rows, clock.now_ms())
+            return uploader.finish()
+        finally:
+            uploader.close()
+
+    def ensure_topic(self, topic: str) -> None:
+        """Create a topic that does not exist, if `auto.create.topics.enable`."""
+        if topic in self.journal.state.names:
+            return
+        state = self.journal.refresh()
+        if topic in state.names:
+            return
+        if not cluster_config(state.configs, "auto.create.topics.enable"):
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} does not exist and auto.create.topics.enable is false; create it with `pylog topic create`"
+            )
+        try:
+            self.create_topic(NewTopic(topic, cluster_config(state.configs, "num.partitions")))
+        except TopicAlreadyExists:
+            self.journal.refresh()
+
+    def create_topic(self, topic: NewTopic) -> str:
+        """Create a topic; its id.  Warns of configs that are accepted but not in force."""
+        _, notes = validate_topic_configs(topic.configs)
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
+        topic_id = new_topic_id(self.journal)
+        return self.journal.propose(
+            lambda state, now: decide_create_topic(state, topic.name, topic.num_partitions, topic.configs, topic_id)
+        )
+
+    def named(self, committed: Committed) -> dict[TopicPartition, range]:
+        """Offsets by topic name."""
+        topics = self.journal.state.topics
+        return {
+            TopicPartition(topics[topic_id].name, number): span
+            for (topic_id, number), span in sorted(committed.ranges.items())
+            if topic_id in topics
+        }
+
+    # ------------------------------------------------------------------------------------------------------------ read
+
+    def scan(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: object = "earliest",
+        end: object = "latest",
+        columns: Sequence[str] | None = None,
+    ) -> pa.RecordBatchReader:
+        """Records of a range as a stream of Arrow batches, partition by partition, in offset order.
+
+        start, end:  positions (an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", …); half-open.
+        columns:     of topic, partition, offset, key, value, timestamp, headers; only these are decoded.
+        """
+        schema = scan_schema(columns)
+        reads = self.plan(topic, partitions, start, end)
+        return pa.RecordBatchReader.from_batches(schema, scan_batches(self.journal, reads, schema))
+
+    def read(
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: object = "earliest",
+        end: object = "latest",
+        columns: Sequence[str] | None = None,
+    ) -> pa.Table:
+        """The same, read whole, of one partition or of all."""
+        return self.scan(topic, None if partition is None else [partition], start, end, columns).read_all()
+
+    def plan(
+        self,
+        topic: str,
+        partitions: Sequence[int] | None = None,
+        start: object = "earliest",
+        end: object = "latest",
+        window: Window | None = None,
+    ) -> list[SliceRead]:
+        """The byte ranges that a scan of these positions reads."""
+        state = self.journal.refresh()
+        tps = partitions_of(state, topic) if partitions is None else [TopicPartition(topic, n) for n in partitions]
+        first, last = parse_position(start, "start"), parse_position(end, "end")
+        starts = resolve(self.journal, {tp: first for tp in tps})
+        ends = _ends(resolve(self.journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)
+        return plan_reads(self.journal, ranges_between(self.journal.state, starts, ends), window)
+
+    # --------------------------------------------------------------------------------------------------------- clients
+
+    @property
+    def admin(self) -> Admin:
+        """Topics, configs, offsets, groups and producers."""
+        from spark_log.client.admin import Admin
+
+        return Admin(self)
+
+    def producer(self, **settings: Any) -> Producer:
+        """A producer that takes one record at a time; settings are Kafka's, with underscores."""
+        from spark_log.client.producer import Producer
+
+        return Producer(self, **settings)
+
+    def consumer(self, *topics: str, **settings: Any) -> Consumer:
+        """A consumer of these topics; settings are Kafka's, with underscores."""
+        from spark_log.client.consumer import Consumer
+
+        return Consumer(self, *topics, **settings)
+
+    def transaction(self, transactional_id: str, **settings: Any) -> Transaction:
+        """All or nothing, over topics and consumer offsets.  The id is taken over: who held it before is fenced."""
+        from spark_log.client.transaction import Transaction
+
+        return Transaction(self, transactional_id, **settings)
+
+    def bookmark(self, name: str, *topics: str) -> Bookmark:
+        """Where a batch job stands: it goes on where its last run ended."""
+        from spark_log.client.bookmark import Bookmark
+
+        return Bookmark(self, name, *topics)
+
+
+def _ends(
+    found: dict[TopicPartition, int], tps: Sequence[TopicPartition], last: object, state: State
+) -> dict[TopicPartition, int]:
+    """Ends of a scan: a number beyond the end of a partition means its end."""
+    if not isinstance(last, At):
+        return found
+    ends = {}
+    for tp in tps:
+        part = state.partitions[state.names[tp.topic], tp.partition]
+        ends[tp] = min(last.offset, part.end)
+    return ends
+
+
+def new_topic_id(journal: Journal) -> str:
+    """A random id, 128 bits."""
+    return journal.context.unique() + journal.context.unique()
+
+
+def check_acks(acks: str | int) -> None:
+    """Raises InvalidRequest unless it is 0, 1 or all."""
+    if str(acks) not in ("0", "1", "-1", "all"):
+        raise InvalidRequest(f"acks: {acks!r} is not possible; give 0, 1 or all")
+
+
+def _txn_identity(app_id: str | None, version: int | None, topics: Sequence[str]) -> Identity | None:
+    if app_id is None and version is None:
+        return None
+    if app_id is None or version is None:
+        raise InvalidRequest("txn_app_id and txn_version go together: give both or neither")
+    return txn_identity(app_id, version, topics)
+
+
+def txn_identity(app_id: str, version: int, topics: Sequence[str]) -> Identity:
+    """The identity of a write that happens once per (application, version, topics)."""
+    if version < 0:
+        raise InvalidRequest(f"txn_version: {version} is negative")
+    return Identity(producer=f"app:{app_id}:{','.join(sorted(set(topics)))}", sequence=version, dense=False)
+
+
+__all__ = ["SCAN_SCHEMA", "Log", "connect"]

@@ -1,0 +1,105 @@
+"""Planning a read: ranges of offsets to byte ranges of objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spark_log.errors import DataLoss, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.journal.upkeep import read_pieces
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import Partition, State
+from spark_log.model import Slice
+
+Window = tuple[int, int]
+"""Microseconds, half-open: only batches that may hold such timestamps are read."""
+
+REPLAN_TRIES = 3
+
+
+class OffsetRange(NamedTuple):
+    """Records [start, end) of a partition."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+
+
+class SliceRead(NamedTuple):
+    """Records [start, end) out of one slice.  Travels to tasks."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    slice: Slice
+    index_position: int
+    object_size: int
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes it takes."""
+        piece = self.slice
+        return max(1, piece.length * (self.end - self.start) // (piece.end - piece.start))
+
+
+def plan_reads(journal: Journal, ranges: Sequence[OffsetRange], window: Window | None = None) -> list[SliceRead]:
+    """What to read for `ranges`, in their order; with a window, only slices whose timestamps overlap it.
+
+    Raises DataLoss for a range that is not there any more, UnknownTopicOrPartition for one that never was.
+    """
+    state = journal.state
+    for _ in range(REPLAN_TRIES):
+        wanted = [(rng, _overlapping(_partition(state, rng), rng, window)) for rng in ranges if rng.start < rng.end]
+        pieces = [entry for _, entries in wanted for entry in entries if isinstance(entry, Piece)]
+        resolved = journal.run(read_pieces(pieces))
+        if resolved is not None:
+            return [
+                _read(state, rng, piece)
+                for rng, entries in wanted
+                for entry in entries
+                for piece in (resolved[entry] if isinstance(entry, Piece) else (entry,))
+                if _overlaps(piece, rng, window)
+            ]
+        state = journal.refresh()
+    raise DataLoss("the slice indexes were replaced faster than they could be read; try again")
+
+
+def _partition(state: State, rng: OffsetRange) -> Partition:
+    part = state.partitions.get((rng.topic_id, rng.partition))
+    topic = state.topics.get(rng.topic_id)
+    if part is None or topic is None or topic.deleted:
+        raise UnknownTopicOrPartition(f"partition {rng.partition} of topic {rng.topic!r} does not exist (any more)")
+    if rng.start < part.start or rng.end > part.end:
+        raise DataLoss(
+            f"offsets {rng.start} to {rng.end} of {rng.topic}-{rng.partition} were asked for, there are {part.start} to {part.end}"
+        )
+    return part
+
+
+def _overlapping(part: Partition, rng: OffsetRange, window: Window | None) -> list[Slice | Piece]:
+    return [entry for entry in part.entries if _overlaps(entry, rng, window)]
+
+
+def _overlaps(entry: Slice | Piece, rng: OffsetRange, window: Window | None) -> bool:
+    if entry.start >= rng.end or entry.end <= rng.start:
+        return False
+    return window is None or (entry.min_us < window[1] and entry.max_us >= window[0])
+
+
+def _read(state: State, rng: OffsetRange, piece: Slice) -> SliceRead:
+    row = state.objects[piece.object]
+    return SliceRead(
+        rng.topic,
+        rng.topic_id,
+        rng.partition,
+        max(rng.start, piece.start),
+        min(rng.end, piece.end),
+        piece,
+        row.index_position,
+        row.size,
+    )

@@ -1,0 +1,69 @@
+"""Arrow batches of a range, with partition and offset: what `log.scan` and `log.read` give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from spark_log.client.fetch import Fetched, fetch
+from spark_log.client.plan import OffsetRange, SliceRead, Window, plan_reads
+from spark_log.errors import InvalidRequest, ObjectNotFound
+from spark_log.journal.journal import Journal
+from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
+
+SCAN_SCHEMA = pa.schema(
+    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), *RECORD_SCHEMA_HEADERS]
+)
+"""topic, partition, offset, key, value, timestamp, headers."""
+
+RECORD_COLUMNS = tuple(RECORD_SCHEMA_HEADERS.names)
+
+
+def scan_schema(columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of a scan that asks for `columns`, in their order; all for None.  Raises InvalidRequest."""
+    if columns is None:
+        return SCAN_SCHEMA
+    unknown = [name for name in columns if name not in SCAN_SCHEMA.names]
+    if unknown:
+        raise InvalidRequest(f"columns {unknown} are not there; possible are {', '.join(SCAN_SCHEMA.names)}")
+    return pa.schema([SCAN_SCHEMA.field(name) for name in columns])
+
+
+def fetch_ranges(
+    journal: Journal, reads: Sequence[SliceRead], columns: Sequence[str] | None, window: Window | None = None
+) -> Iterator[Fetched]:
+    """The records of planned reads; an object that a merge has replaced meanwhile is planned again by offset."""
+    for read in reads:
+        at = read.start
+        try:
+            for part in fetch(journal.store, read, columns, window):
+                yield part
+                at = part.first + part.records.num_rows
+        except ObjectNotFound:
+            journal.refresh()
+            rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
+            for again in plan_reads(journal, [rest], window):
+                yield from fetch(journal.store, again, columns, window)
+
+
+def scan_batches(
+    journal: Journal, reads: Sequence[SliceRead], schema: pa.Schema, window: Window | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Planned reads as batches of `schema`, fields of SCAN_SCHEMA."""
+    wanted = [name for name in schema.names if name in RECORD_COLUMNS]
+    for part in fetch_ranges(journal, reads, wanted, window):
+        yield to_batch(part, schema)
+
+
+def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
+    """Records with the columns of `schema`; headers that a run does not have are null."""
+    rows = part.records.num_rows
+    made = {
+        "topic": lambda: pa.repeat(pa.scalar(part.read.topic), rows),
+        "partition": lambda: pa.repeat(pa.scalar(part.read.partition, pa.int32()), rows),
+        "offset": lambda: pa.array(np.arange(part.first, part.first + rows, dtype=np.int64)),
+    }
+    columns = [made[field.name]() if field.name in made else part.records.column(field.name) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,198 @@
+"""Writing objects: what a task, a producer or an append does before anything is committed.
+
+An upload turns rows into objects under an upload epoch and says exactly what it wrote.  Nothing of it is visible before a
+commit names it, and what no commit names is garbage.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterable, Mapping
+from typing import BinaryIO, NamedTuple, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
+from spark_log.journal.protocol import data_key
+from spark_log.metadata.decide import topic_named
+from spark_log.metadata.state import State
+from spark_log.model import DataObject, Run
+from spark_log.segment.partitioners import Partitioner, assign_partitions, make_partitioner, split
+from spark_log.segment.schema import COMPRESSIONS, Rows
+from spark_log.segment.writer import SegmentWriter, row_bytes
+from spark_log.settings import topic_config
+from spark_log.store.base import ObjectStore
+
+DEFAULT_COMPRESSION = "lz4"
+BUFFER_BYTES = 64 << 20
+_NO_LIMIT_MS = 2**63 - 1
+
+
+class TopicSpec(NamedTuple):
+    """What a writer has to know of a topic.  Travels to tasks."""
+
+    topic_id: str
+    name: str
+    partitions: int
+    max_message_bytes: int
+    compression: str
+    """`producer`, or what the topic wants."""
+    append_time: bool
+    before_max_ms: int
+    after_max_ms: int
+
+
+def topic_spec(state: State, name: str) -> TopicSpec:
+    """The spec of a live topic.  Raises UnknownTopicOrPartition."""
+    topic_id, topic = topic_named(state, name)
+    return TopicSpec(
+        topic_id,
+        name,
+        topic.partitions,
+        topic_config(topic.configs, "max.message.bytes"),
+        topic_config(topic.configs, "compression.type"),
+        topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime",
+        topic_config(topic.configs, "message.timestamp.before.max.ms"),
+        topic_config(topic.configs, "message.timestamp.after.max.ms"),
+    )
+
+
+class Uploaded(NamedTuple):
+    """What an upload wrote, in the order in which it is to be committed."""
+
+    objects: tuple[DataObject, ...]
+    slices: tuple[tuple[int, Run], ...]
+    """(number of the object, run)."""
+
+    @property
+    def rows(self) -> int:
+        return sum(run.rows for _, run in self.slices)
+
+
+NOTHING = Uploaded((), ())
+
+
+def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
+    """Uploads one after the other, as one."""
+    objects: list[DataObject] = []
+    slices: list[tuple[int, Run]] = []
+    for upload in uploads:
+        slices += [(number + len(objects), run) for number, run in upload.slices]
+        objects += upload.objects
+    return Uploaded(tuple(objects), tuple(slices))
+
+
+class Uploader:
+    """Rows in, one object out (one per codec, where the topics want several).
+
+    epoch:        upload epoch, the version of the state that the writer had seen before.
+    partitioner:  a name that `make_partitioner` knows; each topic gets an instance of its own.
+    compression:  for topics whose `compression.type` is `producer`.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        epoch: int,
+        rng: random.Random,
+        *,
+        partitioner: str = "default",
+        compression: str = DEFAULT_COMPRESSION,
+        buffer_bytes: int = BUFFER_BYTES,
+    ) -> None:
+        if compression not in COMPRESSIONS:
+            raise InvalidRecord(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
+        self._store = store
+        self._epoch = epoch
+        self._rng = rng
+        self._partitioner = partitioner
+        self._compression = compression
+        self._buffer_bytes = buffer_bytes
+        self._partitioners: dict[str, Partitioner] = {}
+        self._writers: dict[str, SegmentWriter] = {}
+
+    def append(self, spec: TopicSpec, rows: Rows, now_ms: int) -> None:
+        """Add rows of one topic.  Raises InvalidRecord, MessageTooLarge, InvalidTimestamp; nothing is committed then."""
+        records = rows.records
+        if records.num_rows == 0:
+            return
+        _check_size(spec, records)
+        _check_times(spec, records, now_ms)
+        partitioner = self._partitioners.get(spec.topic_id)
+        if partitioner is None:
+            partitioner = self._partitioners[spec.topic_id] = make_partitioner(self._partitioner, self._rng)
+        numbers = assign_partitions(records, rows.partitions, spec.partitions, partitioner, topic=spec.name)
+        writer = self._writer(spec)
+        for number, part in split(records, numbers, spec.partitions):
+            writer.append(spec.topic_id, number, part)
+
+    def _writer(self, spec: TopicSpec) -> SegmentWriter:
+        codec = self._compression if spec.compression == "producer" else spec.compression
+        codec = "none" if codec == "uncompressed" else codec
+        if codec not in self._writers:
+            self._writers[codec] = SegmentWriter(
+                compression=codec,
+                buffer_bytes=self._buffer_bytes,
+                open_spool=lambda: cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-")),
+            )
+        return self._writers[codec]
+
+    def finish(self) -> Uploaded:
+        """Put the objects, durably, and say what they hold."""
+        try:
+            return join_uploads(self._put(writer) for _, writer in sorted(self._writers.items()))
+        finally:
+            self.close()
+
+    def _put(self, writer: SegmentWriter) -> Uploaded:
+        written = writer.finish()
+        if not written.runs:
+            return NOTHING
+        name = data_key(self._epoch, f"{self._rng.getrandbits(64):016x}.seg")
+        self._store.put(name, written.chunks())
+        return Uploaded(
+            (DataObject(name, written.size, written.index_position),), tuple((0, run) for run in written.runs)
+        )
+
+    def close(self) -> None:
+        """Drop what was not put."""
+        for writer in self._writers.values():
+            writer.close()
+        self._writers = {}
+
+
+def _check_size(spec: TopicSpec, records: pa.RecordBatch) -> None:
+    if records.nbytes <= spec.max_message_bytes:
+        return
+    sizes = row_bytes(records)
+    largest = int(sizes.max())
+    if largest > spec.max_message_bytes:
+        raise MessageTooLarge(
+            f"a record of {largest} bytes is larger than max.message.bytes={spec.max_message_bytes} of topic "
+            f"{spec.name!r}; raise it with `pylog topic alter {spec.name} -c max.message.bytes=…`"
+        )
+
+
+def _check_times(spec: TopicSpec, records: pa.RecordBatch, now_ms: int) -> None:
+    if spec.append_time or (spec.before_max_ms == spec.after_max_ms == _NO_LIMIT_MS):
+        return
+    bounds = pc.min_max(records.column("timestamp").cast(pa.int64())).as_py()
+    low, high = bounds["min"] // 1000, bounds["max"] // 1000
+    if now_ms - low > spec.before_max_ms:
+        _refuse_time(spec, low, now_ms, "before", spec.before_max_ms)
+    if high - now_ms > spec.after_max_ms:
+        _refuse_time(spec, high, now_ms, "after", spec.after_max_ms)
+
+
+def _refuse_time(spec: TopicSpec, found: int, now_ms: int, side: str, limit: int) -> None:
+    raise InvalidTimestamp(
+        f"a record of topic {spec.name!r} has timestamp {found} ms, more than message.timestamp.{side}.max.ms={limit} "
+        f"{side} the present ({now_ms} ms)"
+    )
+
+
+def specs_of(state: State) -> Mapping[str, TopicSpec]:
+    """The specs of all live topics, by name."""
+    return {name: topic_spec(state, name) for name in state.names}
