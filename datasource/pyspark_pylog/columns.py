@@ -1,0 +1,67 @@
+"""Columns: from what Spark asks for to Arrow, exactly, since Spark 4.2 compares order, types and nullability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from spark_log.client.fetch import Fetched
+from spark_log.errors import InvalidRequest
+from spark_log.segment.schema import HEADERS
+
+TYPES = {
+    "key": ("binary", pa.binary()),
+    "value": ("binary", pa.binary()),
+    "topic": ("string", pa.string()),
+    "partition": ("int", pa.int32()),
+    "offset": ("bigint", pa.int64()),
+    "timestamp": ("timestamp", pa.timestamp("us", "UTC")),
+    "timestampType": ("int", pa.int32()),
+    "headers": ("array<struct<key:string,value:binary>>", HEADERS),
+}
+STORED = ("key", "value", "timestamp", "headers")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema to yield for a Spark schema: all columns, or a projection by the user.
+
+    Raises InvalidRequest for a column that is not there or has another type.
+    """
+    fields = []
+    for field in schema.fields:
+        if field.name not in TYPES:
+            raise InvalidRequest(f"schema: there is no column {field.name!r}; possible are {', '.join(TYPES)}")
+        spark_type, arrow_type = TYPES[field.name]
+        if field.dataType.simpleString() != spark_type:
+            raise InvalidRequest(
+                f"schema: column {field.name!r} is {spark_type}, not {field.dataType.simpleString()}; cast it after load"
+            )
+        fields.append(pa.field(field.name, arrow_type, field.nullable))
+    return pa.schema(fields)
+
+
+def stored_columns(schema: pa.Schema) -> Sequence[str]:
+    """Those of the columns that are in objects and have to be decoded."""
+    return [name for name in schema.names if name in STORED]
+
+
+def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
+    """Fetched records with the columns of `schema`."""
+    rows, read = part.records.num_rows, part.read
+    columns = []
+    for name in schema.names:
+        match name:
+            case "topic":
+                columns.append(pa.repeat(pa.scalar(read.topic), rows))
+            case "partition":
+                columns.append(pa.repeat(pa.scalar(read.partition, pa.int32()), rows))
+            case "offset":
+                columns.append(pa.array(np.arange(part.first, part.first + rows, dtype=np.int64)))
+            case "timestampType":
+                columns.append(pa.repeat(pa.scalar(int(read.slice.time_kind != 0), pa.int32()), rows))
+            case _:
+                columns.append(part.records.column(name))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,22 @@
+"""What a user of Spark sees of an error: the sentence, not our traceback."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from spark_log.errors import SparkLogError
+
+HIDE = "SPARK_HIDE_TRACEBACK"
+"""PySpark's workers leave the traceback out of what they report if this is set when the error leaves them."""
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Errors that pylog raises on purpose reach the user as their message alone; any other keeps its traceback."""
+    try:
+        yield
+    except SparkLogError as error:
+        os.environ[HIDE] = "1"
+        raise error.with_traceback(None) from None

@@ -1,0 +1,376 @@
+"""Options of the data source: parsed once, checked where Spark reports errors best, carried to tasks as values.
+
+Names are case-insensitive; Spark hands them over in lower case.  The meaning is that of Kafka's connector where it has
+the option.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+
+from spark_log.errors import InvalidRequest
+from spark_log.model import TopicPartition
+from spark_log.positions import At, AtTime, Earliest, Latest, Position, parse_position, parse_timestamp_ms
+from spark_log.segment.schema import COMPRESSIONS
+from spark_log.settings import check_topic_name
+
+Options = Mapping[str, str]
+
+SHARED = {"path", "paths", "kafka.bootstrap.servers", "checkpointlocation", "queryname", "includeheaders"}
+READ = {
+    "subscribe", "subscribepattern", "assign",
+    "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
+    "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy",
+    "maxoffsetspertrigger", "maxbytespertrigger", "minpartitions", "maxrecordsperpartition", "maxbytesperpartition",
+    "failondataloss", "kafka.isolation.level",
+}  # fmt: skip
+WRITE = {"topic", "acks", "partitioner", "compression", "durability", "txnappid", "txnversion", "producerid"}
+INTERNAL = {"pylog.txnfromquery"}
+"""Set by `spark_log.sink`: the application is the streaming query that the tasks run in."""
+SPELLING = {
+    name.lower(): name
+    for name in (
+        "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
+        "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
+        "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition",
+        "failOnDataLoss", "includeHeaders", "txnAppId", "txnVersion", "producerId", "checkpointLocation", "queryName",
+    )
+}  # fmt: skip
+REFUSED = {
+    "kafka.auto.offset.reset": "use startingOffsets",
+    "kafka.key.deserializer": "keys are bytes, cast them in the query",
+    "kafka.value.deserializer": "values are bytes, cast them in the query",
+    "kafka.key.serializer": "cast the column in the query",
+    "kafka.value.serializer": "cast the column in the query",
+    "kafka.enable.auto.commit": "a query's progress is in its checkpoint",
+    "kafka.interceptor.classes": "there are no interceptors",
+}
+DEFAULT_BYTES_PER_TRIGGER = 1 << 30
+DEFAULT_BYTES_PER_PARTITION = 32 << 20
+UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where each partition starts or ends: one position for all, and those that differ."""
+
+    default: Position
+    topics: Mapping[str, Position] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+
+    def of(self, tp: TopicPartition) -> Position:
+        return self.partitions.get(tp) or self.topics.get(tp.topic) or self.default
+
+    @property
+    def named(self) -> set[str]:
+        """Topics that are named."""
+        return {*self.topics, *(tp.topic for tp in self.partitions)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where the log is."""
+
+    url: str
+    storage: Mapping[str, str]
+    durability: str = "disk"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    location: Location
+    subscribe: tuple[str, ...] = ()
+    pattern: str = ""
+    assign: tuple[TopicPartition, ...] = ()
+    start: Bounds
+    end: Bounds
+    no_match_is_error: bool
+    """For starting timestamps beyond the last record."""
+    fail_on_data_loss: bool
+    max_offsets: int | None
+    max_bytes: int | None
+    min_partitions: int | None
+    max_records: int | None
+    bytes_per_partition: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    location: Location
+    topic: str | None
+    partitioner: str
+    compression: str
+    txn_app_id: str | None
+    txn_version: int | None
+    txn_from_query: bool
+    producer_id: str | None
+
+
+# --------------------------------------------------------------------------------------------------------------- reading
+
+
+def read_options(options: Options, *, streaming: bool) -> ReadOptions:
+    """Checked options of a read.  Raises InvalidRequest, which names the option."""
+    _check_names(options, READ)
+    if streaming:
+        for name in ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp"):
+            if name in options:
+                raise InvalidRequest(f"option {SPELLING[name]}: a stream has no end; leave it out")
+    strategy = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
+    if strategy not in ("error", "latest"):
+        raise InvalidRequest(f"option startingOffsetsByTimestampStrategy: {strategy!r} is not 'error' or 'latest'")
+    subscribe, pattern, assign = _strategy(options)
+    if options.get("kafka.isolation.level", "read_committed") not in ("read_committed", "read_uncommitted"):
+        raise InvalidRequest(
+            f"option kafka.isolation.level: {options['kafka.isolation.level']!r} is not read_committed or read_uncommitted"
+        )
+    start = _bounds(options, "starting", Latest() if streaming else Earliest())
+    end = _bounds(options, "ending", Latest())
+    if not streaming:
+        _check_batch_bounds(start, end)
+    if assign:
+        _check_assigned(assign, start, end)
+    return ReadOptions(
+        location=_location(options),
+        subscribe=subscribe,
+        pattern=pattern,
+        assign=assign,
+        start=start,
+        end=end,
+        no_match_is_error=strategy == "error" and _by_timestamp(options),
+        fail_on_data_loss=flag(options, "failondataloss", True),
+        max_offsets=_positive(options, "maxoffsetspertrigger"),
+        max_bytes=_bytes_per_trigger(options),
+        min_partitions=_positive(options, "minpartitions"),
+        max_records=_positive(options, "maxrecordsperpartition"),
+        bytes_per_partition=_size(options, "maxbytesperpartition") or DEFAULT_BYTES_PER_PARTITION,
+    )
+
+
+def _by_timestamp(options: Options) -> bool:
+    return "startingtimestamp" in options or "startingoffsetsbytimestamp" in options
+
+
+def _strategy(options: Options) -> tuple[tuple[str, ...], str, tuple[TopicPartition, ...]]:
+    given = [name for name in ("subscribe", "subscribepattern", "assign") if name in options]
+    if len(given) != 1:
+        found = "none" if not given else " and ".join(SPELLING.get(name, name) for name in given)
+        raise InvalidRequest(f"give exactly one of the options subscribe, subscribePattern and assign; found {found}")
+    text = options[given[0]].strip()
+    match given[0]:
+        case "subscribe":
+            topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+            if not topics:
+                raise InvalidRequest("option subscribe: names no topic; give one or more, separated by commas")
+            for topic in topics:
+                check_topic_name(topic)
+            return topics, "", ()
+        case "subscribepattern":
+            return (), _pattern(text), ()
+        case _:
+            return (), "", _assign(text)
+
+
+def _pattern(text: str) -> str:
+    if not text:
+        raise InvalidRequest("option subscribePattern: is empty; give a regular expression")
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise InvalidRequest(f"option subscribePattern: {text!r} is not a Python regular expression: {error}") from error
+    return text
+
+
+def _assign(text: str) -> tuple[TopicPartition, ...]:
+    shape = '{"topicA":[0,1],"topicB":[2,4]}'
+    found = _json(text, "assign", shape)
+    for topic, numbers in found.items():
+        if not isinstance(numbers, list) or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
+            raise InvalidRequest(f"option assign: {topic!r} must map to a list of partitions, as in {shape}")
+    assigned = tuple(sorted({TopicPartition(topic, n) for topic, numbers in found.items() for n in numbers}))
+    if not assigned:
+        raise InvalidRequest(f"option assign: names no partition; the shape is {shape}")
+    return assigned
+
+
+def _bounds(options: Options, side: str, default: Position) -> Bounds:
+    """`…Timestamp` before `…OffsetsByTimestamp` before `…Offsets`: one that comes later is ignored, as Kafka's does."""
+    name = f"{side}timestamp"
+    if name in options:
+        return Bounds(AtTime(parse_timestamp_ms(options[name], f"option {SPELLING[name]}")))
+    name = f"{side}offsetsbytimestamp"
+    if name in options:
+        return _parse_map(options[name], SPELLING[name], default, '{"topicA":{"0":1769853600000}}', _time)
+    name = f"{side}offsets"
+    if name not in options:
+        return Bounds(default)
+    text = options[name].strip()
+    if not text.startswith("{"):
+        return Bounds(parse_position(text, f"option {SPELLING[name]}"))
+    return _parse_map(text, SPELLING[name], default, '{"topicA":{"0":23,"1":-2},"topicB":"latest"}', parse_position)
+
+
+def _time(given: object, what: str) -> Position:
+    return AtTime(parse_timestamp_ms(given, what))
+
+
+def _parse_map(
+    text: str, option: str, default: Position, shape: str, parse: Callable[[object, str], Position]
+) -> Bounds:
+    topics: dict[str, Position] = {}
+    partitions: dict[TopicPartition, Position] = {}
+    for topic, given in _json(text, option, shape).items():
+        if not isinstance(given, dict):
+            topics[topic] = parse(given, f"option {option}, topic {topic!r}")
+            continue
+        for number, position in given.items():
+            if not number.isdecimal():
+                raise InvalidRequest(f"option {option}: {number!r} is not a partition number; the shape is {shape}")
+            partitions[TopicPartition(topic, int(number))] = parse(position, f"option {option}, {topic}-{number}")
+    return Bounds(default, topics, partitions)
+
+
+def _json(text: str, option: str, shape: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"option {option}: not JSON ({error}); the shape is {shape}, found {text!r}") from error
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"option {option}: the shape is {shape}, found {text!r}")
+    return found
+
+
+def _check_batch_bounds(start: Bounds, end: Bounds) -> None:
+    for side, bounds, refused in (("starting", start, Latest), ("ending", end, Earliest)):
+        for position in (bounds.default, *bounds.topics.values(), *bounds.partitions.values()):
+            if isinstance(position, refused):
+                raise InvalidRequest(
+                    f"option {side}Offsets: a batch cannot {'start at latest' if refused is Latest else 'end at earliest'}"
+                )
+    for tp in sorted(set(start.partitions) & set(end.partitions)):
+        low, high = start.partitions[tp], end.partitions[tp]
+        if isinstance(low, At) and isinstance(high, At) and low.offset > high.offset:
+            raise InvalidRequest(
+                f"startingOffsets of {tp.topic}-{tp.partition} is {low.offset}, beyond endingOffsets {high.offset}"
+            )
+
+
+def _check_assigned(assign: tuple[TopicPartition, ...], start: Bounds, end: Bounds) -> None:
+    for side, bounds in (("starting", start), ("ending", end)):
+        extra = sorted(set(bounds.partitions) - set(assign))
+        if extra:
+            raise InvalidRequest(
+                f"option {side}Offsets names {extra[0].topic}-{extra[0].partition}, which is not assigned"
+            )
+
+
+def _bytes_per_trigger(options: Options) -> int | None:
+    if options.get("maxbytespertrigger", "").strip().lower() == "none":
+        return None
+    return _size(options, "maxbytespertrigger") or DEFAULT_BYTES_PER_TRIGGER
+
+
+# --------------------------------------------------------------------------------------------------------------- writing
+
+
+def write_options(options: Options, *, streaming: bool) -> WriteOptions:
+    """Checked options of a write.  Raises InvalidRequest, which names the option."""
+    _check_names(options, WRITE)
+    topic = options.get("topic", "").strip() or None
+    if topic is not None:
+        check_topic_name(topic)
+    compression = options.get("compression", "lz4").strip().lower()
+    if compression not in COMPRESSIONS:
+        raise InvalidRequest(f"option compression: {compression!r} is not one of {', '.join(COMPRESSIONS)}")
+    if options.get("acks", "all").strip() not in ("0", "1", "-1", "all"):
+        raise InvalidRequest(f"option acks: {options['acks']!r} is not 0, 1 or all")
+    if streaming:
+        _only(options, ("txnappid", "txnversion"), "batch writes; a stream is exactly once by its checkpoint (see producerId)")
+    else:
+        _only(options, ("producerid",), "streams; for a batch use txnAppId and txnVersion")
+    if ("txnappid" in options) != ("txnversion" in options) and "pylog.txnfromquery" not in options:
+        raise InvalidRequest("options txnAppId and txnVersion go together: give both or neither")
+    return WriteOptions(
+        location=_location(options),
+        topic=topic,
+        partitioner=options.get("partitioner", "default").strip(),
+        compression=compression,
+        txn_app_id=options.get("txnappid"),
+        txn_version=_whole(options, "txnversion"),
+        txn_from_query=flag(options, "pylog.txnfromquery", False),
+        producer_id=options.get("producerid"),
+    )
+
+
+def _only(options: Options, names: tuple[str, ...], where: str) -> None:
+    for name in names:
+        if name in options:
+            raise InvalidRequest(f"option {SPELLING[name]} is for {where}")
+
+
+# ---------------------------------------------------------------------------------------------------------------- shared
+
+
+def _location(options: Options) -> Location:
+    url = options.get("path") or options.get("kafka.bootstrap.servers") or ""
+    if not url.strip():
+        raise InvalidRequest("where is the log? give its URL: .load(URL), .save(URL), .start(URL) or .option('path', URL)")
+    if "path" not in options and "://" not in url:
+        url = f"pylog://{url}"
+    durability = options.get("durability", "disk").strip().lower()
+    if durability not in ("disk", "os"):
+        raise InvalidRequest(f"option durability: {durability!r} is not 'disk' or 'os'")
+    storage = {name.removeprefix("storage."): options[name] for name in options if name.startswith("storage.")}
+    return Location(url=url.strip(), storage=storage, durability=durability)
+
+
+def _check_names(options: Options, own: set[str]) -> None:
+    known = own | SHARED | INTERNAL
+    for name in options:
+        if name in known or name.startswith("storage."):
+            continue
+        if name in REFUSED:
+            raise InvalidRequest(f"option {name} is not supported: {REFUSED[name]}")
+        if name.startswith("kafka."):
+            raise InvalidRequest(f"option {name} has no meaning for pylog, which has no Kafka client: leave it out")
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {SPELLING.get(near[0], near[0])}?" if near else ""
+        raise InvalidRequest(f"option {name} is not known{hint}")
+
+
+def flag(options: Options, name: str, default: bool) -> bool:
+    """A boolean option."""
+    text = options.get(name, str(default)).strip().lower()
+    if text not in ("true", "false"):
+        raise InvalidRequest(f"option {SPELLING.get(name, name)}: {text!r} is not true or false")
+    return text == "true"
+
+
+def _whole(options: Options, name: str) -> int | None:
+    if name not in options:
+        return None
+    text = options[name].strip()
+    if not text.isdecimal():
+        raise InvalidRequest(f"option {SPELLING.get(name, name)}: {text!r} is not a whole number")
+    return int(text)
+
+
+def _positive(options: Options, name: str) -> int | None:
+    number = _whole(options, name)
+    if number == 0:
+        raise InvalidRequest(f"option {SPELLING[name]}: must be positive")
+    return number
+
+
+def _size(options: Options, name: str) -> int | None:
+    if name not in options:
+        return None
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
+    if not found or found[2] not in UNITS or int(found[1]) == 0:
+        raise InvalidRequest(f"option {SPELLING[name]}: {options[name]!r} is not a size, such as 500000, 64m or 1g")
+    return int(found[1]) * UNITS[found[2]]

@@ -1,0 +1,63 @@
+"""`DefaultSource`: what Spark asks for a reader or a writer.  Options are checked here, where Spark shows errors best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+class DefaultSource(DataSource):
+    """`spark.read.format("pylog")` and the other three."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pylog"
+
+    def schema(self) -> str:
+        """Columns of Kafka's connector; a user schema may name fewer of them and reads less."""
+        from pyspark_pylog.errors import plain_errors
+        from pyspark_pylog.options import flag
+
+        with plain_errors():
+            return f"{SCHEMA}, {HEADERS}" if flag(self.options, "includeheaders", False) else SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_pylog.batch import LogReader
+        from pyspark_pylog.columns import arrow_schema
+        from pyspark_pylog.errors import plain_errors
+        from pyspark_pylog.options import read_options
+
+        with plain_errors():
+            return LogReader(read_options(self.options, streaming=False), arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_pylog.errors import plain_errors
+        from pyspark_pylog.writer import batch_writer
+
+        with plain_errors():
+            return batch_writer(self.options, schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        from pyspark_pylog.columns import arrow_schema
+        from pyspark_pylog.errors import plain_errors
+        from pyspark_pylog.options import read_options
+        from pyspark_pylog.stream import LogStreamReader
+
+        with plain_errors():
+            return LogStreamReader(read_options(self.options, streaming=True), arrow_schema(schema))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        from pyspark_pylog.errors import plain_errors
+        from pyspark_pylog.writer import stream_writer
+
+        with plain_errors():
+            return stream_writer(self.options, schema, overwrite)
+
