@@ -1,0 +1,58 @@
+"""Does a store keep its word?  Put-if-absent, tried before a log trusts it.
+
+One race misses most bad stores: the check-then-write of fsspec's base class lost about two in five.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+from spark_log.errors import StorageUnavailable, StoreNotExclusive
+from spark_log.store.base import ObjectStore
+
+PROBES = "meta/probe/"
+
+
+def probe(store: ObjectStore, *, races: int = 64, threads: int = 8, nonce: str) -> None:
+    """Create over a name that exists, then `races` races of `threads` for one name each.
+
+    nonce:  random; the probe's objects are under `meta/probe/<nonce>/` and are deleted afterwards.
+    Raises StoreNotExclusive with what was seen.
+    """
+    prefix = f"{PROBES}{nonce}/"
+    keys = [f"{prefix}{number:03}" for number in range(races + 1)]
+    try:
+        _check_existing(store, keys[0])
+        with ThreadPoolExecutor(threads, thread_name_prefix="pylog-probe") as pool:
+            for key in keys[1:]:
+                _race(store, key, threads, pool)
+    finally:
+        store.delete(keys)
+
+
+def _check_existing(store: ObjectStore, key: str) -> None:
+    store.put_new(key, b"first")
+    if store.put_new(key, b"second") or store.get(key) != b"first":
+        _refuse(store, "a second create of a name succeeded")
+
+
+def _race(store: ObjectStore, key: str, threads: int, pool: ThreadPoolExecutor) -> None:
+    won = [data for data in pool.map(lambda number: _try(store, key, b"%d" % number), range(threads)) if data]
+    found = store.get(key)
+    if len(won) > 1 or (won and found != won[0]):
+        _refuse(store, f"{len(won)} of {threads} writers that created one name at once were told that they had")
+
+
+def _try(store: ObjectStore, key: str, data: bytes) -> bytes | None:
+    """The data if this writer was told that it created the name; an unknown outcome is no claim."""
+    try:
+        return data if store.put_new(key, data) else None
+    except StorageUnavailable:
+        return None
+
+
+def _refuse(store: ObjectStore, seen: str) -> None:
+    raise StoreNotExclusive(
+        f"{store.url} cannot carry a log, since it does not create names exclusively ({seen}; {store.fingerprint()}): "
+        "use a local disk, S3, GCS or ABFS with a current library"
+    )
