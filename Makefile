@@ -1,0 +1,49 @@
+# Python 3.10 or newer with venv, and Java 17 or newer, are all that must be there.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(CURDIR)/$(VENV)/bin
+
+# Spark's workers and its search for data sources take these, and python3 of the path otherwise.
+export PYSPARK_PYTHON := $(BIN)/python
+export PYSPARK_DRIVER_PYTHON := $(BIN)/python
+# Another Spark's home would be taken before the one in the environment.
+unexport SPARK_HOME
+
+# The editable install links file by file, so it is made anew when dependencies or the set of files change, not their contents.
+INSTALLED := $(VENV)/installed-$(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
+
+.PHONY: setup quickstart test check sim bench docs clean
+
+setup: $(INSTALLED)
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): $(VENV)/bin/python
+	rm -rf $(VENV)/installed-* build
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,s3,dev,examples]'
+	touch $@
+
+quickstart: setup
+	SPARK_CONF_DIR=$(CURDIR)/conf $(BIN)/python jobs/quickstart.py
+
+test: setup
+	$(BIN)/python -m pytest
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -q tests/unit/test_imports.py
+
+sim: setup
+	$(BIN)/python -m spark_log.testing.simulation --seeds 20000 --jobs 2
+
+bench: setup
+	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
+
+docs: setup
+	$(BIN)/python docs/generate.py
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,141 @@
+"""An installed pylog is whole, and Spark finds it, from a wheel and from an editable install alike."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("spark_log", "datasource", "jobs", "conf", "setup.cfg", "pyproject.toml", "README.md", "LICENSE")
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet")
+# Dependencies and setuptools are those of the environment that runs the tests: nothing is fetched.
+OFFLINE = ("--no-deps", "--no-build-isolation", "--no-index")
+
+SEEN_BY_SPARK = """
+import pkgutil, importlib
+names = [module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")]
+print(",".join(names), importlib.import_module("pyspark_pylog").__file__)
+"""
+
+ROUND_TRIP = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.createDataFrame([(b"v",)], "value binary").write.format("pylog").mode("append").option("topic", "t").save(sys.argv[1])
+print("found", spark.read.format("pylog").option("subscribe", "t").load(sys.argv[1]).count())
+"""
+
+
+class Installed(NamedTuple):
+    """An environment with pylog in it."""
+
+    bin: Path
+    origin: Path
+    """Where its modules lie."""
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    """Standard output of a command that must succeed, without the Python path and Spark of whoever runs the tests."""
+    hidden = ("PYTHONPATH", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
+    env = {name: value for name, value in os.environ.items() if name not in hidden}
+    env["PATH"] = f"{Path(command[0]).parent}{os.pathsep}{env['PATH']}"
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def copy_of_project(target: Path) -> Path:
+    """A tree without what earlier builds left behind."""
+    for name in SHIPPED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif (ROOT / name).exists():
+            target.mkdir(exist_ok=True)
+            shutil.copy(ROOT / name, target / name)
+    return target
+
+
+def environment(path: Path) -> Path:
+    """The Python of a fresh environment that sees this one's packages, but not its path files."""
+    run(sys.executable, "-m", "venv", "--without-pip", path, cwd=path.parent)
+    site = path / "lib" / f"python{sysconfig.get_python_version()}" / "site-packages"
+    (site / "dependencies.pth").write_text(f"{sysconfig.get_path('purelib')}\n")
+    return path / "bin" / "python"
+
+
+def install(python: Path, what: Sequence[str | Path], cwd: Path) -> None:
+    # --ignore-installed: the path file shows pip an installed pylog that it must not touch
+    run(*PIP, "--python", python, "install", "--ignore-installed", *OFFLINE, *what, cwd=cwd)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that `pip install .` makes."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(*PIP, "wheel", *OFFLINE, "--wheel-dir", folder, copy_of_project(folder / "project"), cwd=folder)
+    return next(folder.glob("spark_log-*.whl"))
+
+
+@pytest.fixture(scope="module", params=["wheel", "editable"])
+def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """pylog in a fresh environment, either way."""
+    folder = tmp_path_factory.mktemp(request.param)
+    python = environment(folder / "venv")
+    if request.param == "wheel":
+        install(python, [wheel], folder)
+        return Installed(python.parent, folder / "venv")
+    project = copy_of_project(folder / "project")
+    install(python, ["--editable", project], folder)
+    return Installed(python.parent, project)
+
+
+def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
+    """What is in the tree is in the wheel, the data source under the name that Spark looks for."""
+    expected = {str(file.relative_to(ROOT)) for file in (ROOT / "spark_log").rglob("*.py")} | {"spark_log/py.typed"}
+    expected |= {str(file.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("*.py")}
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name for name in names if name.endswith((".py", ".typed")) and ".data/" not in name} == expected
+
+
+@pytest.mark.parametrize("folder", ["jobs", "conf"])
+def test_the_wheel_brings_jobs_and_configuration(wheel: Path, folder: str) -> None:
+    """They are installed under share/pylog."""
+    names = zipfile.ZipFile(wheel).namelist()
+    found = {name.rpartition("/")[2] for name in names if f".data/data/share/pylog/{folder}/" in name}
+    assert found == {file.name for file in (ROOT / folder).iterdir() if file.is_file()}
+    assert found
+
+
+def test_the_wheel_has_its_license(wheel: Path) -> None:
+    """Apache-2.0, text and name."""
+    archive = zipfile.ZipFile(wheel)
+    metadata = next(name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    assert b"Apache-2.0" in archive.read(metadata)
+    assert any(name.endswith("/LICENSE") for name in archive.namelist())
+
+
+def test_sparks_discovery_sees_the_package(installed: Installed, tmp_path: Path) -> None:
+    """Spark walks pkgutil.iter_modules(), which sees path entries only: no import hooks."""
+    names, file = run(installed.bin / "python", "-c", SEEN_BY_SPARK, cwd=tmp_path).split()
+    assert names == "pyspark_pylog"
+    assert installed.origin in Path(file).parents
+
+
+def test_the_command_is_there(installed: Installed, tmp_path: Path) -> None:
+    """`pylog --help` runs."""
+    assert "Usage: pylog" in run(installed.bin / "pylog", "--help", cwd=tmp_path)
+
+
+@pytest.mark.spark
+def test_spark_reads_and_writes_without_registration(installed: Installed, tmp_path: Path) -> None:
+    """In an activated environment `format("pylog")` works with no call of ours."""
+    assert "found 1" in run(installed.bin / "python", "-c", ROUND_TRIP, tmp_path / "log", cwd=tmp_path)

@@ -1,0 +1,56 @@
+"""What setup.cfg says agrees with the tree, with the tested lower bounds and with the page of reasons."""
+
+from __future__ import annotations
+
+import configparser
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOWEST = ROOT / "tests" / "packaging" / "lowest.txt"
+PAGE = ROOT / "docs" / "dependencies.md"
+
+
+def setup_cfg() -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(comment_prefixes=("#",))
+    parser.read(ROOT / "setup.cfg")
+    return parser
+
+
+def lines(text: str) -> list[str]:
+    """The items of a list in setup.cfg."""
+    return [line.strip() for line in text.splitlines() if line.strip()]
+
+
+def requirements() -> dict[str, str]:
+    """Requirement as written -> name of the package, of all extras."""
+    parser = setup_cfg()
+    written = lines(parser["options"]["install_requires"])
+    written += [line for text in parser["options.extras_require"].values() for line in lines(text)]
+    return {line: re.split(r"[\[<>=]", line)[0] for line in written}
+
+
+def test_every_package_of_the_tree_is_shipped() -> None:
+    """The list of packages is written by hand, since setuptools finds only one tree."""
+    found = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "spark_log").rglob("__init__.py")}
+    found |= {str(file.parent.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("__init__.py")}
+    assert sorted(lines(setup_cfg()["options"]["packages"])) == sorted(name.replace("/", ".") for name in found)
+
+
+def test_lower_bounds_are_the_tested_ones() -> None:
+    """`lowest.txt` pins what users get at least; the whole suite passes with it."""
+    bounds = {line.partition(">=")[0].split("[")[0]: line.partition(">=")[2].split(",")[0] for line in requirements()}
+    pinned = dict(line.split("==") for line in lines(LOWEST.read_text()) if not line.startswith("#"))
+    assert {name: bounds[name] for name in pinned} == pinned
+    needed = {re.split(">=", line)[0] for line in lines(setup_cfg()["options"]["install_requires"])}
+    assert needed <= set(pinned)
+
+
+@pytest.mark.parametrize(("requirement", "name"), requirements().items())
+def test_every_dependency_has_its_reason(requirement: str, name: str) -> None:
+    """A requirement is a row in docs/dependencies.md, as it is written in setup.cfg."""
+    rows = [line for line in PAGE.read_text().splitlines() if line.startswith(f"| `{requirement}` |")]
+    assert rows, f"no row for {requirement}, the requirement of {name}"
+    assert all(len(row.split("|")) == 4 and row.split("|")[2].strip() for row in rows)

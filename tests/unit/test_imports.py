@@ -1,0 +1,236 @@
+"""Imports point one way, and what acts on the world is imported only where acting is allowed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+LAYERS = (
+    ("errors", "model", "settings", "clock", "positions"),
+    ("segment", "metadata", "groups", "quorum"),
+    ("store", "journal", "net"),
+    ("node", "client"),
+    ("cli", "testing", "facade", "pyspark_pylog", "jobs"),
+)
+"""A part imports from its own line and from those above it, without going round in a circle.  `facade` is spark_log itself."""
+
+PURE = ("errors", "model", "settings", "positions", "segment", "metadata", "groups", "quorum")
+"""Plain values in, plain values out."""
+
+ACTING = frozenset(
+    [
+        "asyncio",
+        "concurrent",
+        "fcntl",
+        "fsspec",
+        "glob",
+        "http",
+        "multiprocessing",
+        "os",
+        "pathlib",
+        "queue",
+        "requests",
+        "sched",
+        "secrets",
+        "select",
+        "selectors",
+        "shutil",
+        "signal",
+        "socket",
+        "socketserver",
+        "ssl",
+        "subprocess",
+        "tempfile",
+        "threading",
+        "time",
+        "urllib",
+        "uuid",
+    ]
+)
+"""Clocks, randomness, files, sockets, processes and threads: not for pure parts."""
+
+ONLY_IN = {
+    "store": frozenset(["fsspec", "s3fs", "gcsfs", "adlfs"]),
+    "net": frozenset(["http", "requests", "select", "selectors", "socket", "socketserver", "ssl", "urllib3"]),
+}
+"""Storage is reached through the store alone, and the network through net alone."""
+
+READS_THE_WORLD = ("datetime.now", "datetime.utcnow", "datetime.today", "date.today", "os.environ", "os.urandom")
+
+
+class Import(NamedTuple):
+    """One import statement's target, and where it stands."""
+
+    part: str
+    target: str
+    """Dotted name of a module, as far as it is one."""
+    place: str
+
+
+def part_of(module: str) -> str:
+    """The part that a module belongs to, by the name that LAYERS has for it."""
+    top, _, rest = module.partition(".")
+    return rest.partition(".")[0] or "facade" if top == "spark_log" else top
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """(dotted name, file) of everything that is shipped."""
+    for base, top in ((ROOT, "spark_log"), (ROOT / "datasource", "pyspark_pylog"), (ROOT, "jobs")):
+        for file in sorted((base / top).rglob("*.py")):
+            names = file.relative_to(base).with_suffix("").parts
+            yield ".".join(names[:-1] if names[-1] == "__init__" else names), file
+
+
+@cache
+def trees() -> tuple[tuple[str, Path, ast.Module], ...]:
+    """(dotted name, file, syntax tree) of everything that is shipped."""
+    return tuple((module, file, ast.parse(file.read_text(), str(file))) for module, file in sources())
+
+
+def targets(node: ast.AST, module: str, is_package: bool) -> Iterator[str]:
+    """Dotted names that an import statement names; `from a import b` gives a.b, which may be a module or a name in one."""
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif isinstance(node, ast.ImportFrom):
+        package = module.split(".") if is_package else module.split(".")[:-1]
+        base = package[: len(package) - node.level + 1] if node.level else []
+        prefix = ".".join([*base, *([node.module] if node.module else [])])
+        yield from (f"{prefix}.{alias.name}" for alias in node.names)
+
+
+@cache
+def imports() -> tuple[Import, ...]:
+    """Every import that is shipped, in functions and under TYPE_CHECKING too: a type is a dependency."""
+    return tuple(
+        Import(part_of(module), target, f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
+        for module, file, tree in trees()
+        for node in ast.walk(tree)
+        for target in targets(node, module, file.name == "__init__.py")
+    )
+
+
+def inner_part(target: str) -> str | None:
+    """The part of ours that a target is in, or None for somebody else's.  `from spark_log import connect` is the facade."""
+    if target.split(".")[0] not in ("spark_log", "pyspark_pylog", "jobs"):
+        return None
+    part = part_of(target)
+    return part if any(part in layer for layer in LAYERS) else "facade"
+
+
+def layer_of(part: str) -> int:
+    return next(number for number, layer in enumerate(LAYERS) if part in layer)
+
+
+def test_there_is_something_to_walk() -> None:
+    """The walk finds the packages, so that the tests below say something."""
+    parts = {part_of(module) for module, _ in sources()}
+    assert parts >= {"facade", "errors", "segment", "metadata", "journal", "client"}
+
+
+def test_every_part_has_its_place_in_the_layers() -> None:
+    """A new package is put into LAYERS before anything else."""
+    known = {part for layer in LAYERS for part in layer}
+    assert {part_of(module) for module, _ in sources()} <= known
+
+
+def test_imports_point_one_way() -> None:
+    """errors, model, settings <- segment, metadata <- store, journal, net <- node, client <- cli, jobs, the data source."""
+    wrong = [
+        f"{one.place}: {one.part} imports {one.target}"
+        for one in imports()
+        if (part := inner_part(one.target)) is not None and layer_of(part) > layer_of(one.part)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_parts_do_not_import_in_a_circle() -> None:
+    """Parts of one layer may use each other, one way."""
+    graph: dict[str, set[str]] = {}
+    for one in imports():
+        part = inner_part(one.target)
+        # The facade and the data source name each other inside functions: one is the other's front.
+        if part is not None and part != one.part and {part, one.part} != {"facade", "pyspark_pylog"}:
+            graph.setdefault(one.part, set()).add(part)
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+@pytest.mark.parametrize("part", PURE)
+def test_pure_parts_import_nothing_that_acts(part: str) -> None:
+    """No clock, file, socket, process or thread where decisions are made."""
+    wrong = [
+        f"{one.place}: {one.target}"
+        for one in imports()
+        if one.part == part and (one.target.split(".")[0] in ACTING or one.target.startswith("spark_log.clock"))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("part", PURE)
+def test_pure_parts_read_no_clock_file_or_chance(part: str) -> None:
+    """No open(), no datetime.now(); of `random` only the type `random.Random`, given by the caller."""
+    wrong = [
+        f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}: {ast.unparse(node)}"
+        for module, file, tree in trees()
+        if part_of(module) == part
+        for node in ast.walk(tree)
+        if reads_the_world(node)
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def reads_the_world(node: ast.AST) -> bool:
+    """Whether an expression asks for time, chance, or a file."""
+    if isinstance(node, ast.Call):
+        return ast.unparse(node.func) in ("open", "io.open", "random.Random")
+    if isinstance(node, ast.Attribute):
+        text = ast.unparse(node)
+        return text.endswith(READS_THE_WORLD) or (text.startswith("random.") and text != "random.Random")
+    return isinstance(node, ast.ImportFrom) and node.module == "random"
+
+
+@pytest.mark.parametrize("owner", ONLY_IN)
+def test_storage_and_network_have_one_importer_each(owner: str) -> None:
+    """fsspec is imported by the store alone, sockets by net alone."""
+    wrong = [
+        f"{one.place}: {one.target}"
+        for one in imports()
+        if one.part != owner and one.target.split(".")[0] in ONLY_IN[owner]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("datetime.now()", True),
+        ("datetime.datetime.now(tz)", True),
+        ("open(path)", True),
+        ("random.random()", True),
+        ("random.Random(7)", True),
+        ("x: random.Random", False),
+        ("random.Random", False),
+        ("from random import choice", True),
+        ("datetime(2026, 1, 31)", False),
+        ("spool.open()", False),
+    ],
+)
+def test_the_walk_sees_what_it_should(code: str, expected: bool) -> None:
+    """A rule that cannot fail would promise nothing."""
+    assert any(reads_the_world(node) for node in ast.walk(ast.parse(code))) is expected
+
+
+def test_relative_imports_are_followed() -> None:
+    """`from ..store import base` in spark_log.segment.reader is spark_log.store.base."""
+    node = ast.parse("from ..store import base").body[0]
+    assert list(targets(node, "spark_log.segment.reader", is_package=False)) == ["spark_log.store.base"]
