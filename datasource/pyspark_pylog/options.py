@@ -182,7 +182,9 @@ def _pattern(text: str) -> str:
     try:
         re.compile(text)
     except re.error as error:
-        raise InvalidRequest(f"option subscribePattern: {text!r} is not a Python regular expression: {error}") from error
+        raise InvalidRequest(
+            f"option subscribePattern: {text!r} is not a Python regular expression: {error}"
+        ) from error
     return text
 
 
@@ -190,7 +192,9 @@ def _assign(text: str) -> tuple[TopicPartition, ...]:
     shape = '{"topicA":[0,1],"topicB":[2,4]}'
     found = _json(text, "assign", shape)
     for topic, numbers in found.items():
-        if not isinstance(numbers, list) or not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers):
+        if not isinstance(numbers, list) or not all(
+            isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
+        ):
             raise InvalidRequest(f"option assign: {topic!r} must map to a list of partitions, as in {shape}")
     assigned = tuple(sorted({TopicPartition(topic, n) for topic, numbers in found.items() for n in numbers}))
     if not assigned:
@@ -290,7 +294,11 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
     if options.get("acks", "all").strip() not in ("0", "1", "-1", "all"):
         raise InvalidRequest(f"option acks: {options['acks']!r} is not 0, 1 or all")
     if streaming:
-        _only(options, ("txnappid", "txnversion"), "batch writes; a stream is exactly once by its checkpoint (see producerId)")
+        _only(
+            options,
+            ("txnappid", "txnversion"),
+            "batch writes; a stream is exactly once by its checkpoint (see producerId)",
+        )
     else:
         _only(options, ("producerid",), "streams; for a batch use txnAppId and txnVersion")
     if ("txnappid" in options) != ("txnversion" in options) and "pylog.txnfromquery" not in options:
@@ -319,7 +327,9 @@ def _only(options: Options, names: tuple[str, ...], where: str) -> None:
 def _location(options: Options) -> Location:
     url = options.get("path") or options.get("kafka.bootstrap.servers") or ""
     if not url.strip():
-        raise InvalidRequest("where is the log? give its URL: .load(URL), .save(URL), .start(URL) or .option('path', URL)")
+        raise InvalidRequest(
+            "where is the log? give its URL: .load(URL), .save(URL), .start(URL) or .option('path', URL)"
+        )
     if "path" not in options and "://" not in url:
         url = f"pylog://{url}"
     durability = options.get("durability", "disk").strip().lower()

@@ -1,0 +1,149 @@
+"""Batch reads.
+
+`partitions()` runs once per `load()`, a query any number of times after it.  So where the end is open, tasks are dealt out
+by number only, and what each reads is settled when the query runs (`pins.py`); where the ends are explicit offsets or
+times, tasks carry their slices.
+"""
+
+from __future__ import annotations
+
+import gc
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_pylog.columns import stored_columns, to_batch
+from pyspark_pylog.errors import plain_errors
+from pyspark_pylog.options import Location, ReadOptions
+from pyspark_pylog.pins import encode_tasks, make_pin, pinned, query_of_task, read_pin, reads_of_task
+from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
+from pyspark_pylog.splits import split_by_bytes, split_ranges
+from spark_log.client.fetch import Fetched, fetch
+from spark_log.client.plan import OffsetRange, SliceRead, plan_reads
+from spark_log.errors import ObjectNotFound
+from spark_log.journal.journal import Journal
+from spark_log.model import TopicPartition
+from spark_log.store.base import ObjectStore
+from spark_log.store.open import open_store
+
+
+class ReadTask(InputPartition):
+    """One task: its number out of how many, and the slices that it reads, if they were settled when it was planned."""
+
+    def __init__(self, number: int, count: int, reads: tuple[SliceRead, ...] | None = None) -> None:
+        super().__init__(number)
+        self.number = number
+        self.count = count
+        self.reads = reads
+
+
+def store_of(location: Location) -> ObjectStore:
+    return open_store(location.url, dict(location.storage), location.durability)
+
+
+def journal_of(location: Location, *, create: bool = False) -> Journal:
+    return Journal.open(store_of(location), create=create)
+
+
+class LogReader(DataSourceReader):
+    """Reads a range of the log, as it is when the query runs."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self.schema = schema
+        self.scan = uuid.uuid4().hex
+        """Names this load's plans."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with plain_errors():
+            journal = journal_of(self.options.location)
+            ends = self._ends_now(journal)
+            tasks = self._tasks(journal, ends)
+            if is_fixed(self.options, ends):
+                return [ReadTask(n, len(tasks), tuple(reads)) for n, reads in enumerate(tasks) if reads]
+            return [ReadTask(n, max(1, len(tasks))) for n in range(max(1, len(tasks)))]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        with plain_errors():
+            quiet_gc()
+            if not isinstance(partition, ReadTask):  # Spark's stand-in for an empty list of partitions
+                return
+            store = store_of(self.options.location)
+            reads = partition.reads
+            if reads is None:
+                reads = self._late_reads(store, partition)
+            yield from read_batches(store, reads, self.schema)
+
+    def _ends_now(self, journal: Journal) -> dict[TopicPartition, int]:
+        state = journal.state
+        tps = wanted_partitions(state, self.options)
+        return {tp: state.partitions[state.names[tp.topic], tp.partition].end for tp in tps}
+
+    def _tasks(
+        self, journal: Journal, ends: Mapping[TopicPartition, int], count: int | None = None
+    ) -> list[list[SliceRead]]:
+        """What each task reads; dealt out anew to `count` tasks if that is given."""
+        ranges = batch_ranges(journal, self.options, ends)
+        options = self.options
+        if options.min_partitions is None and options.max_records is None:
+            return split_by_bytes(plan_reads(journal, ranges), options.bytes_per_partition, count)
+        pieces = split_ranges(ranges, options.min_partitions, options.max_records)
+        return _deal(journal, pieces, count or len(pieces))
+
+    def _late_reads(self, store: ObjectStore, task: ReadTask) -> Sequence[SliceRead]:
+        """This task's part of the plan that was made when the query began to run."""
+        query = query_of_task(self.scan)
+        opened: list[Journal] = []
+
+        def journal() -> Journal:
+            if not opened:
+                opened.append(Journal.open(store, create=False))
+            return opened[0]
+
+        def plan() -> bytes:
+            pin = read_pin(pinned(store, query.pin, lambda: make_pin(journal())))
+            state, known = journal().state, pin.ends()
+            tps = [tp for tp in wanted_partitions(state, self.options) if tp in known]
+            ends = {tp: known[tp] for tp in tps if pin.topics[tp.topic][0] == state.names[tp.topic]}
+            return encode_tasks(pin.version, self._tasks(journal(), ends, task.count))
+
+        return reads_of_task(pinned(store, query.plan, plan), task.number)
+
+
+def _deal(journal: Journal, pieces: Sequence[OffsetRange], count: int) -> list[list[SliceRead]]:
+    """Ranges to `count` tasks: one each, or round after round if there are more."""
+    tasks: list[list[SliceRead]] = [[] for _ in range(count)]
+    for number, piece in enumerate(pieces):
+        tasks[number % count] += plan_reads(journal, [piece])
+    return tasks
+
+
+def read_batches(store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Planned reads as Spark's batches; an object that was merged away meanwhile is planned again by offset."""
+    columns = stored_columns(schema)
+    for read in reads:
+        at = read.start
+        try:
+            for part in fetch(store, read, columns):
+                yield to_batch(part, schema)
+                at = part.first + part.records.num_rows
+        except ObjectNotFound:
+            for part in _again(store, read, at, columns):
+                yield to_batch(part, schema)
+
+
+def _again(store: ObjectStore, read: SliceRead, at: int, columns: Sequence[str]) -> Iterator[Fetched]:
+    journal = Journal.open(store, create=False)
+    rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
+    for new in plan_reads(journal, [rest]):
+        yield from fetch(store, new, columns)
+
+
+@cache
+def quiet_gc() -> None:
+    """Once a worker: Spark collects garbage after every task, and what is loaded by now will not go away."""
+    gc.collect()
+    gc.freeze()

@@ -1,0 +1,108 @@
+"""From options to ranges of offsets: which partitions, from where, to where, and what to do about what is gone."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterable, Mapping
+
+from pyspark_pylog.options import ReadOptions
+from spark_log.client.plan import OffsetRange
+from spark_log.client.resolve import offsets_for_times, partition_of, partitions_of, resolve
+from spark_log.errors import DataLoss, InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide import topic_named
+from spark_log.metadata.state import State
+from spark_log.model import TopicPartition
+from spark_log.positions import At, AtTime, Position, SinceNow
+
+logger = logging.getLogger("spark_log")
+
+
+def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition]:
+    """Partitions that the options ask for, in order.
+
+    A topic that is named must exist; of `assign`, partitions that do not exist are left out, as Kafka's connector does.
+    """
+    if options.assign:
+        return [tp for tp in options.assign if tp.partition < topic_named(state, tp.topic)[1].partitions]
+    names: Iterable[str] = options.subscribe
+    if options.pattern:
+        names = sorted(name for name in state.names if re.search(options.pattern, name))
+    return [tp for name in names for tp in partitions_of(state, name)]
+
+
+def start_offsets(journal: Journal, options: ReadOptions, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Where each partition starts.
+
+    Raises DataLoss for an explicit offset that is trimmed (with failOnDataLoss=false: a warning, and the first that is
+    there), InvalidRequest for one beyond the end and for a timestamp beyond the last record, unless the strategy is `latest`.
+    """
+    state = journal.state
+    positions = {tp: options.start.of(tp) for tp in tps}
+    starts: dict[TopicPartition, int] = {}
+    for tp, position in positions.items():
+        if isinstance(position, At):
+            starts[tp] = _explicit(state, tp, position.offset, options.fail_on_data_loss)
+    if options.no_match_is_error:
+        starts |= _at_times(journal, {tp: p.ms for tp, p in positions.items() if isinstance(p, AtTime)})
+    starts |= resolve(journal, {tp: p for tp, p in positions.items() if tp not in starts})
+    return {tp: starts[tp] for tp in positions}
+
+
+def _explicit(state: State, tp: TopicPartition, offset: int, fail: bool) -> int:
+    _, part = partition_of(state, tp)
+    if offset > part.end:
+        raise InvalidRequest(f"startingOffsets: {offset} is beyond the end of {tp.topic}-{tp.partition}, {part.end}")
+    return max(part.start, lost(tp, offset, part.start, fail))
+
+
+def _at_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    found = offsets_for_times(journal, times)
+    for tp, offset in found.items():
+        if offset is None:
+            raise InvalidRequest(
+                f"startingTimestamp: no record of {tp.topic}-{tp.partition} is at or after {times[tp]}; "
+                "startingOffsetsByTimestampStrategy=latest starts at the end instead"
+            )
+    return {tp: offset for tp, offset in found.items() if offset is not None}
+
+
+def lost(tp: TopicPartition, wanted: int, there: int, fail: bool) -> int:
+    """`wanted`, or with records lost before `there` an error or a warning that names them, and `there`."""
+    if wanted >= there:
+        return wanted
+    message = f"offsets {wanted} to {there} of {tp.topic}-{tp.partition} are gone (trimmed or expired)"
+    if fail:
+        raise DataLoss(f"{message}; set failOnDataLoss=false to go on from {there}")
+    logger.warning("%s; going on from %d", message, there)
+    return there
+
+
+def end_offsets(
+    journal: Journal, options: ReadOptions, ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Where each partition ends, `ends` being the ends of the log; an offset beyond them means them."""
+    positions: dict[TopicPartition, Position] = {tp: options.end.of(tp) for tp in ends}
+    fixed = {tp: min(p.offset, ends[tp]) for tp, p in positions.items() if isinstance(p, At)}
+    found = resolve(journal, {tp: p for tp, p in positions.items() if tp not in fixed})
+    return {tp: fixed[tp] if tp in fixed else min(found[tp], ends[tp]) for tp in positions}
+
+
+def is_fixed(options: ReadOptions, tps: Iterable[TopicPartition]) -> bool:
+    """Whether the ends do not depend on when the query runs."""
+    return all(isinstance(options.end.of(tp), At | AtTime | SinceNow) for tp in tps)
+
+
+def batch_ranges(journal: Journal, options: ReadOptions, ends: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+    """Ranges of a batch read whose partitions end at `ends` at the latest.  Raises InvalidRequest for a start beyond its end."""
+    tps = sorted(ends)
+    starts, stops = start_offsets(journal, options, tps), end_offsets(journal, options, ends)
+    for tp in tps:
+        if isinstance(options.start.of(tp), At) and starts[tp] > stops[tp]:
+            raise InvalidRequest(f"{tp.topic}-{tp.partition}: the start {starts[tp]} is beyond the end {stops[tp]}")
+    return [
+        OffsetRange(tp.topic, journal.state.names[tp.topic], tp.partition, starts[tp], stops[tp])
+        for tp in tps
+        if starts[tp] < stops[tp]
+    ]
