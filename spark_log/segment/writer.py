@@ -132,6 +132,11 @@ class SegmentWriter:
         """Bytes in memory: encoded batches, and rows that wait for their batch to fill."""
         return self._kept_bytes + self._waiting_bytes
 
+    @property
+    def total_bytes(self) -> int:
+        """About the size that the object will have: the spool and what is in memory."""
+        return self._spool_end + self.buffered_bytes
+
     def append(self, topic_id: str, partition: int, rows: pa.RecordBatch | pa.Table) -> None:
         """Adds rows to the end of a partition.
 

@@ -1,0 +1,365 @@
+"""Merging: small slices are rewritten as segments, as steps of the protocol.
+
+Segments are written first, under the upload epoch of the version that was read before.  Then one swap record for many
+partitions puts them in the place of their slices.  If others changed the partitions meanwhile, the swap is prepared again
+on their state as long as the slices are still there: no data is written twice.  What is given up is garbage.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import BinaryIO, NamedTuple
+
+import pyarrow as pa
+
+from spark_log.journal.ops import Get, Op, Put, Steps
+from spark_log.journal.protocol import Context, View, data_key, refresh
+from spark_log.journal.upkeep import CHANGES_MAX, INLINE_PER_PARTITION, SWAP_TRIES, read_pieces, swap_in
+from spark_log.metadata.records import Piece
+from spark_log.metadata.rewrite import Rewrite, resolve
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Slice
+from spark_log.node.packing import SEGMENT_BYTES, find_stretches, is_worth, live_bytes, thin_objects
+from spark_log.segment.index import Index
+from spark_log.segment.reader import BatchRef, Place, decode_batch, decode_run, find_batches, parse_index
+from spark_log.segment.schema import TIMESTAMP
+from spark_log.segment.writer import SegmentWriter
+from spark_log.settings import topic_config
+
+WHOLE_BYTES_MAX = 4 << 20
+"""A run up to this size is read in one go."""
+READ_BYTES = 16 << 20
+READ_OPS = 256
+"""So much is read at once."""
+SWAP_BYTES = 1 << 30
+SWAP_SLICES = 50_000
+"""A swap is proposed when so much was rewritten: what a maintainer that dies has done for nothing is bounded."""
+
+OpenSpool = Callable[[], BinaryIO]
+Progress = Callable[[str, int, int], None]
+"""(what is done, how far it is, where it ends)."""
+
+
+class Stretch(NamedTuple):
+    """Neighbouring slices of a partition, to be rewritten."""
+
+    key: TopicKey
+    slices: Sequence[Slice]
+
+
+class Merged(NamedTuple):
+    """A segment that was written, and the slices whose place it is to take."""
+
+    key: TopicKey
+    old: tuple[Slice, ...]
+    new: Slice
+    object: DataObject
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a merge did."""
+
+    slices: int = 0
+    """That were replaced."""
+    segments: int = 0
+    """That took their place."""
+    bytes: int = 0
+    """Of the new segments."""
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Segments that wait for one swap."""
+
+    epoch: int
+    done: list[Merged] = field(default_factory=list)
+
+    @property
+    def is_full(self) -> bool:
+        return (
+            sum(merged.object.size for merged in self.done) >= SWAP_BYTES
+            or sum(len(merged.old) for merged in self.done) >= SWAP_SLICES
+            or len({merged.key for merged in self.done}) >= CHANGES_MAX
+        )
+
+
+def merge(
+    view: View, context: Context, open_spool: OpenSpool, progress: Progress | None = None
+) -> Steps[tuple[View, Tally]]:
+    """Rewrite all small slices of all topics."""
+    tally = Tally()
+    found = yield from plan_merge(view.state)
+    if found is None:
+        return view, tally
+    stretches, thin = found
+    total, at = sum(piece.length for stretch in stretches for piece in stretch.slices), 0
+    batch = _Batch(view.state.version)
+    for key, slices in stretches:
+        rest = slices
+        while is_worth(rest, thin):
+            merged = yield from _write_segment(view.state, context, batch.epoch, Stretch(key, rest), open_spool)
+            if merged is None:
+                break
+            batch.done.append(merged)
+            rest = rest[len(merged.old) :]
+            at += sum(piece.length for piece in merged.old)
+            if progress is not None:
+                progress("merge", at, total)
+            if batch.is_full:
+                view = yield from _swap(view, context, batch, tally)
+                batch = _Batch(view.state.version)
+    view = yield from _swap(view, context, batch, tally)
+    return view, tally
+
+
+# ---------------------------------------------------------------------------------------------------------------- what
+
+
+def plan_merge(state: State) -> Steps[tuple[list[Stretch], frozenset[str]] | None]:
+    """What is to be rewritten, and the objects that are to go; None if the state is old."""
+    parts = {key: part for key, part in sorted(state.partitions.items()) if not state.topics[key[0]].deleted}
+    resolved = yield from read_pieces(entry for part in parts.values() for entry in part.entries)
+    if resolved is None:
+        return None
+    slices = {
+        key: [piece for piece in resolve(part.entries, resolved) if piece.end > part.start]
+        for key, part in parts.items()
+    }
+    live = live_bytes(slices.values())
+    thin = thin_objects(state.objects, live)
+    # Merging itself leaves objects less than half alive: they go in the same pass.
+    moved = live_bytes(stretch.slices for stretch in _stretches(state, slices, thin))
+    live.subtract(moved)
+    thin |= thin_objects(state.objects, live)
+    return list(_stretches(state, slices, thin)), thin
+
+
+def _stretches(state: State, slices: dict[TopicKey, list[Slice]], thin: Collection[str]) -> Iterator[Stretch]:
+    for key, pieces in slices.items():
+        target = min(SEGMENT_BYTES, segment_limit(state, key))
+        yield from (Stretch(key, stretch) for stretch in find_stretches(pieces, target, thin))
+
+
+def segment_limit(state: State, key: TopicKey) -> int:
+    """`segment.bytes` of the topic."""
+    return int(topic_config(state.topics[key[0]].configs, "segment.bytes"))
+
+
+# ------------------------------------------------------------------------------------------------------------- rewriting
+
+
+def _write_segment(
+    state: State, context: Context, epoch: int, stretch: Stretch, open_spool: OpenSpool
+) -> Steps[Merged | None]:
+    """One segment of as many slices from the front of the stretch as it takes; None if an input is gone."""
+    topic = state.topics[stretch.key[0]]
+    codec = topic_config(topic.configs, "compression.type")
+    # `producer` leaves it to the writer, and a merge writes as writers do by default.
+    writer = SegmentWriter(compression="lz4" if codec == "producer" else codec, open_spool=open_spool)
+    try:
+        taken = yield from _fill(state, writer, stretch)
+        if not taken:
+            return None
+        written = writer.finish()
+        (run,) = written.runs
+        name = data_key(epoch, _segment_name(stretch, context.unique()))
+        yield Put(name, written.chunks)
+    finally:
+        writer.close()
+    old = tuple(stretch.slices[:taken])
+    kind = CREATE_TIME if old[0].time_kind == CREATE_TIME else APPEND_TIME_IN_ROWS
+    new = Slice(
+        old[0].start,
+        old[-1].end,
+        name,
+        run.position,
+        run.length,
+        run.crc,
+        run.batches,
+        run.min_us,
+        run.max_us,
+        kind,
+    )
+    assert run.rows == new.end - new.start, f"merging {old[0].start} to {old[-1].end} gave {run.rows} records"
+    return Merged(stretch.key, old, new, DataObject(name, written.size, written.index_position))
+
+
+def _segment_name(stretch: Stretch, unique: str) -> str:
+    topic_id, number = stretch.key
+    return f"{topic_id}-{number}-{stretch.slices[0].start:020}-{unique}.seg"
+
+
+def _fill(state: State, writer: SegmentWriter, stretch: Stretch) -> Steps[int]:
+    """Append slices until the segment is full; how many.  0 if one of them is gone."""
+    limit, taken = segment_limit(state, stretch.key), 0
+    for chunk in _chunks(stretch.slices):
+        if taken and _is_full(writer, chunk[0], limit):
+            break
+        blobs = yield from _read(state, chunk)
+        for piece, blob in zip(chunk, blobs, strict=True):
+            if taken and _is_full(writer, piece, limit):
+                return taken
+            if blob is None or not (yield from _append(state, writer, stretch.key, piece, blob)):
+                return 0
+            taken += 1
+    return taken
+
+
+def _is_full(writer: SegmentWriter, following: Slice, limit: int) -> bool:
+    """Segments are filled by what was written, not by what was read: a slice of one record is ten times as large."""
+    return writer.total_bytes >= min(SEGMENT_BYTES, limit) or writer.total_bytes + following.length > limit
+
+
+def _chunks(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
+    """Slices that are read at once; a large one is alone."""
+    chunk: list[Slice] = []
+    size = 0
+    for piece in slices:
+        if chunk and (size + piece.length > READ_BYTES or len(chunk) >= READ_OPS or _is_large(piece)):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(piece)
+        size += piece.length
+        if _is_large(piece):
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
+        yield chunk
+
+
+def _is_large(piece: Slice) -> bool:
+    return piece.length > WHOLE_BYTES_MAX and piece.batches > 1
+
+
+def _read(state: State, chunk: Sequence[Slice]) -> Steps[list[bytes | None]]:
+    """The run of each slice; of a large one the index of its object."""
+    if len(chunk) == 1 and _is_large(piece := chunk[0]):
+        row = state.objects[piece.object]
+        return [(yield Get(piece.object, row.index_position, row.size))]
+    reads: list[Op] = [Get(piece.object, piece.position, piece.position + piece.length) for piece in chunk]
+    blobs: list[bytes | None] = yield reads
+    return blobs
+
+
+def _append(state: State, writer: SegmentWriter, key: TopicKey, piece: Slice, blob: bytes) -> Steps[bool]:
+    place = Place(piece.object, state.topics[key[0]].name, *key)
+    if not _is_large(piece):
+        for records in decode_run(blob, piece, place=place):
+            writer.append(*key, _stamped(records, piece))
+        return True
+    index = parse_index(blob, name=piece.object, object_size=state.objects[piece.object].size)
+    for group in _groups(find_batches(index, piece, place=place)):
+        start = group[0].position
+        data = yield Get(piece.object, start, group[-1].position + group[-1].length)
+        if data is None:
+            return False
+        for records in _decode(data, start, group, index, place):
+            writer.append(*key, _stamped(records, piece))
+    return True
+
+
+def _groups(refs: Sequence[BatchRef]) -> Iterator[list[BatchRef]]:
+    """Batches of one run, which lie one after the other, by what is read at once."""
+    group: list[BatchRef] = []
+    for ref in refs:
+        if group and ref.position + ref.length - group[0].position > WHOLE_BYTES_MAX:
+            yield group
+            group = []
+        group.append(ref)
+    if group:
+        yield group
+
+
+def _decode(data: bytes, start: int, group: Sequence[BatchRef], index: Index, place: Place) -> Iterator[pa.RecordBatch]:
+    view = memoryview(data)
+    for ref in group:
+        yield decode_batch(view[ref.position - start : ref.position - start + ref.length], ref, index, place=place)
+
+
+def _stamped(records: pa.RecordBatch, piece: Slice) -> pa.RecordBatch:
+    """The records with the log's time in them, where their slice says that it counts."""
+    if piece.time_kind != APPEND_TIME:
+        return records
+    at = records.schema.get_field_index("timestamp")
+    stamp = pa.repeat(pa.scalar(piece.min_us, TIMESTAMP), records.num_rows)
+    return records.set_column(at, records.schema.field(at), stamp)
+
+
+# -------------------------------------------------------------------------------------------------------------- swapping
+
+
+def _swap(view: View, context: Context, batch: _Batch, tally: Tally) -> Steps[View]:
+    """Put segments in their place; those whose slices have changed are left out."""
+    done: Sequence[Merged] = batch.done
+    for _ in range(SWAP_TRIES):
+        if not done or batch.epoch <= view.state.fence:
+            return view
+        prepared = yield from prepare(view.state, done)
+        if prepared is None:
+            view = yield from refresh(view)
+            continue
+        rewrites, done = prepared
+        if not done:
+            return view
+        view, fits = yield from swap_in(view, context, batch.epoch, rewrites, [merged.object for merged in done])
+        if fits:
+            _count(tally, done)
+            return view
+    return view
+
+
+def _count(tally: Tally, done: Sequence[Merged]) -> None:
+    tally.slices += sum(len(merged.old) for merged in done)
+    tally.segments += len(done)
+    tally.bytes += sum(merged.object.size for merged in done)
+
+
+def prepare(state: State, done: Sequence[Merged]) -> Steps[tuple[list[Rewrite], list[Merged]] | None]:
+    """The rewrites that put segments in the place of their slices in this state, and the segments whose slices are there.
+
+    None if the state is old.
+    """
+    by_key: dict[TopicKey, list[Merged]] = defaultdict(list)
+    for merged in done:
+        by_key[merged.key].append(merged)
+    touched = {key: _touched(state, key, found) for key, found in by_key.items()}
+    resolved = yield from read_pieces(entry for entries in touched.values() for entry in entries)
+    if resolved is None:
+        return None
+    rewrites: list[Rewrite] = []
+    kept: list[Merged] = []
+    for key, found in by_key.items():
+        old = resolve(touched[key], resolved)
+        new, placed = _replaced(old, found)
+        if placed:
+            sealed = len(new) > INLINE_PER_PARTITION and any(isinstance(entry, Piece) for entry in touched[key])
+            rewrites.append(Rewrite(key, state.partitions[key].edition, touched[key], old, new, sealed))
+            kept += placed
+    return rewrites, kept
+
+
+def _touched(state: State, key: TopicKey, found: Sequence[Merged]) -> tuple[Slice | Piece, ...]:
+    """The entries from the first to the last that segments are to replace; none if the topic is gone."""
+    part = state.partitions.get(key)
+    if part is None or state.topics[key[0]].deleted:
+        return ()
+    start, end = found[0].new.start, found[-1].new.end
+    return tuple(entry for entry in part.entries if entry.start < end and entry.end > start)
+
+
+def _replaced(old: Sequence[Slice], found: Sequence[Merged]) -> tuple[list[Slice], list[Merged]]:
+    numbers = {piece.start: number for number, piece in enumerate(old)}
+    new: list[Slice] = []
+    placed: list[Merged] = []
+    at = 0
+    for merged in found:
+        first = numbers.get(merged.new.start)
+        if first is None or tuple(old[first : first + len(merged.old)]) != merged.old:
+            continue
+        new += [*old[at:first], merged.new]
+        at = first + len(merged.old)
+        placed.append(merged)
+    return [*new, *old[at:]], placed

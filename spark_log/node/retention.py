@@ -1,0 +1,124 @@
+"""Retention: how much of each partition's front is too old or too much.
+
+As Kafka's, with slices in the place of segments: whole slices go, from the front.  By time while the newest record of the
+slice at the front is older than `retention.ms`; by size while what remains still has `retention.bytes`.  The records go
+by a `Trim`; the slices are pruned afterwards, and their objects collected when the fence has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from spark_log.journal.ops import Steps
+from spark_log.journal.protocol import Command, Context, View, propose
+from spark_log.journal.upkeep import read_pieces
+from spark_log.metadata.decide import Decision, decide_trim
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.model import Slice
+from spark_log.settings import topic_config
+
+Entry = Slice | Piece
+
+
+class Limits(NamedTuple):
+    """What a partition may keep."""
+
+    oldest_us: int | None
+    """Slices whose newest record is before it go; None: no limit."""
+    bytes: int | None
+
+
+def limits_of(configs: Mapping[str, str], now_ms: int) -> Limits:
+    """The limits of a topic with these configs."""
+    if "delete" not in topic_config(configs, "cleanup.policy").split(","):
+        return Limits(None, None)
+    age, size = topic_config(configs, "retention.ms"), topic_config(configs, "retention.bytes")
+    return Limits(None if age < 0 else (now_ms - age) * 1000, None if size < 0 else size)
+
+
+def size_of(entry: Entry) -> int:
+    """Bytes of the runs."""
+    return entry.bytes if isinstance(entry, Piece) else entry.length
+
+
+def expired(entries: Sequence[Entry], limits: Limits) -> int:
+    """How many of the entries at the front go."""
+    return max(_by_time(entries, limits.oldest_us), _by_size(entries, limits.bytes))
+
+
+def _by_time(entries: Sequence[Entry], oldest_us: int | None) -> int:
+    if oldest_us is None:
+        return 0
+    return next((i for i, entry in enumerate(entries) if entry.max_us >= oldest_us), len(entries))
+
+
+def _by_size(entries: Sequence[Entry], limit: int | None) -> int:
+    if limit is None:
+        return 0
+    excess = sum(map(size_of, entries)) - limit
+    for number, entry in enumerate(entries):
+        excess -= size_of(entry)
+        if excess < 0:
+            return number
+    return len(entries)
+
+
+def _live(part: Partition) -> list[Entry]:
+    return [entry for entry in part.entries if entry.end > part.start]
+
+
+def _limited(state: State, now_ms: int) -> dict[TopicKey, Limits]:
+    """Partitions that have limits, and records."""
+    found = {}
+    for topic_id, topic in sorted(state.topics.items()):
+        limits = limits_of(topic.configs, now_ms)
+        if not topic.deleted and limits != Limits(None, None):
+            found.update({(topic_id, n): limits for n, part in state.topic_partitions(topic_id) if part.entries})
+    return found
+
+
+def find_expired(state: State, now_ms: int) -> Steps[dict[TopicKey, int] | None]:
+    """The new start of each partition that has slices to lose; None if the state is old.
+
+    A piece is looked into only where it is the first entry to stay: all before it goes, all behind it stays.
+    """
+    limited = _limited(state, now_ms)
+    entries = {key: _live(state.partitions[key]) for key in limited}
+    first = {key: expired(entries[key], limits) for key, limits in limited.items()}
+    doubtful = {
+        key: entry
+        for key, count in first.items()
+        if count < len(entries[key])
+        and isinstance(entry := entries[key][count], Piece)
+        and _may_lose(entry, limited[key])
+    }
+    resolved = yield from read_pieces(doubtful.values())
+    if resolved is None:
+        return None
+    for key, piece in doubtful.items():
+        at = entries[key].index(piece)
+        entries[key][at : at + 1] = resolved[piece]
+        first[key] = expired(entries[key], limited[key])
+    return {key: entries[key][count - 1].end for key, count in first.items() if count}
+
+
+def _may_lose(piece: Piece, limits: Limits) -> bool:
+    return limits.bytes is not None or (limits.oldest_us is not None and piece.min_us < limits.oldest_us)
+
+
+def expire_records(view: View, context: Context) -> Steps[tuple[View, dict[TopicKey, int]]]:
+    """Trim what retention does not keep.  The new starts of the partitions that lost records."""
+    starts = yield from find_expired(view.state, context.clock.now_ms())
+    if not starts:
+        return view, {}
+
+    def decide(state: State, now_ms: int) -> Decision[dict[TopicKey, int]]:
+        return decide_trim(state, {key: start for key, start in starts.items() if key in state.partitions})
+
+    command = Command(decide)
+    view = yield from propose(view, [command], context)
+    if command.error is not None:
+        raise command.error
+    return view, starts
