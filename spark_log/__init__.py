@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from spark_log.client.log import Log, connect
+from spark_log import errors
 from spark_log.model import (
     EARLIEST,
     LATEST,
@@ -18,6 +18,8 @@ from spark_log.model import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from spark_log.client.log import Log, connect
+
 __all__ = [
     "EARLIEST",
     "LATEST",
@@ -28,9 +30,19 @@ __all__ = [
     "RecordMetadata",
     "TopicPartition",
     "connect",
+    "errors",
     "register",
     "sink",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Log and connect, when they are asked for: they bring Arrow, and `pylog --help` does without."""
+    if name in ("Log", "connect"):
+        from spark_log.client import log
+
+        return getattr(log, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register(spark: SparkSession) -> None:
