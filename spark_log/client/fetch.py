@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_log.client.plan import SliceRead, Window
 from spark_log.errors import CorruptObject
+from spark_log.journal.journal import Journal
 from spark_log.model import APPEND_TIME
 from spark_log.segment.reader import (
     BatchRef,
@@ -190,3 +191,19 @@ def in_window(window: Window) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
         return batch.filter(pc.and_(pc.greater_equal(stamp, low), pc.less(stamp, high)))
 
     return keep
+
+
+def batches_touched(journal: Journal, reads: Sequence[SliceRead], window: Window) -> tuple[int, int]:
+    """How many batches of planned reads may hold timestamps in a window, and how many there are."""
+    touched = total = 0
+    for read in reads:
+        piece = read.slice
+        total += piece.batches
+        if piece.min_us >= window[1] or piece.max_us < window[0]:
+            continue
+        if piece.batches == 1 or piece.time_kind == APPEND_TIME:
+            touched += piece.batches
+            continue
+        place = Place(piece.object, read.topic, read.topic_id, read.partition)
+        touched += len(find_batches(load_index(journal.store, read), piece, None, window, place=place))
+    return touched, total

@@ -1,0 +1,102 @@
+"""What the benchmarks share: the session, the data, and pairs of runs in turn.
+
+A single time says little on a shared machine.  So each benchmark runs two things in turn, A B A B …, after warm rounds
+of both, and gives the median of the ratios pair by pair.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+sys.path.insert(0, str(Path(__file__).parent))
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, SparkSession
+
+import spark_log
+
+ROWS = 4_000_000
+PARTITIONS = 4
+
+
+class Pair(NamedTuple):
+    """Medians of what was measured, in seconds, and of the ratio other / ours."""
+
+    ours: float
+    other: float
+    ratio: float
+
+
+def arguments(doc: str | None, rows: int = ROWS, rounds: int = 5) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=rows)
+    parser.add_argument("--rounds", type=int, default=rounds, help="pairs that count")
+    parser.add_argument("--warm", type=int, default=3, help="rounds before them")
+    return parser.parse_args()
+
+
+def pairs(ours: Callable[[], object], other: Callable[[], object], *, rounds: int, warm: int) -> Pair:
+    """Run both in turn."""
+    for _ in range(warm):
+        ours(), other()
+    times = [(clock(ours), clock(other)) for _ in range(rounds)]
+    return Pair(
+        statistics.median(a for a, _ in times),
+        statistics.median(b for _, b in times),
+        statistics.median(b / a for a, b in times),
+    )
+
+
+def clock(run: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
+
+
+def report(name: str, **figures: object) -> None:
+    """One line of JSON on standard output."""
+    print(
+        json.dumps({"benchmark": name, **{k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}})
+    )
+
+
+@contextmanager
+def folder() -> Iterator[str]:
+    with tempfile.TemporaryDirectory(prefix="pylog-bench-") as path:
+        yield path
+
+
+def session() -> SparkSession:
+    """Stock settings but for the driver's memory, which holds the cached input."""
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "6g")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    spark_log.register(spark)
+    return spark
+
+
+def events(spark: SparkSession, rows: int) -> DataFrame:
+    """`rows` records with a key of about 10 bytes and a JSON value of about 90, cached."""
+    frame = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+        "concat('user-', id % 100000) key",
+        """concat('{"id":', id, ',"path":"/product/', id % 977, '","ms":', id % 1009, ',"session":"', md5(cast(id as string)), '"}') value""",
+    )
+    frame = frame.persist(StorageLevel.MEMORY_ONLY)
+    frame.count()
+    return frame
