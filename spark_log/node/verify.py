@@ -1,0 +1,229 @@
+"""`pylog verify`: whether what the state says is what the storage holds.  Reads only.
+
+Checked of the metadata: the chain of records, that partitions have no gaps, that slice indexes decode and say what their
+pieces say, and that the count of live slices of each object is that of a recount.  Of the objects: that each is there with
+its size.  `deep` also reads every byte: checksums of runs and batches, indexes against runs, timestamps within their bounds.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from crc32c import crc32c
+
+from spark_log.client.fetch import load_index
+from spark_log.client.log import Log
+from spark_log.client.plan import SliceRead
+from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
+from spark_log.journal.ops import Get, List, Steps
+from spark_log.journal.protocol import LOG, View, check_chain, open_view
+from spark_log.metadata.index import decode_piece, slices_of
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.model import APPEND_TIME, Slice
+from spark_log.node.merge import Progress
+from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
+from spark_log.store.base import ObjectStore
+
+CHAIN_TRIES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it should be."""
+
+    what: str
+    """The object, partition or metadata that it is about."""
+    message: str
+
+
+def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) -> list[Problem]:
+    """Everything that is wrong with a log; empty if nothing is.
+
+    Writers and maintainers may go on: objects that go meanwhile because nothing refers to them any more are no problem.
+    """
+    journal, store = log.journal, log.journal.store
+    view, problems = journal.run(_chain())
+    slices, found = journal.run(_resolve(view.state))
+    problems += found
+    problems += _counts(view.state, slices)
+    problems += _objects(store, view.state, progress)
+    if deep:
+        problems += _contents(store, view.state, slices, progress)
+    return _still_there(problems, journal.refresh()) if problems else []
+
+
+def _still_there(problems: Sequence[Problem], now: State) -> list[Problem]:
+    """Without those of objects that have been replaced since the view was read."""
+    return [p for p in problems if not p.what.startswith("data/") or p.what in now.objects]
+
+
+def _chain() -> Steps[tuple[View, list[Problem]]]:
+    """A view, and what is wrong with its records; looked at again, as they may be truncated between view and listing."""
+    for _ in range(CHAIN_TRIES):
+        view = yield from open_view()
+        problems = _missing(view, (yield List(LOG)))
+        if not problems:
+            break
+    return view, problems
+
+
+def _missing(view: View, names: Sequence[str]) -> list[Problem]:
+    known = [name for name in names if int(name.removeprefix(LOG)[:20]) <= view.state.version]
+    try:
+        check_chain(view, known)
+    except CorruptObject as error:
+        return [Problem("meta/log/", str(error))]
+    return []
+
+
+# -------------------------------------------------------------------------------------------------------------- metadata
+
+
+def _resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Problem]]]:
+    """The slices of each partition, and what is wrong with entries and pieces."""
+    slices: dict[TopicKey, list[Slice]] = {}
+    problems: list[Problem] = []
+    for key, part in sorted(state.partitions.items()):
+        slices[key] = []
+        problems += _gaps(_name(state, key), part)
+        for entry in part.entries:
+            if isinstance(entry, Slice):
+                slices[key].append(entry)
+                continue
+            rows, found = _piece(entry, (yield Get(entry.object, entry.position, entry.position + entry.length)))
+            slices[key] += rows
+            problems += found
+    return slices, problems
+
+
+def _name(state: State, key: TopicKey) -> str:
+    return f"{state.topics[key[0]].name}-{key[1]}"
+
+
+def _gaps(name: str, part: Partition) -> Iterator[Problem]:
+    entries = part.entries
+    if not entries:
+        if part.start != part.end:
+            yield Problem(name, f"offsets {part.start} to {part.end} have no slices")
+        return
+    if entries[0].start > part.start:
+        yield Problem(name, f"offsets {part.start} to {entries[0].start} have no slices")
+    if entries[-1].end != part.end:
+        yield Problem(name, f"its slices end at {entries[-1].end}, the partition at {part.end}")
+    yield from _holes(name, entries)
+
+
+def _holes(name: str, entries: Sequence[Slice | Piece]) -> Iterator[Problem]:
+    for before, after in pairwise(entries):
+        if before.end != after.start:
+            yield Problem(name, f"a slice ends at {before.end} and the next one starts at {after.start}")
+
+
+def _piece(piece: Piece, data: bytes | None) -> tuple[list[Slice], list[Problem]]:
+    if data is None:
+        return [], [Problem(piece.object, "the slice index is not there")]
+    try:
+        rows = slices_of(decode_piece(piece, data))
+    except CorruptObject as error:
+        return [], [Problem(piece.object, str(error))]
+    return rows, list(_piece_sums(piece, rows))
+
+
+def _piece_sums(piece: Piece, rows: Sequence[Slice]) -> Iterator[Problem]:
+    where = f"the slice index of offsets {piece.start} to {piece.end}"
+    if (rows[0].start, rows[-1].end) != (piece.start, piece.end):
+        yield Problem(piece.object, f"{where} covers {rows[0].start} to {rows[-1].end}")
+    yield from _holes(piece.object, rows)
+    sums = (len(rows), sum(row.length for row in rows))
+    if sums != (piece.slices, piece.bytes):
+        yield Problem(piece.object, f"{where} has (slices, bytes) {sums}, not {(piece.slices, piece.bytes)}")
+    times = (min(row.min_us for row in rows), max(row.max_us for row in rows))
+    if times != (piece.min_us, piece.max_us):
+        yield Problem(piece.object, f"{where} has times {times}, not {(piece.min_us, piece.max_us)}")
+
+
+def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Problem]:
+    live = Counter(piece.object for rows in slices.values() for piece in rows)
+    live.update(
+        entry.object for part in state.partitions.values() for entry in part.entries if isinstance(entry, Piece)
+    )
+    for name in sorted({*live, *state.objects}):
+        row = state.objects.get(name)
+        if row is None:
+            yield Problem(name, f"{live[name]} slices name it, and it is not among the live objects")
+        elif row.live != live[name]:
+            yield Problem(name, f"{row.live} live slices are counted, and there are {live[name]}")
+
+
+# --------------------------------------------------------------------------------------------------------------- objects
+
+
+def _objects(store: ObjectStore, state: State, progress: Progress | None) -> Iterator[Problem]:
+    for number, (name, row) in enumerate(sorted(state.objects.items())):
+        size = store.size(name)
+        if size is None:
+            yield Problem(name, "the object is not there")
+        elif size != row.size:
+            yield Problem(name, f"the object has {size} bytes, not {row.size}")
+        if progress is not None:
+            progress("objects", number + 1, len(state.objects))
+
+
+def _contents(
+    store: ObjectStore, state: State, slices: dict[TopicKey, list[Slice]], progress: Progress | None
+) -> Iterator[Problem]:
+    total, at = sum(piece.length for rows in slices.values() for piece in rows), 0
+    for key, rows in slices.items():
+        for piece in rows:
+            yield from _content(store, state, key, piece)
+            at += piece.length
+            if progress is not None:
+                progress("bytes", at, total)
+
+
+def _content(store: ObjectStore, state: State, key: TopicKey, piece: Slice) -> Iterator[Problem]:
+    """Of one run, batch by batch, as a reader reads it."""
+    row = state.objects.get(piece.object)
+    if row is None:
+        return
+    name = state.topics[key[0]].name
+    read = SliceRead(name, *key, piece.start, piece.end, piece, row.index_position, row.size)
+    try:
+        yield from _run_of(store, read)
+    except ObjectNotFound:
+        return  # said already, or replaced meanwhile
+    except (CorruptObject, UnsupportedVersion) as error:
+        yield Problem(piece.object, str(error))
+
+
+def _run_of(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
+    piece = read.slice
+    place = Place(piece.object, read.topic, read.topic_id, read.partition)
+    index = load_index(store, read)
+    refs = find_batches(index, piece, place=place)
+    crc, rows, end = crc32c(store.get(piece.object, piece.position, refs[0].position)), 0, refs[0].position
+    for ref in refs:
+        data = store.get(piece.object, ref.position, ref.position + ref.length)
+        batch = decode_batch(data, ref, index, place=place)
+        crc, rows, end = crc32c(data, crc), rows + batch.num_rows, ref.position + ref.length
+        yield from _times(piece, place, ref, batch)
+    crc = crc32c(store.get(piece.object, end, piece.position + piece.length), crc)
+    if crc != piece.crc:
+        yield Problem(piece.object, f"the checksum of the run in {place.at(piece.position)} is not the slice's")
+    if rows != piece.end - piece.start:
+        yield Problem(piece.object, f"{place.at(piece.position)} has {rows} records, not {piece.end - piece.start}")
+
+
+def _times(piece: Slice, place: Place, ref: BatchRef, batch: pa.RecordBatch) -> Iterator[Problem]:
+    found = pc.min_max(batch.column("timestamp").view(pa.int64())).as_py()
+    low, high = found["min"], found["max"]
+    if (low, high) != (ref.min_us, ref.max_us):
+        yield Problem(piece.object, f"timestamps of the batch in {place.at(ref.position)} are not those of its index")
+    if piece.time_kind != APPEND_TIME and not piece.min_us <= low <= high <= piece.max_us:
+        yield Problem(piece.object, f"timestamps of the batch in {place.at(ref.position)} are outside of its slice's")
