@@ -1,7 +1,47 @@
-"""What all tests share."""
+"""What all tests share: hypothesis profiles, and a real S3 server on loopback."""
 
 from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import pytest
 
 from tests.profiles import load_profile
 
 load_profile()
+
+
+class Bucket(NamedTuple):
+    """A bucket, empty at first."""
+
+    url: str
+    options: dict[str, Any]
+    """Storage options."""
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[Callable[[], Bucket]]:
+    """Makes buckets on moto's S3 server."""
+    import boto3
+    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    url = f"http://{host}:{port}"
+    client = boto3.client(
+        "s3", endpoint_url=url, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
+    )
+    numbers = itertools.count()
+
+    def make() -> Bucket:
+        name = f"bucket-{next(numbers)}"
+        client.create_bucket(Bucket=name)
+        return Bucket(f"s3://{name}", {"key": "key", "secret": "secret", "endpoint_url": url})
+
+    yield make
+    server.stop()

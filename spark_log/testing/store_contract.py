@@ -1,0 +1,163 @@
+"""What every `ObjectStore` must do, as a pytest class: subclass it and give it a store.
+
+    class TestMyStore(ObjectStoreContract):
+        @pytest.fixture
+        def store(self): return MyStore(…)
+
+`raw_get` must read an object without the code under test where the store has such a way.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import get_context
+from typing import Any
+
+import pytest
+
+from spark_log.errors import InvalidRequest, ObjectNotFound
+from spark_log.store.base import ObjectStore
+from spark_log.store.probe import probe
+
+RACERS = 8
+ROUNDS = 25
+LARGE_BYTES = 20 << 20
+
+
+class ObjectStoreContract:
+    """Subclasses give the fixture `store`, an empty one each time."""
+
+    shared_by_processes = True
+    """Another process sees the same objects."""
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        raise NotImplementedError("give a store")
+
+    def raw_get(self, store: ObjectStore, key: str) -> bytes:
+        """The bytes of an object, read in another way."""
+        return store.get(key)
+
+    def test_what_was_put_is_got(self, store: ObjectStore) -> None:
+        """Chunks are one object, whole and by range."""
+        store.put("data/0/a.seg", [b"hello ", memoryview(b"world")])
+        assert self.raw_get(store, "data/0/a.seg") == b"hello world"
+        assert store.get("data/0/a.seg") == b"hello world"
+        assert store.get("data/0/a.seg", 6) == b"world"
+        assert store.get("data/0/a.seg", 0, 5) == b"hello"
+        assert store.size("data/0/a.seg") == 11
+
+    def test_a_range_ends_where_the_object_does(self, store: ObjectStore) -> None:
+        """Asking for more than there is gives what there is."""
+        store.put("a", [b"12345"])
+        assert (store.get("a", 3, 99), store.get("a", 2, 2), store.get("a", 99, 120)) == (b"45", b"", b"")
+
+    def test_an_object_that_is_not_there_is_told_by_its_key(self, store: ObjectStore) -> None:
+        """`get` raises with the key, `size` gives None, a listing is empty, a delete is no error."""
+        with pytest.raises(ObjectNotFound) as raised:
+            store.get("data/none", 0, 5)
+        assert raised.value.key == "data/none"
+        assert store.size("data/none") is None
+        assert store.list("nothing/") == []
+        store.delete(["data/none"])
+
+    def test_a_listing_shows_each_put_at_once_and_sorted(self, store: ObjectStore) -> None:
+        """No cache lies between."""
+        for number in (2, 0, 1):
+            store.put(f"meta/log/{number:03}", [b"x"])
+            assert f"meta/log/{number:03}" in store.list("meta/log/")
+        store.put("meta/logs", [b"not below the prefix"])
+        store.put("meta/log/deep/er", [b"x"])
+        assert store.list("meta/log/") == ["meta/log/000", "meta/log/001", "meta/log/002", "meta/log/deep/er"]
+
+    def test_put_overwrites_whole(self, store: ObjectStore) -> None:
+        """A longer object leaves no tail behind."""
+        store.put("meta/format", [b"a long one"])
+        store.put("meta/format", [b"short"])
+        assert self.raw_get(store, "meta/format") == b"short"
+
+    def test_a_large_put_streams(self, store: ObjectStore) -> None:
+        """Chunks come from a generator and are not held."""
+        store.put("large", (bytes([number]) * (1 << 20) for number in range(LARGE_BYTES >> 20)))
+        assert store.size("large") == LARGE_BYTES
+        assert store.get("large", (7 << 20) - 1, (7 << 20) + 1) == b"\x06\x07"
+
+    def test_delete_takes_many_and_may_be_repeated(self, store: ObjectStore) -> None:
+        """Objects that are gone already are no error."""
+        keys = [f"d/{number}" for number in range(5)]
+        for key in keys:
+            store.put(key, [b"x"])
+        store.delete(keys[:4])
+        store.delete(keys)
+        assert store.list("d/") == []
+
+    def test_a_failed_source_leaves_nothing_visible(self, store: ObjectStore) -> None:
+        """An upload whose chunks stop coming is no object."""
+
+        def chunks() -> Any:
+            yield b"x" * 1000
+            raise ValueError("the source broke")
+
+        with pytest.raises(ValueError, match="the source broke"):
+            store.put("data/half", chunks())
+        assert store.size("data/half") is None
+        assert store.list("data/") == []
+
+    def test_put_new_takes_a_free_name_once(self, store: ObjectStore) -> None:
+        """The second one is refused and the first content stays."""
+        assert store.put_new("meta/log/1", b"first")
+        assert not store.put_new("meta/log/1", b"second, and longer")
+        assert self.raw_get(store, "meta/log/1") == b"first"
+
+    def test_of_eight_threads_that_race_one_wins(self, store: ObjectStore) -> None:
+        """And the content is the winner's, in every round."""
+        with ThreadPoolExecutor(RACERS) as pool:
+            for number in range(ROUNDS):
+                key = f"race/{number}"
+                answers = list(pool.map(lambda racer, key=key: store.put_new(key, b"%d" % racer), range(RACERS)))
+                assert answers.count(True) == 1
+                assert self.raw_get(store, key) == b"%d" % answers.index(True)
+
+    def test_of_two_processes_that_race_one_wins(self, store: ObjectStore) -> None:
+        """For each of many names."""
+        if not self.shared_by_processes:
+            pytest.skip("this store lives in one process")
+        context = get_context("spawn")
+        with context.Pool(2) as pool:
+            won = pool.starmap(_race, [(pickle.dumps(store), b"0"), (pickle.dumps(store), b"1")])
+        assert [first + second for first, second in zip(*won, strict=True)] == [1] * ROUNDS
+
+    def test_a_store_travels_by_pickle(self, store: ObjectStore) -> None:
+        """Spark sends it to tasks."""
+        store.put("a", [b"x"])
+        assert pickle.loads(pickle.dumps(store)).get("a") == b"x"
+
+    def test_a_forked_child_can_use_it(self, store: ObjectStore) -> None:
+        """Spark forks its workers after the parent has used the store."""
+        store.put("a", [b"x"])
+        child = os.fork()
+        if child == 0:  # no return into pytest from here
+            os._exit(0 if store.get("a") == b"x" else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    @pytest.mark.parametrize("key", ["/etc/passwd", "../up", "a/../../up", "a//b", "", "a/", "./a", "a\\b"])
+    def test_a_key_that_could_leave_the_root_is_refused(self, store: ObjectStore, key: str) -> None:
+        """With the key in the message."""
+        with pytest.raises(InvalidRequest, match="relative path"):
+            store.put(key, [b"x"])
+
+    def test_the_probe_accepts_it_and_cleans_up(self, store: ObjectStore) -> None:
+        """Its objects are gone afterwards."""
+        probe(store, nonce="n")
+        assert store.list("meta/") == []
+
+    def test_the_fingerprint_is_stable(self, store: ObjectStore) -> None:
+        """And says what implements the store."""
+        assert store.fingerprint() == pickle.loads(pickle.dumps(store)).fingerprint() != ""
+
+
+def _race(pickled: bytes, data: bytes) -> list[int]:
+    store: ObjectStore = pickle.loads(pickled)
+    return [int(store.put_new(f"two/{number}", data)) for number in range(ROUNDS)]

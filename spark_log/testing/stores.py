@@ -1,0 +1,178 @@
+"""Stores for tests and benchmarks: one that fails, one that lies, one that is far away.  Each wraps a real one."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.store.base import Bytes, ObjectStore
+
+
+class Wrapper:
+    """Passes everything on."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        self.inner = inner
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def local(self) -> bool:
+        return self.inner.local
+
+    def fingerprint(self) -> str:
+        return self.inner.fingerprint()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return self.inner.get(key, start, end)
+
+    def size(self, key: str) -> int | None:
+        return self.inner.size(key)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self.inner.put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        return self.inner.put_new(key, data)
+
+    def list(self, prefix: str) -> list[str]:
+        return self.inner.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self.inner.delete(keys)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """How often what goes wrong."""
+
+    lost_request: float = 0.0
+    """It never arrives."""
+    lost_answer: float = 0.0
+    """It takes effect, and the caller hears of a failure."""
+    full_after: int | None = None
+    """Bytes that may be put before there is no space left."""
+
+
+class FaultyStore(Wrapper):
+    """Loses requests and answers, and runs full."""
+
+    def __init__(self, inner: ObjectStore, rng: random.Random, faults: Faults) -> None:
+        super().__init__(inner)
+        self._rng = rng
+        self._faults = faults
+        self._left = faults.full_after
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self._request(key)
+        data = self.inner.get(key, start, end)
+        self._answer(key)
+        return data
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self._request(key)
+        data = b"".join(chunks)
+        self._space(key, data)
+        self.inner.put(key, [data])
+        self._answer(key)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self._request(key)
+        self._space(key, data)
+        created = self.inner.put_new(key, data)
+        self._answer(key)
+        return created
+
+    def list(self, prefix: str) -> list[str]:
+        self._request(prefix)
+        return self.inner.list(prefix)
+
+    def _request(self, key: str) -> None:
+        if self._rng.random() < self._faults.lost_request:
+            raise StorageUnavailable(f"{key}: the request was lost")
+
+    def _answer(self, key: str) -> None:
+        if self._rng.random() < self._faults.lost_answer:
+            raise StorageUnavailable(f"{key}: the answer was lost")
+
+    def _space(self, key: str, data: bytes) -> None:
+        if self._left is None:
+            return
+        if len(data) > self._left:
+            raise StorageError(f"{key}: no space left; free some space")
+        self._left -= len(data)
+
+
+class NotExclusiveStore(Wrapper):
+    """Looks before it puts, as fsspec's base class does: two writers may both find the name free."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        try:
+            self.inner.get(key)
+        except ObjectNotFound:
+            time.sleep(0.001)
+            self.inner.put(key, [data])
+            return True
+        return False
+
+
+class LatencyStore(Wrapper):
+    """As far away as an object store, and counts requests by kind.
+
+    get_ms, put_ms:  medians; each request takes 0.7 to 1.8 times as long, drawn from the seed.
+    """
+
+    def __init__(self, inner: ObjectStore, *, get_ms: float = 15.0, put_ms: float = 30.0, seed: int = 0) -> None:
+        super().__init__(inner)
+        self._times = {
+            "get": get_ms,
+            "list": get_ms,
+            "size": get_ms,
+            "put": put_ms,
+            "put_new": put_ms,
+            "delete": put_ms,
+        }
+        self._rng = random.Random(seed)
+        self._lock = threading.Lock()
+        self.requests: Counter[str] = Counter()
+
+    @property
+    def local(self) -> bool:
+        return False
+
+    def _wait(self, kind: str) -> None:
+        with self._lock:
+            self.requests[kind] += 1
+            seconds = self._times[kind] * self._rng.triangular(0.7, 1.8, 0.9) / 1000
+        time.sleep(seconds)
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self._wait("get")
+        return self.inner.get(key, start, end)
+
+    def size(self, key: str) -> int | None:
+        self._wait("size")
+        return self.inner.size(key)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self._wait("put")
+        self.inner.put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self._wait("put_new")
+        return self.inner.put_new(key, data)
+
+    def list(self, prefix: str) -> list[str]:
+        self._wait("list")
+        return self.inner.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self._wait("delete")
+        self.inner.delete(keys)

@@ -1,0 +1,194 @@
+"""The contract, on every store that tests can have; and what stores refuse."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.errors import InvalidRequest, StorageError, StoreNotExclusive
+from spark_log.store.base import ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.store.memory import MemoryStore
+from spark_log.store.open import open_store
+from spark_log.store.probe import probe
+from spark_log.store.remote import FsspecStore
+from spark_log.testing.store_contract import ObjectStoreContract
+from spark_log.testing.stores import Faults, FaultyStore, NotExclusiveStore
+from tests.conftest import Bucket
+
+
+class TestMemory(ObjectStoreContract):
+    shared_by_processes = False
+
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return MemoryStore(uuid.uuid4().hex)
+
+
+class TestLocalDisk(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return LocalStore(str(tmp_path))
+
+    def raw_get(self, store: ObjectStore, key: str) -> bytes:
+        assert isinstance(store, LocalStore)
+        return (Path(store.root) / key).read_bytes()
+
+    def test_no_temporary_file_is_left(self, store: ObjectStore) -> None:
+        """Neither by a put, nor by a lost race, nor by a source that breaks."""
+        store.put("a", [b"x"])
+        store.put_new("b", b"x")
+        store.put_new("b", b"y")
+        assert isinstance(store, LocalStore)
+        assert sorted(os.listdir(store.root)) == ["a", "b"]
+
+
+class TestLocalWithoutSync(TestLocalDisk):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> ObjectStore:
+        return LocalStore(str(tmp_path), durability="os")
+
+
+class TestS3(ObjectStoreContract):
+    @pytest.fixture
+    def store(self, s3: Callable[[], Bucket]) -> ObjectStore:
+        bucket = s3()
+        return FsspecStore(f"{bucket.url}/some/prefix", bucket.options)
+
+
+def test_a_store_that_looks_before_it_puts_is_refused() -> None:
+    """The probe finds two winners."""
+    store = NotExclusiveStore(MemoryStore(uuid.uuid4().hex))
+    with pytest.raises(StoreNotExclusive, match="writers that created one name at once"):
+        probe(store, nonce="n")
+
+
+def test_the_probe_lives_with_lost_answers() -> None:
+    """An unknown outcome is no claim to have won."""
+    inner = MemoryStore(uuid.uuid4().hex)
+    probe(_Unsure(inner, random.Random(1), Faults(lost_answer=0.0)), nonce="n")
+    assert inner.list("meta/") == []
+
+
+class _Unsure(FaultyStore):
+    """Loses answers of races only: the first create is not repeated by anybody."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if not key.endswith("000") and self._rng.random() < 0.2:
+            self.inner.put_new(key, data)
+            self._faults = Faults(lost_answer=1.0)
+        try:
+            self._answer(key)
+        finally:
+            self._faults = Faults()
+        return self.inner.put_new(key, data)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("hdfs://host/log", "no way to create a name exclusively"),
+        ("http://host/log", "no way to create a name exclusively"),
+        ("pylog://host:9550", "coordinator"),
+        ("s3://", "names no bucket"),
+        ("", "has no path"),
+    ],
+)
+def test_a_url_that_cannot_carry_a_log_is_refused_with_the_reason(url: str, said: str) -> None:
+    """Before anything is written."""
+    with pytest.raises(InvalidRequest, match=said):
+        open_store(url)
+
+
+def test_s3a_is_s3(s3: Callable[[], Bucket]) -> None:
+    """Spark's users write s3a."""
+    bucket = s3()
+    open_store(bucket.url.replace("s3://", "s3a://") + "/x", bucket.options).put("a", [b"x"])
+    assert open_store(f"{bucket.url}/x", bucket.options).get("a") == b"x"
+
+
+def test_storage_options_may_be_text(s3: Callable[[], Bucket]) -> None:
+    """Spark's options are: JSON, true and false are taken for what they are."""
+    bucket = s3()
+    options = {
+        "key": "key",
+        "secret": "secret",
+        "client_kwargs": f'{{"endpoint_url": "{bucket.options["endpoint_url"]}"}}',
+        "anon": "false",
+    }
+    store = open_store(bucket.url, options)
+    store.put("a", [b"x"])
+    assert store.get("a") == b"x"
+
+
+def test_a_bucket_that_is_not_there_is_told(s3: Callable[[], Bucket]) -> None:
+    """With its URL."""
+    with pytest.raises(StorageError, match="s3://not-there/log: no such bucket"):
+        spark_log.connect("s3://not-there/log", s3().options)
+
+
+def test_missing_credentials_are_told_with_the_cure(s3: Callable[[], Bucket]) -> None:
+    """As a task sees it whose driver alone had them in its environment."""
+    bucket = s3()
+    with pytest.raises(StorageError, match="no credentials here .* storage.key"):
+        spark_log.connect(f"{bucket.url}/log", {"endpoint_url": bucket.options["endpoint_url"]})
+
+
+def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
+    """The path and what to do."""
+    (tmp_path / "log").write_text("a file")
+    with pytest.raises(StorageError, match="a file is in the way of a directory"):
+        spark_log.connect(str(tmp_path / "log"))
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts small file systems in memory."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    mounted: list[Path] = []
+
+    def make(options: str) -> Path:
+        path = tmp_path / f"mount-{len(mounted)}"
+        path.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "pylog", str(path)], capture_output=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"this machine does not let tests mount: {done.stderr.decode().strip()}")
+        mounted.append(path)
+        return path
+
+    yield make
+    for path in mounted:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_half_written(mount: Callable[[str], Path]) -> None:
+    """What was in before is read as before, and nothing temporary stays."""
+    root = mount("size=1m")
+    log = spark_log.connect(str(root))
+    log.append("t", [{"value": "fits"}])
+    with pytest.raises(StorageError, match="No space left on device; free some space"):
+        log.append("t", [{"value": os.urandom(900_000)}, {"value": os.urandom(900_000)}])
+    assert log.read("t")["value"].to_pylist() == [b"fits"]
+    assert [path for path in root.rglob(".tmp-*")] == []
+    assert log.append("t", [{"value": "fits again"}])
+
+
+def test_a_read_only_disk_can_be_read_and_says_why_it_cannot_be_written(mount: Callable[[str], Path]) -> None:
+    """Reading needs no write."""
+    root = mount("size=4m")
+    spark_log.connect(str(root)).append("t", [{"value": "x"}])
+    subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
+    log = spark_log.connect(str(root))
+    assert log.read("t").num_rows == 1
+    with pytest.raises(StorageError, match="Read-only file system; mount it for writing"):
+        log.append("t", [{"value": "y"}])
