@@ -72,9 +72,7 @@ class LogReader(DataSourceReader):
             if not isinstance(partition, ReadTask):  # Spark's stand-in for an empty list of partitions
                 return
             store = store_of(self.options.location)
-            reads = partition.reads
-            if reads is None:
-                reads = self._late_reads(store, partition)
+            reads = self._late_reads(store, partition) if partition.reads is None else partition.reads
             yield from read_batches(store, reads, self.schema)
 
     def _ends_now(self, journal: Journal) -> dict[TopicPartition, int]:

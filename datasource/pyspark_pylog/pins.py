@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from spark_log.client.plan import SliceRead
 from spark_log.errors import ObjectNotFound, StorageUnavailable
 from spark_log.journal.journal import Journal
-from spark_log.model import Slice, TopicPartition
+from spark_log.model import TopicPartition
 from spark_log.store.base import ObjectStore
 
 PINS = "meta/pin/"
@@ -38,7 +38,7 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """Slices of each task of one scan."""
 
     version: int
-    tasks: list[list[tuple[str, str, int, int, int, Slice, int, int]]]
+    tasks: list[list[SliceRead]]
 
 
 class Query(NamedTuple):
@@ -95,8 +95,8 @@ def read_pin(data: bytes) -> Pin:
 
 
 def encode_tasks(version: int, tasks: list[list[SliceRead]]) -> bytes:
-    return msgspec.json.encode(Assignment(version=version, tasks=[[tuple(read) for read in task] for task in tasks]))
+    return msgspec.json.encode(Assignment(version=version, tasks=tasks))
 
 
 def reads_of_task(data: bytes, task: int) -> list[SliceRead]:
-    return [SliceRead(*row) for row in msgspec.json.decode(data, type=Assignment).tasks[task]]
+    return msgspec.json.decode(data, type=Assignment).tasks[task]

@@ -43,7 +43,7 @@ except ImportError:  # before 4.2 the source limits itself
         """Stand-in."""
 
     ReadAllAvailable = ReadMaxRows = ReadMaxBytes = None  # type: ignore[assignment, misc]
-    ReadLimit = Any  # type: ignore[misc]
+    ReadLimit = Any  # type: ignore[misc, assignment]
 
 TOPICS = "@topics"
 LONG_POLL_S = 0.2

@@ -199,7 +199,7 @@ class LogWriter(DataSourceArrowWriter):
         """Nothing to undo: what no commit names is invisible.  Also called after a commit that raised, and may be in."""
 
 
-class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: ignore[misc]  # both bases have commit and abort
+class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
     """One micro-batch of a stream: once, however often Spark runs it."""
 
     def __init__(self, begun: Begun) -> None:
@@ -208,7 +208,7 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: i
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return _write(self.begun, iterator)
 
-    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
         with plain_errors():
             done = [message for message in _done(messages) if message.uploaded.slices]
             if not done:
@@ -221,7 +221,7 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):  # type: i
         """The upload epoch of the tasks: the sink's commit runs in another process, with a writer of its own."""
         return min(epoch_of_upload(message.uploaded) for message in done)
 
-    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
         """Nothing to undo, as for a batch."""
 
 

@@ -103,11 +103,11 @@ def _groups(refs: Sequence[BatchRef]) -> list[list[BatchRef]]:
     groups: list[list[BatchRef]] = []
     for ref in refs:
         last = groups[-1] if groups else []
-        if last and last[-1].position + last[-1].length == ref.position:
-            if ref.position + ref.length - last[0].position <= GROUP_BYTES_MAX:
-                last.append(ref)
-                continue
-        groups.append([ref])
+        follows = last and last[-1].position + last[-1].length == ref.position
+        if follows and ref.position + ref.length - last[0].position <= GROUP_BYTES_MAX:
+            last.append(ref)
+        else:
+            groups.append([ref])
     return groups
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
-from spark_log.client.resolve import partitions_of, ranges_between, resolve
 from spark_log.client.plan import SliceRead, Window, plan_reads
+from spark_log.client.resolve import partitions_of, ranges_between, resolve
 from spark_log.client.scan import SCAN_SCHEMA, scan_batches, scan_schema
-from spark_log.client.upload import NOTHING, Uploaded, Uploader, topic_spec
+from spark_log.client.upload import Uploaded, Uploader, topic_spec
 from spark_log.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import Committed, decide_create_topic
@@ -206,7 +206,7 @@ class Log:
         state = self.journal.refresh()
         tps = partitions_of(state, topic) if partitions is None else [TopicPartition(topic, n) for n in partitions]
         first, last = parse_position(start, "start"), parse_position(end, "end")
-        starts = resolve(self.journal, {tp: first for tp in tps})
+        starts = resolve(self.journal, dict.fromkeys(tps, first))
         ends = _ends(resolve(self.journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)
         return plan_reads(self.journal, ranges_between(self.journal.state, starts, ends), window)
 

@@ -135,7 +135,7 @@ class Uploader:
             self._writers[codec] = SegmentWriter(
                 compression=codec,
                 buffer_bytes=self._buffer_bytes,
-                open_spool=lambda: cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-")),
+                open_spool=_open_spool,
             )
         return self._writers[codec]
 
@@ -161,6 +161,10 @@ class Uploader:
         for writer in self._writers.values():
             writer.close()
         self._writers = {}
+
+
+def _open_spool() -> BinaryIO:
+    return cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-"))  # noqa: SIM115  the segment writer closes it
 
 
 def _check_size(spec: TopicSpec, records: pa.RecordBatch) -> None:

@@ -114,7 +114,7 @@ class Journal:
                 self._propose_queued()
         if command.error is not None:
             raise command.error
-        return command.reply  # type: ignore[no-any-return]
+        return command.reply
 
     def advance(self, steps: Callable[[View, Context], Steps[tuple[View, Result]]]) -> Result:
         """Carry out steps that go on from the newest view and give the next one, and a result."""

@@ -86,11 +86,11 @@ def run(steps: Steps[Result], store: ObjectStore, clock: Clock) -> Result:
         try:
             request = steps.throw(error) if error is not None else steps.send(answer)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            return stop.value
         answer = error = None
         try:
             answer = _parallel(request, store, clock) if isinstance(request, list) else _one(request, store, clock)
-        except Exception as raised:
+        except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
             error = raised
 
 

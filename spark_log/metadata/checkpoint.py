@@ -43,9 +43,14 @@ _decoder = msgspec.json.Decoder(_Document)
 
 def encode_checkpoint(state: State) -> bytes:
     """The bytes of a checkpoint."""
-    plain = _encoder.encode(_document(state))
+    plain = state_json(state)
     body = pa.compress(plain, codec=CODEC, asbytes=True)
     return b"%s %d %d %08x\n" % (MAGIC, VERSION, len(plain), crc32c(body)) + body
+
+
+def state_json(state: State) -> bytes:
+    """The state as people may read it: the document that a checkpoint holds."""
+    return _encoder.encode(_document(state))
 
 
 def _document(state: State) -> _Document:
@@ -103,7 +108,8 @@ def decode_checkpoint(data: bytes, name: str) -> State:
 def _state(doc: _Document) -> State:
     partitions: dict[tuple[str, int], Any] = {}
     for topic_id, number, start, end, edition, slices, pieces in doc.partitions:
-        entries = tuple(sorted((*slices, *pieces), key=lambda entry: entry.start)) if pieces else tuple(slices)
+        both: list[Slice | Piece] = [*slices, *pieces]
+        entries = tuple(sorted(both, key=lambda entry: entry.start) if pieces else both)
         partitions[topic_id, number] = Partition(start, end, edition, entries)
     return State(
         version=doc.version,

@@ -16,6 +16,8 @@ from spark_log.journal.ops import List, Steps
 from spark_log.journal.protocol import CHECKPOINTS, DATA, Context, View, checkpoint_version, open_view
 from spark_log.journal.upkeep import checkpoint as write_checkpoint
 from spark_log.journal.upkeep import collect, fence_and_expire, garbage, prune, seal, truncate
+from spark_log.metadata.decide import decide_fence
+from spark_log.metadata.replay import next_version, replay_records
 from spark_log.node.merge import Progress, Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.pins import drop_pins
@@ -136,10 +138,13 @@ def collect_garbage(log: Log) -> list[str]:
 
 
 def find_garbage(log: Log) -> list[str]:
-    """The objects that could be deleted under the present fence.  Changes nothing."""
+    """The objects that `collect_garbage` would delete now.  Changes nothing."""
 
     def run(view: View, context: Context) -> Steps[list[str]]:
-        return garbage(view.state, (yield List(DATA)))
+        now = context.clock.now_ms()
+        state = next_version(view.state, now)
+        fenced = replay_records(state, decide_fence(state, now).records)
+        return garbage(fenced, (yield List(DATA)))
 
     return _run(log, run)
 

@@ -26,7 +26,9 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
     if scheme == "memory":
         return MemoryStore(url.removeprefix("memory://"))
     if scheme == "pylog":
-        raise InvalidRequest(f"url: {url} is a coordinator's address, and this version has none: give the log's storage URL")
+        raise InvalidRequest(
+            f"url: {url} is a coordinator's address, and this version has none: give the log's storage URL"
+        )
     from spark_log.store.remote import FsspecStore
 
     return FsspecStore(url, storage_options or {})

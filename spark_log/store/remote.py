@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
@@ -105,7 +105,9 @@ class FsspecStore:
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"storage options of {self.url}: {error}") from error
         if self._backend.protocol == "gs" and _is_zonal(fs, self._root.split("/")[0]):
-            raise InvalidRequest(f"url: {self.url} is a zonal bucket, where an exclusive create overwrites; use a regional one")
+            raise InvalidRequest(
+                f"url: {self.url} is a zonal bucket, where an exclusive create overwrites; use a regional one"
+            )
         return fs
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
@@ -172,7 +174,7 @@ class FsspecStore:
             with self._said(paths[at]):
                 self._delete(paths[at : at + DELETES_PER_CALL])
 
-    def _delete(self, paths: list[str]) -> None:
+    def _delete(self, paths: Sequence[str]) -> None:
         """In one call where the store has it; otherwise one by one, since a name that is gone is no error."""
         if self._backend.protocol == "s3":
             self._fs.rm(paths)
@@ -194,7 +196,9 @@ class FsspecStore:
         except (StorageError, InvalidRequest):
             raise
         except PermissionError as error:
-            raise StorageError(f"{self.url}/{key}: access denied ({error}); check credentials and permissions") from error
+            raise StorageError(
+                f"{self.url}/{key}: access denied ({error}); check credentials and permissions"
+            ) from error
         except FileNotFoundError as error:
             raise StorageError(f"{self.url}: no such bucket ({error})") from error
         except Exception as error:

@@ -179,7 +179,7 @@ def test_a_full_disk_is_told_and_leaves_nothing_half_written(mount: Callable[[st
     with pytest.raises(StorageError, match="No space left on device; free some space"):
         log.append("t", [{"value": os.urandom(900_000)}, {"value": os.urandom(900_000)}])
     assert log.read("t")["value"].to_pylist() == [b"fits"]
-    assert [path for path in root.rglob(".tmp-*")] == []
+    assert list(root.rglob(".tmp-*")) == []
     assert log.append("t", [{"value": "fits again"}])
 
 

@@ -1,0 +1,264 @@
+"""`pylog topic …`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_log.cli.base import (
+    POSITION,
+    Session,
+    config_option,
+    confirmed,
+    guarded,
+    pass_session,
+    verb,
+)
+from spark_log.cli.output import emit_fields, emit_line, emit_rows
+from spark_log.positions import Position, format_timestamp_ms
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+    from spark_log.metadata.state import Partition, State
+    from spark_log.model import TopicPartition
+
+
+@click.group()
+def topic() -> None:
+    """Create, list, describe, alter, trim and delete topics."""
+
+
+@verb(topic)
+@click.argument("name")
+@click.option("-p", "--partitions", type=int, default=1, show_default=True, help="How many partitions.")
+@config_option
+@pass_session
+def create(session: Session, name: str, partitions: int, configs: dict[str, str]) -> None:
+    """Create a topic, and the log if there is none yet.
+
+    \b
+    Example:
+      pylog -u file:///data/log topic create orders -p 3 -c retention.ms=604800000
+    """
+    from spark_log.model import NewTopic
+    from spark_log.settings import validate_topic_configs
+
+    _, notes = validate_topic_configs(configs)
+    _say_notes(notes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # they are the notes
+        topic_id = session.connect(create=True).create_topic(NewTopic(name, partitions, configs))
+    text = f"topic {name} created with {partitions} partition{'s' if partitions != 1 else ''}"
+    emit_line(session, text, {"topic": name, "id": topic_id, "partitions": partitions})
+
+
+def _say_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        click.echo(f"pylog: warning: {note}", err=True)
+
+
+@verb(topic, "list")
+@pass_session
+def list_topics(session: Session) -> None:
+    """List topics.
+
+    \b
+    Example:
+      pylog topic list --output json
+    """
+    state = session.connect().journal.refresh()
+    rows = []
+    for name, topic_id in sorted(state.names.items()):
+        parts = [part for _, part in state.topic_partitions(topic_id)]
+        rows.append(
+            {
+                "topic": name,
+                "partitions": len(parts),
+                "records": sum(part.end - part.start for part in parts),
+                "bytes": sum(map(_bytes_of, parts)),
+            }
+        )
+    emit_rows(session, ["topic", "partitions", "records", "bytes"], rows)
+
+
+def _bytes_of(part: Partition) -> int:
+    from spark_log.node.retention import size_of
+
+    return sum(size_of(entry) for entry in part.entries if entry.end > part.start)
+
+
+@verb(topic)
+@click.argument("name")
+@pass_session
+def describe(session: Session, name: str) -> None:
+    """Describe a topic: its configs and partitions.
+
+    \b
+    Example:
+      pylog topic describe orders
+    """
+    from spark_log.metadata.decide import topic_named
+
+    state = session.connect().journal.refresh()
+    topic_id, found = topic_named(state, name)
+    fields = {
+        "topic": name,
+        "id": topic_id,
+        "created": format_timestamp_ms(found.created_ms),
+        "configs": dict(sorted(found.configs.items())),
+    }
+    rows = _partition_rows(state, topic_id)
+    if session.json:
+        emit_fields(session, {**fields, "partitions": rows})
+        return
+    emit_fields(session, fields)
+    click.echo()
+    emit_rows(session, list(rows[0]), rows)
+
+
+def _partition_rows(state: State, topic_id: str) -> list[dict[str, int]]:
+    return [
+        {
+            "partition": number,
+            "start": part.start,
+            "end": part.end,
+            "records": part.end - part.start,
+            "bytes": _bytes_of(part),
+            "slices": sum(getattr(entry, "slices", 1) for entry in part.entries),
+        }
+        for number, part in state.topic_partitions(topic_id)
+    ]
+
+
+@verb(topic)
+@click.argument("name")
+@click.option("--partitions", type=int, metavar="TOTAL", help="The new number of partitions; there is no way down.")
+@config_option
+@click.option("--unset", multiple=True, metavar="KEY", help="A config that goes back to its default; may be repeated.")
+@pass_session
+def alter(session: Session, name: str, partitions: int | None, configs: dict[str, str], unset: tuple[str, ...]) -> None:
+    """Add partitions, and change configs.
+
+    \b
+    Example:
+      pylog topic alter orders --partitions 6 -c retention.bytes=1000000000 --unset retention.ms
+    """
+    from spark_log.metadata.decide import decide_add_partitions
+
+    if partitions is None and not configs and not unset:
+        raise click.UsageError("nothing to alter: give --partitions, -c KEY=VALUE or --unset KEY")
+    log = session.connect()
+    if configs or unset:
+        alter_configs(log, name, configs, unset)
+    if partitions is not None:
+        log.journal.propose(lambda state, now: decide_add_partitions(state, name, partitions))
+    emit_line(session, f"topic {name} altered", {"topic": name})
+
+
+def alter_configs(log: Log, name: str | None, configs: Mapping[str, str], unset: Sequence[str]) -> None:
+    """Set and unset configs of a topic, or of the log for None; says what is not in force."""
+    from spark_log.metadata.decide import decide_set_configs
+    from spark_log.settings import validate_cluster_configs, validate_topic_configs
+
+    _, notes = (validate_cluster_configs if name is None else validate_topic_configs)(configs)
+    _say_notes(notes)
+    changes: dict[str, str | None] = {**configs, **dict.fromkeys(unset)}
+    log.journal.propose(lambda state, now: decide_set_configs(state, name, changes))
+
+
+@verb(topic)
+@click.argument("name")
+@guarded
+@pass_session
+def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
+    """Delete a topic, its records and the positions of groups in it.
+
+    \b
+    Example:
+      pylog topic delete orders --yes
+    """
+    from spark_log.metadata.decide import decide_delete_topic, topic_named
+
+    log = session.connect()
+    state = log.journal.refresh()
+    topic_id, _ = topic_named(state, name)
+    records = sum(part.end - part.start for _, part in state.topic_partitions(topic_id))
+    if confirmed(f"delete topic {name} with {records} records", dry_run=dry_run, yes=yes):
+        log.journal.propose(lambda state, now: decide_delete_topic(state, name))
+        emit_line(session, f"topic {name} deleted", {"topic": name, "records": records})
+
+
+@verb(topic)
+@click.argument("name")
+@click.option("--to", "position", type=POSITION, required=True, help="The first record to keep, in each partition.")
+@click.option("-p", "--partition", type=int, help="This partition only.")
+@guarded
+@pass_session
+def trim(session: Session, name: str, position: Position, partition: int | None, dry_run: bool, yes: bool) -> None:
+    """Remove the records before a position.
+
+    \b
+    Example:
+      pylog topic trim orders --to now-7d
+    """
+    from spark_log.client.resolve import partition_of, resolve
+    from spark_log.metadata.decide import decide_trim
+
+    log = session.connect()
+    tps = partitions_named(log, name, partition)
+    offsets = resolve(log.journal, dict.fromkeys(tps, position))
+    state = log.journal.state
+    parts = {tp: partition_of(state, tp) for tp in tps}
+    rows = [
+        {"partition": tp.partition, "from": parts[tp][1].start, "to": to, "records": max(0, to - parts[tp][1].start)}
+        for tp, to in offsets.items()
+    ]
+    count = sum(row["records"] for row in rows)
+    if dry_run:
+        emit_rows(session, ["partition", "from", "to", "records"], rows)
+    elif confirmed(f"remove {count} records of topic {name}", dry_run=False, yes=yes):
+        starts = {parts[tp][0]: offset for tp, offset in offsets.items()}
+        log.journal.propose(lambda state, now: decide_trim(state, starts))
+        emit_rows(session, ["partition", "from", "to", "records"], rows)
+
+
+def partitions_named(log: Log, topic: str, partition: int | None) -> list[TopicPartition]:
+    """All partitions of a topic, or the one that is named."""
+    from spark_log.client.resolve import partition_of, partitions_of
+    from spark_log.model import TopicPartition
+
+    state = log.journal.refresh()
+    if partition is None:
+        return partitions_of(state, topic)
+    tp = TopicPartition(topic, partition)
+    partition_of(state, tp)
+    return [tp]
+
+
+@verb(topic)
+@click.argument("name")
+@click.option("--at", "position", type=POSITION, help="What this position comes to, instead of start and end.")
+@pass_session
+def offsets(session: Session, name: str, position: Position | None) -> None:
+    """Show the offsets of a topic's partitions, or where a position lies in them.
+
+    \b
+    Example:
+      pylog topic offsets orders --at @2026-01-31T10:00Z
+    """
+    from spark_log.client.resolve import partition_of, resolve
+
+    log = session.connect()
+    tps = partitions_named(log, name, None)
+    if position is not None:
+        found = resolve(log.journal, dict.fromkeys(tps, position))
+        emit_rows(
+            session, ["partition", "offset"], [{"partition": tp.partition, "offset": at} for tp, at in found.items()]
+        )
+        return
+    parts = [(tp.partition, partition_of(log.journal.state, tp)[1]) for tp in tps]
+    rows = [{"partition": number, "start": part.start, "end": part.end} for number, part in parts]
+    emit_rows(session, ["partition", "start", "end"], rows)

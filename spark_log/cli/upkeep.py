@@ -1,0 +1,132 @@
+"""`pylog maintain | merge | gc | checkpoint | verify`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_log.cli.base import DURATION, Failed, Session, Verb, confirmed, guarded, pass_session
+from spark_log.cli.output import emit_json, emit_line, emit_rows, progress_bars, size_text
+
+if TYPE_CHECKING:
+    from spark_log.node.maintain import Report
+
+
+@click.command(cls=Verb)
+@click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Go on for ever, a round so often.")
+@pass_session
+def maintain(session: Session, every_ms: int | None) -> None:
+    """Retention, merging, sealing, checkpoint and garbage collection, once or every so often.
+
+    Any number may run, at any time, beside writers and readers.
+
+    \b
+    Example:
+      pylog maintain --every 10m
+    """
+    from spark_log.node.maintain import maintain_every, maintain_once
+
+    log = session.connect()
+    if every_ms is None:
+        with progress_bars() as progress:
+            report = maintain_once(log, progress=progress)
+        _say(session, report)
+        return
+    try:
+        for report in maintain_every(log, every_ms):
+            _say(session, report)
+    except KeyboardInterrupt:
+        return
+
+
+def _say(session: Session, report: Report) -> None:
+    text = (
+        f"version {report.version}: {report.expired_records} records expired, {report.merged_slices} slices merged into "
+        f"{report.segments} segments ({size_text(report.segment_bytes)}), {report.collected} objects, {report.truncated} old "
+        f"records and {report.pins} pins deleted"
+    )
+    emit_line(session, text, asdict(report))
+
+
+@click.command(cls=Verb)
+@pass_session
+def merge(session: Session) -> None:
+    """Rewrite small slices as segments of about 128 MiB.
+
+    \b
+    Example:
+      pylog merge
+    """
+    from spark_log.node.maintain import merge as run
+
+    log = session.connect()
+    with progress_bars() as progress:
+        tally = run(log, progress=progress)
+    text = f"{tally.slices} slices merged into {tally.segments} segments ({size_text(tally.bytes)})"
+    emit_line(session, text, asdict(tally))
+
+
+@click.command(cls=Verb)
+@guarded
+@pass_session
+def gc(session: Session, dry_run: bool, yes: bool) -> None:
+    """Delete the objects that nothing refers to and nothing will.
+
+    Uploads that were never committed and data that was merged, trimmed or deleted go when they are older than
+    gc.fence.age.ms (24 hours, unless configured otherwise).
+
+    \b
+    Example:
+      pylog gc --dry-run
+    """
+    from spark_log.node.maintain import collect_garbage, find_garbage
+
+    log = session.connect()
+    if dry_run:
+        emit_rows(session, ["object"], [{"object": name} for name in find_garbage(log)])
+        return
+    if confirmed("delete objects that nothing refers to", dry_run=False, yes=yes):
+        names = collect_garbage(log)
+        emit_line(session, f"{len(names)} objects deleted", {"deleted": len(names)})
+
+
+@click.command(cls=Verb)
+@pass_session
+def checkpoint(session: Session) -> None:
+    """Write the state of the log as a checkpoint, and delete what it replaces.
+
+    \b
+    Example:
+      pylog checkpoint
+    """
+    from spark_log.node.maintain import checkpoint as run
+
+    version = run(session.connect())
+    emit_line(session, f"checkpoint of version {version} written", {"version": version})
+
+
+@click.command(cls=Verb)
+@click.option("--deep", is_flag=True, help="Read every byte, and check it.")
+@pass_session
+def verify(session: Session, deep: bool) -> None:
+    """Check that the storage holds what the log says.  Exit status 1 if it does not.
+
+    \b
+    Example:
+      pylog verify --deep
+    """
+    from spark_log.node.verify import verify as run
+
+    log = session.connect()
+    with progress_bars() as progress:
+        problems = run(log, deep, progress=progress)
+    if session.json:
+        emit_json([asdict(problem) for problem in problems])
+    elif problems:
+        emit_rows(session, ["what", "message"], [asdict(problem) for problem in problems])
+    else:
+        click.echo("no problems found")
+    if problems:
+        raise Failed(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} found")
