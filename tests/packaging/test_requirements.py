@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOWEST = ROOT / "tests" / "packaging" / "lowest.txt"
 PAGE = ROOT / "docs" / "dependencies.md"
+
+ONLY_IF_THERE = {"pandas", "polars", "pytest"}
+"""Imported where users hand them over, and in what is shipped for tests."""
 
 
 def setup_cfg() -> configparser.ConfigParser:
@@ -37,6 +42,25 @@ def test_every_package_of_the_tree_is_shipped() -> None:
     found = {str(file.parent.relative_to(ROOT)) for file in (ROOT / "spark_log").rglob("__init__.py")}
     found |= {str(file.parent.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("__init__.py")}
     assert sorted(lines(setup_cfg()["options"]["packages"])) == sorted(name.replace("/", ".") for name in found)
+
+
+def third_party_imports() -> set[str]:
+    """Top-level names that spark_log and the data source import, wherever in a module."""
+    files = [*(ROOT / "spark_log").rglob("*.py"), *(ROOT / "datasource").rglob("*.py")]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text()))]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    names |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}
+    return {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) - {"spark_log", "pyspark_pylog"}
+
+
+def test_every_import_is_declared() -> None:
+    """Nothing works only because another package happens to bring what it needs."""
+    parser = setup_cfg()
+    text = parser["options"]["install_requires"] + "".join(
+        parser["options.extras_require"][extra] for extra in ("spark", "s3", "gcs", "abfs")
+    )
+    declared = {re.split(r"[\[<>=!]", line)[0] for line in lines(text)}
+    assert third_party_imports() - ONLY_IF_THERE <= declared
 
 
 def test_lower_bounds_are_the_tested_ones() -> None:
