@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
@@ -134,7 +135,7 @@ def verb(group: click.Group, name: str | None = None) -> Callable[[Callable[...,
 # ---------------------------------------------------------------------------------------------------------------- options
 
 
-class PositionType(click.ParamType):
+class PositionType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
     """A position, as everywhere: see `spark_log.positions`."""
 
     name = "position"
@@ -146,7 +147,7 @@ class PositionType(click.ParamType):
             self.fail(str(error), param, ctx)
 
 
-class DurationType(click.ParamType):
+class DurationType(click.ParamType):  # type: ignore[type-arg]
     """A number with a unit, in milliseconds."""
 
     name = "duration"
@@ -199,7 +200,7 @@ def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
         return False
     if yes:
         return True
-    if not click.get_text_stream("stdin").isatty():
+    if not sys.stdin.isatty():
         raise Failed(f"this would {what}, and cannot be undone: say --yes to do it, or --dry-run to see it")
     if not click.confirm(f"This will {what}, and cannot be undone. Go on?", err=True):
         raise Failed("nothing was done")

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
 
 WATCH_SECONDS = 2
+UNFENCED = -1
+"""The generation of a commit that no consumer made."""
 
 
 @click.group()
@@ -157,7 +159,7 @@ def seek(
     if dry_run:
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
     elif confirmed(f"move group {name} in {len(rows)} partitions", dry_run=False, yes=yes):
-        _commit(log, name, new)
+        commit_positions(log, name, UNFENCED, new)
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
 
 
@@ -180,7 +182,9 @@ def _resolve(log: Log, tps: list[TopicPartition], position: Position) -> dict[To
 
 
 def _standing(state: State, other: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    found = {(row["topic"], row["partition"]): row["offset"] for row in _positions(state, other)}
+    found: dict[tuple[str, int], int] = {
+        (row["topic"], row["partition"]): row["offset"] for row in _positions(state, other)
+    }
     return {tp: found[tp] for tp in tps if tp in found}
 
 
@@ -195,13 +199,14 @@ def _moves(state: State, name: str, new: Mapping[TopicPartition, int]) -> list[d
     return rows
 
 
-def _commit(log: Log, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+def commit_positions(log: Log, name: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
+    """Commit a group's positions.  Raises IllegalGeneration if a newer consumer has taken the group."""
     from spark_log.metadata.decide import decide_commit_offsets
     from spark_log.metadata.records import GroupCommit, OffsetEntry
 
     names = log.journal.state.names
     entries = tuple(OffsetEntry(names[tp.topic], tp.partition, offset) for tp, offset in offsets.items())
-    log.journal.propose(lambda state, now: decide_commit_offsets(state, (GroupCommit(name, -1, entries),)))
+    log.journal.propose(lambda state, now: decide_commit_offsets(state, (GroupCommit(name, generation, entries),)))
 
 
 @verb(group)

@@ -1,0 +1,130 @@
+"""How `pylog consume` prints records: a format like kcat's, or JSON lines."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Printer = Callable[["pa.RecordBatch"], Iterator[bytes]]
+"""The bytes of each record."""
+
+TOKENS = {
+    "k": "key",
+    "v": "value",
+    "s": "value",
+    "o": "offset",
+    "p": "partition",
+    "t": "topic",
+    "T": "timestamp",
+    "h": "headers",
+}
+FORMS = (
+    "%k key, %v value, %o offset, %p partition, %t topic, %T milliseconds since 1970, %h headers, %% a percent sign, "
+    "\\n and \\t; or json"
+)
+_ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
+_ALL = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+
+
+def printer(text: str | None) -> tuple[tuple[str, ...], Printer]:
+    """The columns that a format needs, and what prints their batches; None: values, one a line.
+
+    Raises a usage error for a token that is not known.
+    """
+    if text == "json":
+        return _ALL, _print_json
+    if text is None:
+        return ("value",), _print_values
+    parts = _parse(text if text.endswith(("\\n", "\n")) else text + "\n")
+    columns = tuple(sorted({part for part in parts if isinstance(part, str)}))
+    return columns, lambda batch: _print_parts(parts, batch)
+
+
+def _parse(text: str) -> list[str | bytes]:
+    """Names of columns, and literal bytes between them."""
+    parts: list[str | bytes] = []
+    for percent, escape, literal in re.findall(r"%(.?)|\\(.)|([^%\\]+|\\$)", text, re.DOTALL):
+        if literal:
+            parts.append(literal.encode())
+        elif escape:
+            parts.append(_ESCAPES.get(escape, "\\" + escape).encode())
+        elif percent == "%":
+            parts.append(b"%")
+        elif percent in TOKENS:
+            parts.append(TOKENS[percent])
+        else:
+            raise click.BadParameter(f"%{percent} is not known; possible are {FORMS}", param_hint="'-f'")
+    return parts
+
+
+def _print_values(batch: pa.RecordBatch) -> Iterator[bytes]:
+    for value in batch.column("value").to_pylist():
+        yield (value or b"") + b"\n"
+
+
+def _print_parts(parts: list[str | bytes], batch: pa.RecordBatch) -> Iterator[bytes]:
+    columns = [
+        [part] * batch.num_rows if isinstance(part, bytes) else list(map(_WRITE[part], _values(batch, part)))
+        for part in parts
+    ]
+    for row in zip(*columns, strict=True):
+        yield b"".join(row)
+
+
+def _values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    column = batch.column(name)
+    return _milliseconds(column) if name == "timestamp" else list(column.to_pylist())
+
+
+def _milliseconds(column: pa.Array) -> list[int]:
+    return [micros // 1000 for micros in column.cast("int64").to_pylist()]
+
+
+def _header_text(headers: list[dict[str, Any]] | None) -> bytes:
+    return b",".join(h["key"].encode() + b"=" + (h["value"] or b"") for h in headers or ())
+
+
+def _raw(value: bytes | None) -> bytes:
+    return value or b""
+
+
+def _said(value: object) -> bytes:
+    return str(value).encode()
+
+
+_WRITE: dict[str, Callable[[Any], bytes]] = {
+    "key": _raw,
+    "value": _raw,
+    "offset": _said,
+    "partition": _said,
+    "topic": _said,
+    "timestamp": _said,
+    "headers": _header_text,
+}
+
+
+def _print_json(batch: pa.RecordBatch) -> Iterator[bytes]:
+    columns = {name: _values(batch, name) for name in _ALL}
+    for row in zip(*columns.values(), strict=True):
+        fields = dict(zip(_ALL, row, strict=True))
+        fields["key"], fields["value"] = _json_bytes(fields["key"]), _json_bytes(fields["value"])
+        fields["headers"] = [[h["key"], _json_bytes(h["value"])] for h in fields["headers"] or ()]
+        yield json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _json_bytes(value: bytes | None) -> Any:
+    """Text where it is text; other bytes as {"base64": …}."""
+    if value is None:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}

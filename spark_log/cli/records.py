@@ -1,0 +1,249 @@
+"""`pylog produce` and `pylog consume`."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from spark_log.cli.base import POSITION, Session, Verb, parse_pairs, pass_session
+from spark_log.cli.formats import FORMS, Printer, printer
+from spark_log.cli.groups import UNFENCED, commit_positions
+from spark_log.cli.output import emit_line
+from spark_log.cli.topics import partitions_named
+from spark_log.errors import InvalidRecord
+from spark_log.positions import Earliest, OfGroup, Position
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_log.client.log import Log
+    from spark_log.model import TopicPartition
+
+APPEND_BYTES = 8 << 20
+"""Lines that are there are appended together up to this size."""
+WAIT_SECONDS = 0.2
+COMMIT_SECONDS = 1.0
+
+
+# ---------------------------------------------------------------------------------------------------------------- produce
+
+
+@click.command(cls=Verb)
+@click.argument("topic")
+@click.option("-k", "--key", help="The key of all records.")
+@click.option("--key-delimiter", metavar="TEXT", help="What stands between key and value in each line.")
+@click.option("-p", "--partition", type=int, metavar="N", help="The partition of all records.")
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="K=V", help="A header of all records; may be repeated."
+)
+@pass_session
+def produce(
+    session: Session,
+    topic: str,
+    key: str | None,
+    key_delimiter: str | None,
+    partition: int | None,
+    headers: tuple[str, ...],
+) -> None:
+    """Append the lines of standard input to a topic, a record for each.  A topic that does not exist is created.
+
+    \b
+    Example:
+      printf 'c1:hello\\nc2:world\\n' | pylog produce orders --key-delimiter :
+    """
+    if key is not None and key_delimiter is not None:
+        raise click.UsageError("give either --key or --key-delimiter")
+    if key_delimiter == "":
+        raise click.BadParameter("it is empty", param_hint="'--key-delimiter'")
+    pairs = [{"key": name, "value": value.encode()} for name, value in parse_pairs(headers).items()]
+    log = session.connect(create=True)
+    count = 0
+    for lines in _line_groups(sys.stdin.buffer):
+        keys, values = _split(lines, key, key_delimiter, count)
+        log.append(topic, _table(keys, values, partition, pairs))
+        count += len(lines)
+    emit_line(session, f"{count} records appended to {topic}", {"topic": topic, "records": count})
+
+
+def _line_groups(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """Lines without their ends: as many at a time as are there, so that a slow source is not kept waiting."""
+    rest = b""
+    for data in _arriving(stream):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest.removesuffix(b"\r")]
+
+
+def _arriving(stream: IO[bytes]) -> Iterator[bytes]:
+    """What has arrived since the last time: a thread reads on while records are appended."""
+    chunks: queue.Queue[bytes] = queue.Queue(maxsize=64)
+    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+
+    def pump() -> None:
+        try:
+            while data := read(1 << 20):
+                chunks.put(data)
+        finally:
+            chunks.put(b"")
+
+    threading.Thread(target=pump, name="pylog-stdin", daemon=True).start()
+    ended = False
+    while not ended:
+        data = [chunks.get()]
+        while data[-1] and not chunks.empty() and sum(map(len, data)) < APPEND_BYTES:
+            data.append(chunks.get())
+        ended = not data[-1]
+        yield b"".join(data)
+
+
+def _split(
+    lines: Sequence[bytes], key: str | None, delimiter: str | None, before: int
+) -> tuple[Sequence[bytes | None], Sequence[bytes]]:
+    """Keys and values.  Raises InvalidRecord for a line without the delimiter."""
+    if delimiter is None:
+        return [None if key is None else key.encode()] * len(lines), lines
+    parts = [line.partition(delimiter.encode()) for line in lines]
+    for number, (_, found, _) in enumerate(parts):
+        if not found:
+            raise InvalidRecord(
+                f"line {before + number + 1} has no {delimiter!r} between key and value; "
+                f"the {before} lines before line {before + 1} were appended"
+            )
+    return [part[0] for part in parts], [part[2] for part in parts]
+
+
+def _table(
+    keys: Sequence[bytes | None], values: Sequence[bytes], partition: int | None, headers: list[dict[str, Any]]
+) -> pa.Table:
+    import pyarrow as pa
+
+    from spark_log.segment.schema import HEADERS
+
+    columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+    if partition is not None:
+        columns["partition"] = pa.repeat(pa.scalar(partition, pa.int64()), len(values))
+    if headers:
+        columns["headers"] = pa.array([headers] * len(values), HEADERS)
+    return pa.table(columns)
+
+
+# ---------------------------------------------------------------------------------------------------------------- consume
+
+
+@click.command(cls=Verb)
+@click.argument("topic")
+@click.option("-g", "--group", metavar="GROUP", help="Go on where this group stands, and commit its progress.")
+@click.option("-o", "--offset", "position", type=POSITION, help="Where to start, instead.")
+@click.option("-p", "--partition", type=int, metavar="N", help="This partition only.")
+@click.option("-n", "--count", type=click.IntRange(min=0), help="Stop after so many records.")
+@click.option("-f", "--format", "form", metavar="FORMAT", help=FORMS + ". The value, unless told otherwise.")
+@click.option("--follow", is_flag=True, help="Do not stop at the end: wait for more.")
+@pass_session
+def consume(
+    session: Session,
+    topic: str,
+    group: str | None,
+    position: Position | None,
+    partition: int | None,
+    count: int | None,
+    form: str | None,
+    follow: bool,
+) -> None:
+    """Print the records of a topic, from the earliest to the end, unless told otherwise.
+
+    \b
+    Example:
+      pylog consume orders -o latest-100 -f '%p:%o %k %v\\n' --follow
+    """
+    columns, write = printer("json" if session.json and form is None else form)
+    log = session.connect()
+    run = _Consumption(log, topic, partition, group, position)
+    try:
+        run.print(sys.stdout.buffer, columns, write, count, follow)
+    except KeyboardInterrupt:
+        run.commit()
+
+
+class _Consumption:
+    """One run of `pylog consume`: where it stands in each partition, and what of that is committed."""
+
+    def __init__(
+        self, log: Log, topic: str, partition: int | None, group: str | None, position: Position | None
+    ) -> None:
+        from spark_log.client.resolve import resolve
+
+        self._log = log
+        self._topic = topic
+        self._partition = partition
+        self._group = group
+        tps = partitions_named(log, topic, partition)
+        self._generation = UNFENCED if group is None else _join(log, group)
+        start = position or (Earliest() if group is None else OfGroup(group))
+        self._at: dict[TopicPartition, int] = resolve(log.journal, dict.fromkeys(tps, start))
+        self._committed: dict[TopicPartition, int] = {}
+        self._committed_at = time.monotonic()
+
+    def print(self, out: IO[bytes], columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
+        """Print records until there are no more, or enough."""
+        left = count
+        while left is None or left > 0:
+            printed = 0
+            for tp, first, batch in self._batches(columns):
+                batch = batch if left is None else batch.slice(0, left - printed)
+                out.writelines(write(batch))
+                self._at[tp] = first + batch.num_rows
+                printed += batch.num_rows
+                if time.monotonic() - self._committed_at > COMMIT_SECONDS:
+                    out.flush()
+                    self.commit()
+                if left is not None and printed >= left:
+                    break
+            out.flush()
+            self.commit()
+            left = None if left is None else left - printed
+            if not follow:
+                return
+            if not printed:
+                time.sleep(WAIT_SECONDS)
+
+    def _batches(self, columns: Sequence[str]) -> Iterator[tuple[TopicPartition, int, pa.RecordBatch]]:
+        """(partition, offset of the first record, records) up to the present end."""
+        from spark_log.client.plan import plan_reads
+        from spark_log.client.resolve import partition_of, partitions_of, ranges_between
+        from spark_log.client.scan import RECORD_COLUMNS, fetch_ranges, scan_schema, to_batch
+        from spark_log.model import TopicPartition
+
+        journal, schema = self._log.journal, scan_schema(columns)
+        state = journal.poll()
+        if self._partition is None:
+            for tp in partitions_of(state, self._topic):
+                self._at.setdefault(tp, 0)
+        ends = {tp: partition_of(state, tp)[1].end for tp in self._at}
+        reads = plan_reads(journal, ranges_between(state, self._at, ends))
+        wanted = [name for name in columns if name in RECORD_COLUMNS]
+        for part in fetch_ranges(journal, reads, wanted):
+            yield TopicPartition(part.read.topic, part.read.partition), part.first, to_batch(part, schema)
+
+    def commit(self) -> None:
+        """Commit the group's progress, if there is any."""
+        self._committed_at = time.monotonic()
+        if self._group is None or self._at == self._committed:
+            return
+        commit_positions(self._log, self._group, self._generation, self._at)
+        self._committed = dict(self._at)
+
+
+def _join(log: Log, group: str) -> int:
+    """Take the group over; consumers of older generations are refused from now on."""
+    from spark_log.metadata.decide import decide_join_group
+
+    member = log.journal.context.unique()
+    return log.journal.propose(lambda state, now: decide_join_group(state, group, member))
