@@ -12,14 +12,16 @@ unexport SPARK_HOME
 # The editable install links file by file, so it is made anew when dependencies or the set of files change, not their contents.
 INSTALLED := $(VENV)/installed-$(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: setup quickstart test check sim bench docs clean
+.PHONY: setup quickstart test check sim bench docs clean links-are-gone
 
 setup: $(INSTALLED)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(INSTALLED): $(VENV)/bin/python
+links-are-gone:
+
+$(INSTALLED): $(VENV)/bin/python $(if $(wildcard build/__editable__*),,links-are-gone)
 	rm -rf $(VENV)/installed-* build
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,s3,dev,examples]'
 	touch $@
