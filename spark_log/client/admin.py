@@ -1,0 +1,446 @@
+"""`log.admin`: Kafka's Admin operations on an embedded log.
+
+Plain values in and out, keyed as the question is.  An operation on several things carries out all of them or none, in one
+record.  It returns when it is done and raises what went wrong.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from spark_log.client.resolve import offsets_for_times, partition_of, resolve
+from spark_log.errors import GroupIdNotFound, InvalidRequest
+from spark_log.journal.upkeep import read_pieces
+from spark_log.metadata.decide import (
+    Decision,
+    decide_add_partitions,
+    decide_commit_offsets,
+    decide_create_topic,
+    decide_delete_offsets,
+    decide_delete_topic,
+    decide_init_producer,
+    decide_join_group,
+    decide_set_configs,
+    decide_trim,
+    topic_named,
+)
+from spark_log.metadata.records import AnyRecord, GroupCommit, OffsetEntry, Piece
+from spark_log.metadata.replay import replay_records
+from spark_log.metadata.state import Group, Partition, Producer, State, TopicKey
+from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
+from spark_log.positions import At, Latest, parse_position
+from spark_log.settings import (
+    CLUSTER_CONFIGS,
+    TOPIC_CONFIGS,
+    ConfigSpec,
+    format_value,
+    validate_cluster_configs,
+    validate_topic_configs,
+)
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+
+TRANSACTIONAL = "txn:"
+"""How the producer of a transactional id is called in the state."""
+
+Reply = TypeVar("Reply")
+
+
+class PartitionDescription(NamedTuple):
+    """A partition and what it holds."""
+
+    partition: int
+    start: int
+    end: int
+    bytes: int
+    """Of the segments that hold its records."""
+    objects: int
+    """Files that hold its records."""
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+
+class TopicDescription(NamedTuple):
+    """A topic and what it holds."""
+
+    name: str
+    topic_id: str
+    created_ms: int
+    partitions: list[PartitionDescription]
+    configs: dict[str, str]
+    """Those that were set."""
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.partitions)
+
+    @property
+    def objects(self) -> int:
+        """A file with several partitions counts for each."""
+        return sum(part.objects for part in self.partitions)
+
+
+class ConfigEntry(NamedTuple):
+    """A config in effect."""
+
+    value: str
+    default: str
+    is_default: bool
+    in_force: bool
+    doc: str
+
+
+class GroupListing(NamedTuple):
+    group_id: str
+    state: str
+    """Stable: a consumer holds the group (or died without closing).  Empty: none does."""
+
+
+class GroupDescription(NamedTuple):
+    """A group: embedded, at most one member, which owns all partitions."""
+
+    group_id: str
+    state: str
+    """Stable, Empty, or Dead for a group that is not known."""
+    generation: int
+    members: list[str]
+
+
+class ProducerDescription(NamedTuple):
+    """A producer that wrote to a partition lately."""
+
+    producer_id: str
+    producer_epoch: int
+    last_sequence: int
+    """Counts commits."""
+    last_timestamp: int
+    """Milliseconds, of its last commit."""
+    last_offset: int
+    """Of its last record in the partition."""
+
+
+class TransactionListing(NamedTuple):
+    """A transactional id.  Embedded, an open transaction lives in its process alone, so the state is of the last one."""
+
+    transactional_id: str
+    producer_epoch: int
+    state: str
+    """CompleteCommit if this epoch has committed, Empty if it has not (yet)."""
+    last_commit_ms: int
+    """Of its last commit or take-over."""
+
+
+class ClusterDescription(NamedTuple):
+    cluster_id: str
+    url: str
+    version: int
+    """Of the metadata log."""
+    mode: str = "embedded"
+    controller: int | None = None
+    nodes: tuple[int, ...] = ()
+
+
+class Admin:
+    """The admin of one log."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._journal = log.journal
+
+    # ---------------------------------------------------------------------------------------------------------- topics
+
+    def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, str]:
+        """Create topics; their ids by name.  Warns of configs that are accepted but not in force."""
+        from spark_log.client.log import new_topic_id
+
+        wanted = [(topic, new_topic_id(self._journal)) for topic in topics]
+        for topic, _ in wanted:
+            self._warn(validate_topic_configs(topic.configs)[1])
+
+        def create(topic: NewTopic, topic_id: str) -> Callable[[State], Decision[str]]:
+            return lambda state: decide_create_topic(state, topic.name, topic.num_partitions, topic.configs, topic_id)
+
+        decisions = {topic.name: create(topic, topic_id) for topic, topic_id in wanted}
+        if len(decisions) < len(wanted):
+            raise InvalidRequest("create_topics: a topic is named twice")
+        if validate_only:
+            return _all(self._journal.refresh(), decisions).reply
+        return self._carry_out(decisions)
+
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """Delete topics.  Their names are free at once, their records go with the next maintenance."""
+        self._carry_out({name: _bind(decide_delete_topic, name) for name in topics})
+
+    def list_topics(self) -> list[str]:
+        """Names, sorted."""
+        return sorted(self._journal.refresh().names)
+
+    def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
+        """What topics are and hold; all of them for None.  Raises UnknownTopicOrPartition."""
+        state = self._journal.refresh()
+        return {name: self._describe(state, name) for name in (sorted(state.names) if topics is None else topics)}
+
+    def _describe(self, state: State, name: str) -> TopicDescription:
+        topic_id, topic = topic_named(state, name)
+        parts = [self._describe_partition(number, part) for number, part in state.topic_partitions(topic_id)]
+        return TopicDescription(name, topic_id, topic.created_ms, parts, dict(sorted(topic.configs.items())))
+
+    def _describe_partition(self, number: int, part: Partition) -> PartitionDescription:
+        live = [entry for entry in self._slices(part) if entry.end > part.start]
+        return PartitionDescription(
+            number, part.start, part.end, sum(one.length for one in live), len({one.object for one in live})
+        )
+
+    def _slices(self, part: Partition) -> list[Slice]:
+        pieces = [entry for entry in part.entries if isinstance(entry, Piece)]
+        sealed = self._journal.run(read_pieces(pieces)) if pieces else {}
+        found: list[Slice] = []
+        for entry in part.entries:
+            if isinstance(entry, Slice):
+                found.append(entry)
+            elif sealed is not None:
+                found += sealed[entry]
+        return found
+
+    def create_partitions(self, totals: Mapping[str, int]) -> None:
+        """Raise topics' partition counts to new totals."""
+        self._carry_out({name: _bind(decide_add_partitions, name, total) for name, total in totals.items()})
+
+    # --------------------------------------------------------------------------------------------------------- configs
+
+    def describe_configs(self, topics: Iterable[str | None]) -> dict[str | None, dict[str, ConfigEntry]]:
+        """Configs in effect of topics, and of the log for None."""
+        state = self._journal.refresh()
+        found: dict[str | None, dict[str, ConfigEntry]] = {}
+        for name in topics:
+            if name is None:
+                found[name] = _entries(CLUSTER_CONFIGS, state.configs)
+            else:
+                found[name] = _entries(TOPIC_CONFIGS, topic_named(state, name)[1].configs)
+        return found
+
+    def incremental_alter_configs(self, changes: Mapping[str | None, Mapping[str, str | None]]) -> None:
+        """Set configs of topics, and of the log under None; a value of None goes back to the default."""
+        for name, values in changes.items():
+            given = {key: value for key, value in values.items() if value is not None}
+            validate = validate_cluster_configs if name is None else validate_topic_configs
+            self._warn(validate(given)[1])
+        self._carry_out({name: _bind(decide_set_configs, name, dict(values)) for name, values in changes.items()})
+
+    # --------------------------------------------------------------------------------------------------------- offsets
+
+    def list_offsets(self, positions: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
+        """Offsets of EARLIEST, LATEST, a time in milliseconds, or a position as text.
+
+        A time beyond the last record gives -1, as in Kafka; as text ("now-10m") the end.
+        """
+        self._journal.refresh()
+        times = {tp: at for tp, at in positions.items() if isinstance(at, int) and at not in (EARLIEST, LATEST)}
+        others = {tp: parse_position(at) for tp, at in positions.items() if tp not in times}
+        found = resolve(self._journal, others)
+        timed = offsets_for_times(self._journal, times)
+        return {tp: found[tp] if tp in found else _or_none(timed[tp]) for tp in positions}
+
+    def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
+        """Remove records before an offset (-1: all that are there), or a position as text; the new starts."""
+        state = self._journal.refresh()
+        parsed = {tp: parse_position(at) for tp, at in before.items()}
+        resolved = resolve(self._journal, {tp: at for tp, at in parsed.items() if not isinstance(at, At | Latest)})
+
+        def decide(state: State, now_ms: int) -> Decision[dict[TopicKey, int]]:
+            starts = {}
+            for tp, at in parsed.items():
+                key, part = partition_of(state, tp)
+                starts[key] = at.offset if isinstance(at, At) else part.end if isinstance(at, Latest) else resolved[tp]
+            return decide_trim(state, starts)
+
+        keys = {tp: partition_of(state, tp)[0] for tp in parsed}
+        reply = self._journal.propose(decide)
+        return {tp: reply[key] for tp, key in keys.items()}
+
+    # ---------------------------------------------------------------------------------------------------------- groups
+
+    def list_consumer_groups(self) -> list[GroupListing]:
+        """All groups, by name."""
+        groups = self._journal.refresh().groups
+        return [GroupListing(name, _group_state(group)) for name, group in sorted(groups.items())]
+
+    def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        """Who holds groups.  One that is not known is Dead."""
+        state = self._journal.refresh()
+        return {name: _describe_group(name, state.groups.get(name)) for name in groups}
+
+    def list_consumer_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed.  Raises GroupIdNotFound."""
+        state = self._journal.refresh()
+        known = _group(state, group)
+        wanted = None if partitions is None else set(partitions)
+        found = {
+            TopicPartition(state.topics[topic_id].name, number): OffsetAndMetadata(at.offset, at.metadata)
+            for (topic_id, number), at in known.offsets.items()
+        }
+        return {tp: at for tp, at in sorted(found.items()) if wanted is None or tp in wanted}
+
+    def alter_consumer_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | str | OffsetAndMetadata]
+    ) -> None:
+        """Commit positions for a group: offsets, or positions as text.  A consumer that is at work commits over them."""
+        state = self._journal.refresh()
+        noted = {tp: at for tp, at in offsets.items() if isinstance(at, OffsetAndMetadata)}
+        parsed = {tp: parse_position(at) for tp, at in offsets.items() if tp not in noted}
+        found = resolve(self._journal, parsed)
+        entries = group_entries(state, {**noted, **{tp: OffsetAndMetadata(at) for tp, at in found.items()}})
+        self._journal.propose(lambda state, now: decide_commit_offsets(state, (GroupCommit(group, -1, entries),)))
+
+    def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group committed for partitions.  Raises GroupIdNotFound."""
+        state = self._journal.refresh()
+        _group(state, group)
+        keys = tuple(partition_of(state, tp)[0] for tp in partitions)
+        if keys:
+            self._journal.propose(lambda state, now: decide_delete_offsets(state, group, keys))
+
+    def delete_consumer_groups(self, groups: Iterable[str]) -> None:
+        """Forget groups.  Raises GroupIdNotFound."""
+        self._carry_out({name: _bind(_delete_group, name) for name in groups})
+
+    def remove_members_from_consumer_group(self, group: str) -> None:
+        """Take a group from its consumer, whose next commit is refused.  Raises GroupIdNotFound."""
+        self._carry_out({group: _bind(_remove_member, group)})
+
+    # ------------------------------------------------------------------------------------------------ cluster, producers
+
+    def describe_cluster(self) -> ClusterDescription:
+        """What this log is."""
+        return ClusterDescription(self._log.cluster_id, self._log.url, self._journal.refresh().version)
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """Producers among whose last five commits are some to a partition."""
+        state = self._journal.refresh()
+        return {tp: list(_producers_of(state, partition_of(state, tp)[0])) for tp in partitions}
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, int]:
+        """Take over transactional ids, so that who holds them can commit no more; the new epochs."""
+        return self._carry_out({name: _bind(decide_init_producer, TRANSACTIONAL + name) for name in transactional_ids})
+
+    def list_transactions(self) -> list[TransactionListing]:
+        """Transactional ids that are known."""
+        producers = self._journal.refresh().producers
+        return [
+            _transaction(name.removeprefix(TRANSACTIONAL), known)
+            for name, known in sorted(producers.items())
+            if name.startswith(TRANSACTIONAL)
+        ]
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """End a transaction that hangs: its process can commit no more.  Raises InvalidRequest for an unknown id."""
+        self._carry_out({transactional_id: _bind(_abort, transactional_id)})
+
+    # ---------------------------------------------------------------------------------------------------------- common
+
+    def _carry_out(self, decisions: Mapping[Any, Callable[[State], Decision[Reply]]]) -> dict[Any, Reply]:
+        if not decisions:
+            return {}
+        return self._journal.propose(lambda state, now: _all(state, decisions))
+
+    def _warn(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
+
+
+def _all(state: State, decisions: Mapping[Any, Callable[[State], Decision[Reply]]]) -> Decision[dict[Any, Reply]]:
+    """Several decisions as one, each on the state that the ones before it leave."""
+    records: list[AnyRecord] = []
+    replies = {}
+    for name, decide in decisions.items():
+        decision = decide(state)
+        state = replay_records(state, decision.records)
+        records += decision.records
+        replies[name] = decision.reply
+    return Decision(tuple(records), replies)
+
+
+def _bind(decide: Callable[..., Decision[Reply]], *arguments: Any) -> Callable[[State], Decision[Reply]]:
+    return lambda state: decide(state, *arguments)
+
+
+def _entries(table: Mapping[str, ConfigSpec], configs: Mapping[str, str]) -> dict[str, ConfigEntry]:
+    found = {}
+    for name, spec in table.items():
+        default = format_value(spec.default)
+        value = configs.get(name)
+        found[name] = ConfigEntry(default if value is None else value, default, value is None, spec.in_force, spec.doc)
+    return found
+
+
+def _or_none(offset: int | None) -> int:
+    return -1 if offset is None else offset
+
+
+def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
+    """Positions by name as records have them.  Raises UnknownTopicOrPartition, InvalidRequest for a negative offset."""
+    entries = []
+    for tp, at in sorted(offsets.items()):
+        if at.offset < 0:
+            raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
+        entries.append(OffsetEntry(*partition_of(state, tp)[0], at.offset, at.metadata))
+    return tuple(entries)
+
+
+def _group(state: State, name: str) -> Group:
+    group = state.groups.get(name)
+    if group is None:
+        raise GroupIdNotFound(f"group {name!r} is not known; log.admin.list_consumer_groups() shows those that are")
+    return group
+
+
+def _group_state(group: Group) -> str:
+    return "Stable" if group.member else "Empty"
+
+
+def _describe_group(name: str, group: Group | None) -> GroupDescription:
+    if group is None:
+        return GroupDescription(name, "Dead", 0, [])
+    return GroupDescription(name, _group_state(group), group.generation, [group.member] if group.member else [])
+
+
+def _delete_group(state: State, name: str) -> Decision[None]:
+    _group(state, name)
+    return decide_delete_offsets(state, name, ())
+
+
+def _remove_member(state: State, name: str) -> Decision[int]:
+    _group(state, name)
+    return decide_join_group(state, name, "")
+
+
+def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
+    for name, known in sorted(state.producers.items()):
+        ends = [end for kept in known.kept for *at, _, end in kept.ranges if tuple(at) == key]
+        if ends:
+            yield ProducerDescription(name, known.epoch, known.last, known.time, max(ends) - 1)
+
+
+def _transaction(name: str, known: Producer) -> TransactionListing:
+    return TransactionListing(name, known.epoch, "CompleteCommit" if known.kept else "Empty", known.time)
+
+
+def _abort(state: State, name: str) -> Decision[int]:
+    if TRANSACTIONAL + name not in state.producers:
+        raise InvalidRequest(
+            f"transactional id {name!r} is not known; log.admin.list_transactions() shows those that are"
+        )
+    return decide_init_producer(state, TRANSACTIONAL + name)
