@@ -1,0 +1,35 @@
+"""Each benchmark runs, tiny, and prints its figures.  Nothing is timed here."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
+TINY = {
+    "commit": 30,
+    "memory": 8,
+    "merge": 20,
+    "plan": 300,
+    "spark_read": 80_000,
+    "spark_write": 5000,
+    "window": 20_000,
+}
+
+
+@pytest.mark.parametrize("name", sorted(TINY))
+def test_a_benchmark_runs_and_reports(name: str) -> None:
+    """One line of JSON under its name."""
+    command = [sys.executable, str(FOLDER / f"{name}.py"), "--rows", str(TINY[name]), "--rounds", "1", "--warm", "0"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout.splitlines()[-1])["benchmark"] == name
+
+
+def test_every_benchmark_has_its_smoke_run() -> None:
+    """A new one is added above."""
+    assert {path.stem for path in FOLDER.glob("*.py")} == {*TINY, "common"}
