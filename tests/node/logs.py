@@ -1,0 +1,55 @@
+"""Small logs for the tests of upkeep."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pyarrow as pa
+
+from spark_log import Log, NewTopic, connect
+from spark_log.model import Slice
+from spark_log.node.maintain import maintain_once
+
+HOUR_MS = 3_600_000
+
+
+def new_log(folder: Path, *, partitions: int = 1, **configs: str) -> Log:
+    """A log with a topic "t"; configs by Kafka's names with underscores."""
+    log = connect(str(folder), durability="os")
+    log.create_topic(NewTopic("t", partitions, {name.replace("_", "."): text for name, text in configs.items()}))
+    return log
+
+
+def rows(first: int, count: int, *, partition: int = 0, age_ms: int = 0, width: int = 0) -> pa.Table:
+    """Records with values first, first+1, … and timestamps that grow with them."""
+    now = int(time.time() * 1000) - age_ms
+    numbers = range(first, first + count)
+    return pa.table(
+        {
+            "key": [b"k%d" % (n % 7) for n in numbers],
+            "value": [b"%d" % n + bytes(width) for n in numbers],
+            "timestamp": [now + n for n in numbers],
+            "partition": [partition] * count,
+        }
+    )
+
+
+def append_small(log: Log, commits: int, *, partitions: int = 1, first: int = 0, age_ms: int = 0) -> None:
+    """So many commits of three records to each partition."""
+    for number in range(first, first + commits):
+        tables = [rows(3 * number, 3, partition=p, age_ms=age_ms) for p in range(partitions)]
+        log.append("t", pa.concat_tables(tables))
+
+
+def slices(log: Log, partition: int = 0) -> list[Slice]:
+    """The inline slices of a partition of "t"."""
+    state = log.journal.refresh()
+    return [e for e in state.partitions[state.names["t"], partition].entries if isinstance(e, Slice)]
+
+
+def pass_the_fence(log: Log) -> None:
+    """Make everything that was written until now old enough to be collected, and collect it."""
+    for _ in range(3):
+        time.sleep(0.005)
+        maintain_once(log)

@@ -1,0 +1,112 @@
+"""A round of upkeep: what goes when the fence has passed, and rounds every so often."""
+
+from __future__ import annotations
+
+import time
+from itertools import islice
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log
+from spark_log.metadata.decide import decide_set_configs
+from spark_log.node.maintain import (
+    checkpoint,
+    collect_garbage,
+    find_garbage,
+    maintain_every,
+    maintain_once,
+)
+from spark_log.node.verify import verify
+from tests.node.logs import append_small, new_log, pass_the_fence
+
+
+def short_fence(log: Log) -> None:
+    log.journal.propose(lambda s, now: decide_set_configs(s, None, {"gc.fence.age.ms": "1"}))
+
+
+def test_what_was_replaced_goes_when_the_fence_has_passed(tmp_path: Path) -> None:
+    """Merged objects, old checkpoints and old records are deleted, and the log is as before."""
+    log = new_log(tmp_path)
+    short_fence(log)
+    append_small(log, 20)
+    before = log.read("t")
+    pass_the_fence(log)
+    assert len(list(tmp_path.glob("data/*/*.seg"))) == 1
+    assert len(list(tmp_path.glob("meta/ckpt/*"))) == 1
+    assert len(list(tmp_path.glob("meta/log/*"))) <= 3
+    assert log.read("t").equals(before)
+    assert verify(log, deep=True) == []
+
+
+def test_uploads_that_nobody_committed_are_collected(tmp_path: Path) -> None:
+    """An object that no record names goes with the fence, not before."""
+    log = new_log(tmp_path)
+    append_small(log, 1)
+    log.upload("t", [{"value": b"never committed"}], log.journal.state.version)
+    append_small(log, 3, first=1)
+    maintain_once(log)
+    assert find_garbage(log) == [] == collect_garbage(log)
+    short_fence(log)
+    pass_the_fence(log)
+    assert len(list(tmp_path.glob("data/*/*.seg"))) == 1
+
+
+def test_what_would_be_collected_is_said_without_doing_it(tmp_path: Path) -> None:
+    """`find_garbage` names what `collect_garbage` deletes."""
+    log = new_log(tmp_path)
+    short_fence(log)
+    append_small(log, 3)
+    log.upload("t", [{"value": b"never committed"}], log.journal.state.version)
+    append_small(log, 3, first=3)
+    time.sleep(0.01)
+    found, version = find_garbage(log), log.journal.refresh().version
+    assert len(found) == 1
+    assert log.journal.refresh().version == version
+    assert collect_garbage(log) == found
+
+
+def test_pins_of_old_queries_go(tmp_path: Path) -> None:
+    """Pins at or below the fence are deleted; newer ones, and files that are no pins, stay."""
+    log = new_log(tmp_path)
+    short_fence(log)
+    pins = tmp_path / "meta" / "pin"
+    pins.mkdir()
+    append_small(log, 5)
+    (pins / "old").write_bytes(b'{"version":1,"topics":{}}')
+    (pins / "new").write_bytes(b'{"version":1000000,"topics":{}}')
+    (pins / "other").write_bytes(b"not a pin")
+    pass_the_fence(log)
+    assert sorted(file.name for file in pins.iterdir()) == ["new", "other"]
+
+
+def test_a_checkpoint_alone(tmp_path: Path) -> None:
+    """It is of the newest version, and one is enough."""
+    log = new_log(tmp_path)
+    append_small(log, 5)
+    assert checkpoint(log) == checkpoint(log) == log.journal.refresh().version
+    assert len(list(tmp_path.glob("meta/ckpt/*"))) == 1
+
+
+def test_rounds_go_on(tmp_path: Path) -> None:
+    """`maintain_every` does a round whenever the interval has passed."""
+    log = new_log(tmp_path)
+    rounds = maintain_every(log, 20)
+    append_small(log, 3)
+    assert next(rounds).merged_slices == 3
+    append_small(log, 3, first=3)
+    began = time.monotonic()
+    assert [report.merged_slices for report in islice(rounds, 2)] == [4, 0]
+    assert time.monotonic() - began >= 0.02
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_progress_ends_at_its_end(tmp_path: Path, partitions: int) -> None:
+    """What is called progress grows to the total."""
+    log = new_log(tmp_path, partitions=partitions)
+    append_small(log, 10, partitions=partitions)
+    seen: list[tuple[str, int, int]] = []
+    maintain_once(log, progress=lambda *step: seen.append(step))
+    assert len(seen) == partitions
+    assert [at for _, at, _ in seen] == sorted(at for _, at, _ in seen)
+    assert seen[-1][1] == seen[-1][2]

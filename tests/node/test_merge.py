@@ -1,0 +1,264 @@
+"""Merging: fewer objects, the same records, whatever others do meanwhile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from spark_log import Log, TopicPartition, connect
+from spark_log.client.scan import SCAN_SCHEMA, scan_batches
+from spark_log.metadata.decide import decide_delete_topic, decide_set_configs, decide_trim
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import ObjectRow
+from spark_log.model import APPEND_TIME_IN_ROWS, CREATE_TIME, Slice
+from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
+from spark_log.node.merge import WHOLE_BYTES_MAX, Tally
+from spark_log.node.packing import SEGMENT_BYTES, find_stretches, thin_objects
+from spark_log.node.verify import verify
+from tests.node.logs import append_small, new_log, pass_the_fence, rows, slices
+
+
+def test_small_commits_become_one_object_a_partition(tmp_path: Path) -> None:
+    """Many small commits to several partitions are one segment each afterwards, with the same records at the same offsets."""
+    log = new_log(tmp_path, partitions=3)
+    append_small(log, 40, partitions=3)
+    before = log.read("t")
+    report = maintain_once(log)
+    assert (report.merged_slices, report.segments) == (120, 3)
+    assert [len(slices(log, p)) for p in range(3)] == [1, 1, 1]
+    assert len(log.journal.state.objects) == 3
+    assert log.read("t").equals(before)
+    assert verify(log, deep=True) == []
+
+
+def test_a_second_round_has_nothing_to_do(tmp_path: Path) -> None:
+    """What was merged is left alone."""
+    log = new_log(tmp_path, partitions=2)
+    append_small(log, 10, partitions=2)
+    first, second = maintain_once(log), maintain_once(log)
+    assert first.segments == 2
+    assert (second.merged_slices, second.version) == (0, first.version)
+
+
+def test_sealed_slices_are_merged_too(tmp_path: Path) -> None:
+    """Slices that went into an index object are found there, and the index goes with them."""
+    log = new_log(tmp_path)
+    append_small(log, 300)
+    checkpoint(log)
+    topic = log.journal.refresh().names["t"]
+    assert any(isinstance(entry, Piece) for entry in log.journal.state.partitions[topic, 0].entries)
+    before = log.read("t")
+    maintain_once(log)
+    assert len(slices(log)) == 1
+    assert len(log.journal.refresh().objects) == 1
+    assert log.read("t").equals(before)
+
+
+def test_the_name_of_a_segment_tells_topic_partition_and_offset(tmp_path: Path) -> None:
+    """data/<epoch>/<topic id>-<partition>-<base offset>-<unique>.seg"""
+    log = new_log(tmp_path)
+    append_small(log, 2)
+    merge(log)
+    topic = log.journal.refresh().names["t"]
+    assert slices(log)[0].object.split("/")[2].startswith(f"{topic}-0-{0:020}-")
+
+
+def test_segments_stay_below_segment_bytes(tmp_path: Path) -> None:
+    """A topic may want smaller segments than 128 MiB."""
+    log = new_log(tmp_path, segment_bytes=str(1 << 20), compression_type="none")
+    for number in range(30):
+        log.append("t", rows(100 * number, 100, width=1000))
+    before = log.read("t")
+    merge(log)
+    sizes = [piece.length for piece in slices(log)]
+    assert len(sizes) in (3, 4)
+    assert max(sizes) <= 1 << 20
+    assert log.read("t").equals(before)
+
+
+def test_large_slices_are_read_by_ranges(tmp_path: Path) -> None:
+    """Slices too large to be read whole are merged batch by batch."""
+    log = new_log(tmp_path, compression_type="none")
+    for number in range(3):
+        log.append("t", rows(6000 * number, 6000, width=1000))
+    before = log.read("t")
+    assert slices(log)[0].length > WHOLE_BYTES_MAX
+    tally = merge(log)
+    assert tally == merge_of(log, 3)
+    assert log.read("t").equals(before)
+
+
+def test_append_time_goes_into_the_rows(tmp_path: Path) -> None:
+    """Records whose time is the log's keep it, and are not merged with records that have their own."""
+    log = new_log(tmp_path)
+    append_small(log, 3)
+    log.journal.propose(lambda s, now: decide_set_configs(s, "t", {"message.timestamp.type": "LogAppendTime"}))
+    append_small(log, 3, first=3)
+    log.journal.propose(lambda s, now: decide_set_configs(s, "t", {"message.timestamp.type": None}))
+    append_small(log, 3, first=6)
+    before = log.read("t")
+    merge(log)
+    assert [piece.time_kind for piece in slices(log)] == [CREATE_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME]
+    assert log.read("t").equals(before)
+    assert verify(log, deep=True) == []
+
+
+def test_late_headers_are_kept(tmp_path: Path) -> None:
+    """Slices with and without headers are merged."""
+    log = new_log(tmp_path)
+    log.append("t", [{"value": b"1"}])
+    log.append("t", [{"value": b"2", "headers": [{"key": "h", "value": b"x"}]}])
+    before = log.read("t")
+    merge(log)
+    assert log.read("t").equals(before)
+    assert len(slices(log)) == 1
+
+
+# ----------------------------------------------------------------------------------------------- others, meanwhile
+
+
+class Meanwhile:
+    """Does something once, when the first segment is written and not yet swapped in."""
+
+    def __init__(self, action: object) -> None:
+        self.action = action
+
+    def __call__(self, what: str, at: int, total: int) -> None:
+        action, self.action = self.action, None
+        if callable(action):
+            action()
+
+
+def test_appends_meanwhile_are_kept(tmp_path: Path) -> None:
+    """A writer that commits while segments are written loses nothing, and the merge lands all the same."""
+    log, other = new_log(tmp_path), connect(str(tmp_path))
+    append_small(log, 10)
+    assert merge(log, progress=Meanwhile(lambda: append_small(other, 5, first=10))).slices == 10
+    values = log.read("t", columns=["value"])["value"].to_pylist()
+    assert values == [b"%d" % n for n in range(45)]
+
+
+def test_a_seal_meanwhile_costs_no_data(tmp_path: Path) -> None:
+    """When others moved the slices into an index, the swap is prepared again; the segment is not written again."""
+    log, other = new_log(tmp_path), connect(str(tmp_path))
+    append_small(log, 300)
+    before = log.read("t")
+    tally = merge(log, progress=Meanwhile(lambda: checkpoint(other)))
+    assert tally == merge_of(log, 300)
+    assert log.read("t").equals(before)
+    assert len(list(tmp_path.glob("data/*/*-0-*.seg"))) == 1
+
+
+def merge_of(log: Log, count: int) -> Tally:
+    """The tally of a merge of so many slices into the one object that there is."""
+    state = log.journal.refresh()
+    (row,) = state.objects.values()
+    return Tally(count, 1, row.size)
+
+
+def test_two_maintainers_merge_once(tmp_path: Path) -> None:
+    """The one that comes second gives up; its segment is garbage."""
+    log, other = new_log(tmp_path), connect(str(tmp_path))
+    append_small(log, 10)
+    before = log.read("t")
+    assert merge(log, progress=Meanwhile(lambda: merge(other))).slices == 0
+    assert log.read("t").equals(before)
+    assert verify(log, deep=True) == []
+
+
+def test_records_trimmed_meanwhile_stay_trimmed(tmp_path: Path) -> None:
+    """Slices that were pruned are not brought back."""
+    log, other = new_log(tmp_path), connect(str(tmp_path))
+    append_small(log, 10)
+
+    def trim() -> None:
+        topic = other.journal.refresh().names["t"]
+        other.journal.propose(lambda s, now: decide_trim(s, {(topic, 0): 12}))
+        expire(other)
+
+    assert merge(log, progress=Meanwhile(trim)).slices == 0
+    assert log.read("t")["offset"].to_pylist() == list(range(12, 30))
+    assert merge(log).slices == 6
+
+
+def test_a_topic_deleted_meanwhile_stays_deleted(tmp_path: Path) -> None:
+    """Nothing of it comes back."""
+    log, other = new_log(tmp_path), connect(str(tmp_path))
+    append_small(log, 10)
+    merge(log, progress=Meanwhile(lambda: delete(other)))
+    maintain_once(log)
+    assert not log.journal.refresh().partitions
+    assert not log.journal.state.objects
+
+
+def delete(log: Log) -> None:
+    log.journal.propose(lambda s, now: decide_delete_topic(s, "t"))
+
+
+def test_readers_that_planned_before_still_read(tmp_path: Path) -> None:
+    """The objects that were merged stay until the fence has passed; after that a reader plans again by offset."""
+    log = new_log(tmp_path)
+    append_small(log, 20)
+    before, reads = log.read("t"), log.plan("t")
+    maintain_once(log)
+    old = tmp_path / reads[0].slice.object
+    assert old.exists()
+    assert pa.Table.from_batches(scan_batches(log.journal, reads, SCAN_SCHEMA)).equals(before)
+    log.journal.propose(lambda s, now: decide_set_configs(s, None, {"gc.fence.age.ms": "1"}))
+    pass_the_fence(log)
+    assert not old.exists()
+    assert pa.Table.from_batches(scan_batches(log.journal, reads, SCAN_SCHEMA)).equals(before)
+
+
+def test_an_object_less_than_half_alive_is_rewritten(tmp_path: Path) -> None:
+    """When most of an object's records are trimmed, the rest moves, so that the object can go."""
+    log = new_log(tmp_path, partitions=4)
+    log.append("t", pa.concat_tables([rows(0, 1000, partition=p) for p in range(4)]))
+    (shared,) = log.journal.refresh().objects
+    topic = log.journal.state.names["t"]
+    log.journal.propose(lambda s, now: decide_trim(s, {(topic, p): 1000 for p in range(3)}))
+    before = log.read("t")
+    maintain_once(log)
+    assert shared not in log.journal.refresh().objects
+    assert log.read("t").equals(before)
+    assert log.append("t", rows(0, 1, partition=3)) == {TopicPartition("t", 3): range(1000, 1001)}
+
+
+# ------------------------------------------------------------------------------------------------------ what is merged
+
+
+def piece(start: int, size: int, time_kind: int = CREATE_TIME) -> Slice:
+    return Slice(start, start + 1, f"o{start}", 0, size << 20, 0, 1, 0, 0, time_kind)
+
+
+def stretches(*sizes_mib: int, thin: frozenset[str] = frozenset()) -> list[list[int]]:
+    found = find_stretches([piece(i, size) for i, size in enumerate(sizes_mib)], SEGMENT_BYTES, thin)
+    return [[one.start for one in stretch] for stretch in found]
+
+
+@pytest.mark.parametrize(
+    ("sizes_mib", "expected"),
+    [
+        ((1, 1, 1), [[0, 1, 2]]),
+        ((1,), []),
+        ((1, 64, 1, 1), [[2, 3]]),
+        ((128, 1, 1), [[1, 2]]),
+        ((40, 1, 1), [[1, 2]]),
+        ((40, 1), []),
+        ((40, 6, 6), [[0, 1, 2]]),
+        ((16, 1), [[0, 1]]),
+        ((60, 5, 2), [[1, 2]]),
+    ],
+)
+def test_tiers(sizes_mib: tuple[int, ...], expected: list[list[int]]) -> None:
+    """Large slices stay; a heavy head waits until what follows it is worth the rewrite."""
+    assert stretches(*sizes_mib) == expected
+
+
+def test_slices_of_thin_objects_are_rewritten_whatever_their_size() -> None:
+    """A large slice moves if its object is otherwise dead."""
+    assert stretches(100, thin=frozenset(["o0"])) == [[0]]
+    rows_of = {"a": ObjectRow(110, 100, 1), "b": ObjectRow(110, 100, 1), "gone": ObjectRow(110, 100, 1)}
+    assert thin_objects(rows_of, {"a": 49, "b": 50, "gone": 0}) == {"a"}

@@ -1,0 +1,88 @@
+"""Verifying: a sound log has no problems, and each kind of damage is found and named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log
+from spark_log.node.maintain import checkpoint, maintain_once
+from spark_log.node.verify import verify
+from tests.node.logs import append_small, new_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """One partition in a piece and some slices, another of a merged segment."""
+    log = new_log(tmp_path, partitions=2)
+    append_small(log, 20, partitions=2)
+    maintain_once(log)
+    append_small(log, 270, first=20)
+    checkpoint(log)
+    append_small(log, 3, first=290)
+    return log
+
+
+def messages(log: Log, deep: bool = False) -> str:
+    return "\n".join(f"{problem.what}: {problem.message}" for problem in verify(log, deep))
+
+
+def test_a_sound_log(log: Log) -> None:
+    """Nothing is wrong, and nothing is changed by looking."""
+    version = log.journal.refresh().version
+    assert verify(log) == [] == verify(log, deep=True)
+    assert log.journal.refresh().version == version
+
+
+def segment(tmp_path: Path) -> Path:
+    return max(tmp_path.glob("data/*/*.seg"), key=lambda file: file.stat().st_size)
+
+
+def test_an_object_that_is_gone(log: Log, tmp_path: Path) -> None:
+    """Its name is said."""
+    gone = segment(tmp_path)
+    gone.unlink()
+    assert f"{gone.relative_to(tmp_path)}: the object is not there" in messages(log)
+
+
+def test_an_object_that_was_cut(log: Log, tmp_path: Path) -> None:
+    """Both sizes are said."""
+    cut = segment(tmp_path)
+    size = cut.stat().st_size
+    cut.write_bytes(cut.read_bytes()[:-1])
+    assert f"the object has {size - 1} bytes, not {size}" in messages(log)
+
+
+def test_a_flipped_bit_is_found_by_reading_deep(log: Log, tmp_path: Path) -> None:
+    """A batch whose bytes have changed is named with object, position, topic and partition."""
+    file = segment(tmp_path)
+    data = bytearray(file.read_bytes())
+    data[len(data) // 4] ^= 1
+    file.write_bytes(data)
+    assert messages(log) == ""
+    found = messages(log, deep=True)
+    assert str(file.relative_to(tmp_path)) in found
+    assert "topic 't'" in found
+
+
+def test_a_damaged_slice_index(log: Log, tmp_path: Path) -> None:
+    """The object, the position and the offsets are said."""
+    (index,) = tmp_path.glob("data/*/*.idx")
+    data = bytearray(index.read_bytes())
+    data[len(data) // 2] ^= 1
+    index.write_bytes(data)
+    assert f"{index.relative_to(tmp_path)} is damaged" in messages(log)
+
+
+def test_a_slice_index_that_is_gone(log: Log, tmp_path: Path) -> None:
+    """It is an object like any other."""
+    (index,) = tmp_path.glob("data/*/*.idx")
+    index.unlink()
+    assert "the slice index is not there" in messages(log)
+
+
+def test_what_is_replaced_meanwhile_is_no_problem(log: Log) -> None:
+    """Writers and maintainers go on while a log is verified."""
+    append_small(log, 3, first=293)
+    assert verify(log, deep=True, progress=lambda *_: maintain_once(log) and None) == []
