@@ -50,8 +50,8 @@ def main() -> None:
             for _ in range(given.rounds)
         ]
         state = log.journal.state
-        checkpoint = log.journal.store.list("meta/ckpt/")[-1]
-        size = log.journal.store.size(checkpoint)
+        checkpoints = log.journal.store.list("meta/ckpt/")
+        size = log.journal.store.size(checkpoints[-1]) if checkpoints else 0
     first = statistics.median(times[early - around : early + around])
     last = statistics.median(times[-2 * around :])
     common.report(

@@ -164,7 +164,7 @@ class Uploader:
 
 
 def _open_spool() -> BinaryIO:
-    return cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-"))  # noqa: SIM115  the segment writer closes it
+    return cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-"))
 
 
 def _check_size(spec: TopicSpec, records: pa.RecordBatch) -> None:

@@ -105,13 +105,20 @@ def _array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    if batch.num_rows <= 1 or (batch.num_rows <= _ROWS_MAX and batch.nbytes <= _BYTES_MAX):
+    if batch.num_rows <= 1 or (batch.num_rows <= _ROWS_MAX and _bytes_at_most(batch) <= _BYTES_MAX):
         if batch.num_rows:
             yield batch
         return
     half = batch.num_rows // 2
     yield from _pieces(batch.slice(0, half))
     yield from _pieces(batch.slice(half))
+
+
+def _bytes_at_most(batch: pa.RecordBatch) -> int:
+    try:
+        return batch.nbytes
+    except pa.ArrowException:  # view types, before pyarrow 24
+        return batch.get_total_buffer_size()
 
 
 def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
@@ -193,11 +200,24 @@ def _maybe_headers(array: pa.Array) -> pa.Array | None:
         raise InvalidRecord(
             f"column 'headers' has type {type_}: it must be a list of structs with key (string) and value (binary)"
         )
-    headers = _cast("headers", array, HEADERS)
+    headers = _cast("headers", _key_first(array), HEADERS)
     entries = headers.flatten()
     if entries.field("key").null_count or entries.null_count:
         raise InvalidRecord("column 'headers' has a header without a key")
     return headers if len(entries) else None
+
+
+def _key_first(array: pa.Array) -> pa.Array:
+    """Before pyarrow 21 a cast does not put a struct's fields in order."""
+    type_ = array.type
+    if pa.types.is_map(type_) or type_.value_type.field(0).name == "key":
+        return array
+    entries = array.flatten()
+    fields = [entries.field("key"), entries.field("value")]
+    ordered = pa.StructArray.from_arrays(fields, ["key", "value"], mask=entries.is_null())
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0)).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return pa.ListArray.from_arrays(offsets, ordered, mask=array.is_null())
 
 
 def _is_headers(type_: pa.DataType) -> bool:
