@@ -41,7 +41,7 @@ def create(session: Session, name: str, partitions: int, configs: dict[str, str]
 
     \b
     Example:
-      pylog -u file:///data/log topic create orders -p 3 -c retention.ms=604800000
+      pylog topic create orders -p 3 -c retention.ms=604800000 -u file:///data/log
     """
     from spark_log.model import NewTopic
     from spark_log.settings import validate_topic_configs

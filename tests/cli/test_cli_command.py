@@ -1,0 +1,153 @@
+"""The command as a whole: help, usage, errors, the page of the manual."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from spark_log.cli.reference import description, example, reference_markdown, verbs
+from tests.cli.commands import Pylog
+
+ROOT = Path(__file__).parents[2]
+COMMAND = [sys.executable, "-m", "spark_log.cli"]
+
+
+def spawn(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The real thing."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYLOG")}
+    return subprocess.run(
+        [*COMMAND, *args], env=inherited | env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.parametrize(("path", "command"), list(verbs()), ids=[path for path, _ in verbs()])
+def test_every_verb_has_help_and_an_example(path: str, command: click.Command) -> None:
+    """The example calls the verb itself, and every option says what it does."""
+    assert description(command).endswith(".")
+    assert any(path in line for line in example(command))
+    options = [param for param in command.params if isinstance(param, click.Option)]
+    assert all(option.help for option in options)
+
+
+def test_the_manual_is_up_to_date() -> None:
+    """docs/cli.md is what the commands say; `make docs` writes it."""
+    assert (ROOT / "docs" / "cli.md").read_text() == reference_markdown()
+
+
+def test_the_verbs_are_those_of_this_version() -> None:
+    """What a later version brings is not there before it works."""
+    assert [path.removeprefix("pylog ") for path, _ in verbs()] == [
+        "checkpoint",
+        "cluster info",
+        "completion",
+        "config alter",
+        "config describe",
+        "consume",
+        "gc",
+        "group delete",
+        "group describe",
+        "group lag",
+        "group list",
+        "group seek",
+        "maintain",
+        "merge",
+        "metadata dump",
+        "plan",
+        "produce",
+        "producer list",
+        "segment dump",
+        "topic alter",
+        "topic create",
+        "topic delete",
+        "topic describe",
+        "topic list",
+        "topic offsets",
+        "topic trim",
+        "verify",
+    ]
+
+
+def test_help_brings_no_arrow() -> None:
+    """`pylog --help` is fast because it imports neither Arrow nor Spark."""
+    code = (
+        "import sys\nfrom spark_log.cli.main import pylog\npylog(['--help'], standalone_mode=False)\n"
+        "assert not {'pyarrow', 'numpy', 'fsspec', 'pyspark'} & set(sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_url(pylog: Pylog) -> None:
+    """It says how to give one; an option before the noun or at the end will do."""
+    assert "-u URL" in pylog.wrong("topic", "list", url=False)
+    assert pylog.run("-u", pylog.url, "topic", "list", url=False).exit_code == 0
+    assert pylog.run("topic", "list", "-u", pylog.url, url=False).exit_code == 0
+
+
+def test_no_log_is_made_by_looking(tmp_path: Path) -> None:
+    """A URL without a log is refused with the cure, and nothing is created."""
+    pylog = Pylog(tmp_path / "none")
+    assert "pylog -u file://" in pylog.refused("topic", "list")
+    assert not (tmp_path / "none").exists()
+
+
+def test_wrong_usage(pylog: Pylog) -> None:
+    """Exit status 2 with the usage: unknown verb, option or position."""
+    assert "No such command 'lst'" in pylog.wrong("topic", "lst")
+    assert "No such option" in pylog.wrong("topic", "list", "--nope")
+    assert "possible are earliest" in pylog.wrong("consume", "orders", "-o", "soon")
+    assert "KEY=VALUE" in pylog.wrong("topic", "list", "--storage-option", "x")
+    assert "'yaml'" in pylog.wrong("topic", "list", "--output", "yaml")
+
+
+def test_errors_are_a_sentence_in_a_real_process(pylog: Pylog) -> None:
+    """Standard output stays empty, standard error has one line; SPARKLOG_DEBUG=1 shows where it came from."""
+    done = spawn("topic", "describe", "order", PYLOG_URL=pylog.url)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "pylog: topic 'order' does not exist; did you mean orders?\n"
+    done = spawn("topic", "describe", "order", PYLOG_URL=pylog.url, SPARKLOG_DEBUG="1")
+    assert "Traceback" in done.stderr
+
+
+def test_another_kind_of_folder_is_refused(tmp_path: Path) -> None:
+    """A file of somebody else in the place of ours is named."""
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "meta" / "format").write_bytes(b"something else")
+    assert "not pylog's" in Pylog(tmp_path).refused("topic", "list")
+
+
+def test_a_broken_pipe_is_silent(pylog: Pylog) -> None:
+    """`pylog consume | head` prints no complaint."""
+    pylog.ok("produce", "orders", stdin="".join(f"line {n}\n" for n in range(50_000)))
+    done = subprocess.run(
+        f"{sys.executable} -m spark_log.cli consume orders -p 1 -o earliest | head -1; "
+        f"{sys.executable} -m spark_log.cli consume orders | head -1",
+        shell=True,
+        env=os.environ | {"PYLOG_URL": pylog.url},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion(pylog: Pylog, shell: str) -> None:
+    """A script for each shell, and the shell gets verbs from it."""
+    assert "_PYLOG_COMPLETE" in pylog.ok("completion", shell)
+
+
+def test_completion_completes() -> None:
+    """What the script asks for."""
+    done = spawn(_PYLOG_COMPLETE="bash_complete", COMP_WORDS="pylog topic de", COMP_CWORD="2")
+    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == ["delete", "describe"]

@@ -1,0 +1,67 @@
+"""`pylog group …`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.commands import Pylog
+
+
+@pytest.fixture
+def grouped(pylog: Pylog) -> Pylog:
+    """Group "billing" has read four records."""
+    pylog.ok("consume", "orders", "-g", "billing", "-n", "4")
+    return pylog
+
+
+def where(pylog: Pylog, group: str = "billing") -> list[int]:
+    return [row["offset"] for row in pylog.json("group", "describe", group)]
+
+
+def test_list_describe_lag(grouped: Pylog) -> None:
+    """A group, its positions, and what it has not read."""
+    (row,) = grouped.json("group", "list")
+    assert (row["group"], row["lag"]) == ("billing", 6)
+    assert where(grouped) == [0, 4, 0]
+    assert [row["lag"] for row in grouped.json("group", "lag", "billing")] == [0, 6, 0]
+    assert grouped.ok("group", "lag", "billing").splitlines()[-1].split() == ["total", "-", "-", "-", "6"]
+
+
+def test_an_unknown_group_gets_the_nearest_name(grouped: Pylog) -> None:
+    """For each verb."""
+    for verb in (["describe"], ["lag"], ["delete", "--yes"], ["seek", "--to", "latest", "--yes"]):
+        assert "did you mean billing?" in grouped.refused("group", verb[0], "biling", *verb[1:])
+
+
+def test_seek(grouped: Pylog) -> None:
+    """To a position, in all partitions or in one; a dry run shows the moves."""
+    assert "--yes" in grouped.refused("group", "seek", "billing", "--to", "earliest")
+    moves = grouped.json("group", "seek", "billing", "--to", "latest", "--dry-run")
+    assert moves[1] == {"topic": "orders", "partition": 1, "from": 4, "to": 10}
+    assert where(grouped) == [0, 4, 0]
+    grouped.ok("group", "seek", "billing", "--to", "latest-1", "--yes")
+    assert where(grouped) == [0, 9, 0]
+    grouped.ok("group", "seek", "billing", "--to", "2", "--topic", "orders:1", "--yes")
+    assert where(grouped) == [0, 2, 0]
+
+
+def test_seek_to_another_group(grouped: Pylog) -> None:
+    """A new group starts where another stands."""
+    grouped.ok("group", "seek", "audit", "--to-group", "billing", "--yes")
+    assert where(grouped, "audit") == [0, 4, 0]
+
+
+def test_seek_wants_one_goal(grouped: Pylog) -> None:
+    """A position or a group, and a partition that is a number."""
+    assert "either" in grouped.wrong("group", "seek", "billing")
+    assert "either" in grouped.wrong("group", "seek", "billing", "--to", "latest", "--to-group", "x")
+    assert "TOPIC:PARTITION" in grouped.wrong("group", "seek", "billing", "--to", "latest", "--topic", "orders:x")
+
+
+def test_delete(grouped: Pylog) -> None:
+    """It is forgotten, when one is sure."""
+    assert "--yes" in grouped.refused("group", "delete", "billing")
+    grouped.ok("group", "delete", "billing", "--dry-run")
+    assert len(grouped.json("group", "list")) == 1
+    grouped.ok("group", "delete", "billing", "--yes")
+    assert grouped.json("group", "list") == []

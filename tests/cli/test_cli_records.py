@@ -1,0 +1,85 @@
+"""`pylog produce` and `pylog consume`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.commands import Pylog
+
+
+def test_lines_become_records(tmp_path: Path) -> None:
+    """A topic that is not there is created; a last line without an end counts; line ends of Windows are ends."""
+    pylog = Pylog(tmp_path)
+    assert pylog.ok("produce", "a", stdin="one\r\ntwo\n\nthree") == "4 records appended to a\n"
+    assert pylog.ok("consume", "a") == "one\ntwo\n\nthree\n"
+
+
+def test_no_lines_no_records(tmp_path: Path) -> None:
+    """An empty input is no error."""
+    assert Pylog(tmp_path).json("produce", "a", stdin="") == {"topic": "a", "records": 0}
+
+
+def test_keys_headers_and_partition(pylog: Pylog) -> None:
+    """What the options say is in the records."""
+    (line,) = pylog.ok("consume", "orders", "-n", "1", "-f", "%t %p %o %k %v %h").splitlines()
+    assert line == "orders 1 0 k0 v0 h=x"
+    pylog.ok("produce", "orders", "-k", "all", "-p", "0", stdin="x\ny\n")
+    assert pylog.ok("consume", "orders", "-p", "0", "-f", "%k=%v") == "all=x\nall=y\n"
+
+
+def test_a_line_without_its_delimiter(pylog: Pylog) -> None:
+    """The line is named."""
+    assert "line 2 has no ':'" in pylog.refused("produce", "orders", "--key-delimiter", ":", stdin="a:1\nb\n")
+    assert "either" in pylog.wrong("produce", "orders", "--key-delimiter", ":", "-k", "x")
+
+
+def test_a_partition_that_is_not_there(pylog: Pylog) -> None:
+    """Nothing is appended."""
+    assert "partition" in pylog.refused("produce", "orders", "-p", "3", stdin="a\n")
+
+
+def test_consume_json(pylog: Pylog) -> None:
+    """An object on each line; bytes that are no text are base64."""
+    pylog.ok("produce", "orders", "-p", "0", stdin=b"\xff\xfe\n")
+    found = [json.loads(line) for line in pylog.ok("consume", "orders", "--output", "json").splitlines()]
+    assert found[0]["value"] == {"base64": "//4="}
+    assert found[1] | {"timestamp": 0} == {
+        "topic": "orders",
+        "partition": 1,
+        "offset": 0,
+        "timestamp": 0,
+        "key": "k0",
+        "value": "v0",
+        "headers": [["h", "x"]],
+    }
+    assert pylog.ok("consume", "orders", "-f", "json", "-n", "1", "-p", "1") == json.dumps(found[1]) + "\n"
+
+
+def test_consume_from_a_position(pylog: Pylog) -> None:
+    """An offset, relative to the end, a time."""
+    assert pylog.ok("consume", "orders", "-o", "latest-2") == "v8\nv9\n"
+    assert pylog.ok("consume", "orders", "-o", "8", "-p", "1") == "v8\nv9\n"
+    assert len(pylog.ok("consume", "orders", "-o", "now-1h").splitlines()) == 10
+    assert "there are 0 to 10" in pylog.refused("consume", "orders", "-o", "11", "-p", "1")
+
+
+def test_formats(pylog: Pylog) -> None:
+    """Escapes and percent signs; an unknown token shows what there is."""
+    assert pylog.ok("consume", "orders", "-n", "1", "-f", "%%\\t%s\\n") == "%\tv0\n"
+    assert "%k key" in pylog.wrong("consume", "orders", "-f", "%x")
+
+
+def test_a_group_goes_on_where_it_was(pylog: Pylog) -> None:
+    """What was printed is committed, and no more."""
+    assert pylog.ok("consume", "orders", "-g", "g", "-n", "3") == "v0\nv1\nv2\n"
+    assert pylog.ok("consume", "orders", "-g", "g", "-n", "2") == "v3\nv4\n"
+    assert sum(row["lag"] for row in pylog.json("group", "lag", "g")) == 5
+    assert len(pylog.ok("consume", "orders", "-g", "g").splitlines()) == 5
+    assert pylog.ok("consume", "orders", "-g", "g") == ""
+    assert pylog.ok("consume", "orders", "-g", "g", "-o", "latest-1") == "v9\n"
+
+
+def test_follow_ends_with_its_count(pylog: Pylog) -> None:
+    """With --follow and a count, it ends when there were so many."""
+    assert len(pylog.ok("consume", "orders", "--follow", "-n", "10").splitlines()) == 10

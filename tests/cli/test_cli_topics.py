@@ -1,0 +1,99 @@
+"""`pylog topic …`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Pylog
+
+
+def test_create_begins_a_log(tmp_path: Path) -> None:
+    """The first topic of a new URL creates the log there."""
+    pylog = Pylog(tmp_path / "new")
+    assert pylog.ok("topic", "create", "a") == "topic a created with 1 partition\n"
+    assert pylog.json("topic", "list") == [{"topic": "a", "partitions": 1, "records": 0, "bytes": 0}]
+
+
+def test_create_warns_of_what_is_not_in_force(pylog: Pylog) -> None:
+    """Kafka's configs are taken, and it is said which ones do nothing yet."""
+    result = pylog.run("topic", "create", "b", "-c", "segment.ms=1000", "--output", "json")
+    assert result.exit_code == 0
+    assert "segment.ms is kept, but is not in force" in result.stderr
+
+
+def test_create_refuses(pylog: Pylog) -> None:
+    """A name that is taken, a name that cannot be, an unknown config, no partitions."""
+    assert "exists already" in pylog.refused("topic", "create", "orders")
+    assert "../x" in pylog.refused("topic", "create", "../x")
+    assert "did you mean retention.ms?" in pylog.refused("topic", "create", "b", "-c", "retention.msec=1")
+    assert "0 partitions" in pylog.refused("topic", "create", "b", "-p", "0")
+    assert "KEY=VALUE" in pylog.wrong("topic", "create", "b", "-c", "retention")
+
+
+def test_list_as_a_table(pylog: Pylog) -> None:
+    """A line for each topic under a header."""
+    header, line = pylog.ok("topic", "list").splitlines()
+    assert header.split() == ["TOPIC", "PARTITIONS", "RECORDS", "BYTES"]
+    assert line.split()[:3] == ["orders", "3", "10"]
+
+
+def test_describe(pylog: Pylog) -> None:
+    """Configs and partitions."""
+    found = pylog.json("topic", "describe", "orders")
+    assert found["configs"] == {"retention.ms": "3600000"}
+    assert [part["records"] for part in found["partitions"]] == [0, 10, 0]
+    assert "retention.ms=3600000" in pylog.ok("topic", "describe", "orders")
+
+
+def test_unknown_topics_get_the_nearest_name(pylog: Pylog) -> None:
+    """Wherever a topic is named."""
+    for args in (
+        ["topic", "describe", "order"],
+        ["topic", "delete", "order", "--yes"],
+        ["topic", "offsets", "order"],
+        ["topic", "trim", "order", "--to", "latest", "--yes"],
+        ["topic", "alter", "order", "--partitions", "9"],
+        ["consume", "order"],
+        ["plan", "order"],
+        ["config", "describe", "--topic", "order"],
+    ):
+        assert "did you mean orders?" in pylog.refused(*args)
+
+
+def test_alter(pylog: Pylog) -> None:
+    """Partitions are added, configs set and unset."""
+    pylog.ok("topic", "alter", "orders", "--partitions", "5", "-c", "retention.bytes=9", "--unset", "retention.ms")
+    found = pylog.json("topic", "describe", "orders")
+    assert len(found["partitions"]) == 5
+    assert found["configs"] == {"retention.bytes": "9"}
+    assert "must be larger" in pylog.refused("topic", "alter", "orders", "--partitions", "2")
+    assert "nothing to alter" in pylog.wrong("topic", "alter", "orders")
+
+
+def test_delete_asks(pylog: Pylog) -> None:
+    """Not on a terminal and without --yes it is refused; a dry run does nothing."""
+    assert "--yes" in pylog.refused("topic", "delete", "orders")
+    result = pylog.run("topic", "delete", "orders", "--dry-run")
+    assert (result.exit_code, result.stderr) == (0, "would delete topic orders with 10 records\n")
+    assert len(pylog.json("topic", "list")) == 1
+    pylog.ok("topic", "delete", "orders", "--yes")
+    assert pylog.json("topic", "list") == []
+
+
+def test_trim(pylog: Pylog) -> None:
+    """Records before a position go, in all partitions or in one."""
+    assert "--yes" in pylog.refused("topic", "trim", "orders", "--to", "latest-4")
+    assert pylog.json("topic", "trim", "orders", "--to", "latest-4", "--dry-run")[1]["records"] == 6
+    assert pylog.json("topic", "offsets", "orders")[1] == {"partition": 1, "start": 0, "end": 10}
+    pylog.ok("topic", "trim", "orders", "--to", "latest-4", "-p", "1", "--yes")
+    assert pylog.json("topic", "offsets", "orders")[1] == {"partition": 1, "start": 6, "end": 10}
+    assert "no partition 7" in pylog.refused("topic", "trim", "orders", "--to", "latest", "-p", "7", "--yes")
+    assert "6 to 10" in pylog.refused("topic", "trim", "orders", "--to", "11", "-p", "1", "--yes")
+
+
+@pytest.mark.parametrize(("position", "offset"), [("latest-3", 7), ("earliest", 0), ("now-1h", 0), ("now-0s", 10)])
+def test_offsets_at_a_position(pylog: Pylog, position: str, offset: int) -> None:
+    """What a position comes to."""
+    assert pylog.json("topic", "offsets", "orders", "--at", position)[1] == {"partition": 1, "offset": offset}

@@ -1,0 +1,118 @@
+"""`pylog maintain | merge | gc | checkpoint | verify | plan | segment | metadata | cluster | config | producer`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Pylog
+
+
+@pytest.fixture
+def small(pylog: Pylog) -> Pylog:
+    """Five more small commits."""
+    for number in range(5):
+        pylog.ok("produce", "orders", "-p", "1", stdin=f"more {number}\n")
+    return pylog
+
+
+def test_maintain(small: Pylog) -> None:
+    """A round, and what it did."""
+    assert "6 slices merged into 1 segments" in small.ok("maintain")
+    assert small.json("maintain")["merged_slices"] == 0
+    assert len(small.ok("consume", "orders").splitlines()) == 15
+
+
+def test_merge_and_checkpoint_alone(small: Pylog) -> None:
+    """Each duty has its verb."""
+    assert small.json("merge")["slices"] == 6
+    assert small.json("checkpoint")["version"] == small.json("cluster", "info")["checkpoint"]
+    assert "0 slices" in small.ok("merge")
+
+
+def test_a_duration_has_a_unit(small: Pylog) -> None:
+    """Wrong ones show a right one."""
+    for text in ("10", "0s", "ten"):
+        assert "as in 10m" in small.wrong("maintain", "--every", text)
+
+
+def test_gc_asks(small: Pylog) -> None:
+    """A dry run lists; without --yes it is refused."""
+    small.ok("config", "alter", "-c", "gc.fence.age.ms=1")
+    small.ok("merge")
+    assert "--yes" in small.refused("gc")
+    for _ in range(2):
+        small.ok("maintain")
+    assert small.json("gc", "--dry-run") == []
+    assert small.json("gc", "--yes") == {"deleted": 0}
+
+
+def test_verify(small: Pylog, tmp_path: Path) -> None:
+    """A sound log passes; damage is a table, or JSON, and exit status 1."""
+    assert small.ok("verify", "--deep") == "no problems found\n"
+    assert small.json("verify") == []
+    lost = next(tmp_path.glob("log/data/*/*.seg"))
+    lost.unlink()
+    result = small.run("verify", "--output", "json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[0]["message"] == "the object is not there"
+    assert "1 problem found" in small.refused("verify")
+
+
+def test_plan(small: Pylog) -> None:
+    """Segments, batches and bytes of the total."""
+    small.ok("merge")
+    whole = small.json("plan", "orders")
+    assert whole["total"]["records"] == 15
+    assert whole["total"]["batches"] == whole["total"]["total_batches"] == 1
+    assert small.json("plan", "orders", "--start", "latest")["total"]["batches"] == 0
+    assert "1 of 1" in small.ok("plan", "orders", "--start", "now-10m")
+
+
+def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
+    """The batches of an object; other files are refused."""
+    (name,) = [str(file.relative_to(tmp_path / "log")) for file in tmp_path.glob("log/data/*/*.seg")]
+    found = pylog.json("segment", "dump", name)
+    assert (found["records"], found["index"][0]["topic"], found["index"][0]["rows"]) == (10, "orders", 10)
+    assert "CRC32C" in pylog.ok("segment", "dump", name)
+    assert "not there" in pylog.refused("segment", "dump", "data/x.seg")
+    assert "not a pylog segment" in pylog.refused("segment", "dump", "meta/format")
+    assert "relative" in pylog.refused("segment", "dump", "../../etc/passwd")
+
+
+def test_metadata_dump(pylog: Pylog) -> None:
+    """Records, a version a line, or the state that they come to."""
+    lines = [json.loads(line) for line in pylog.ok("metadata", "dump", "--output", "json").splitlines()]
+    assert [line["version"] for line in lines] == [1, 2]
+    assert lines[0]["records"][0]["type"] == "create_topic"
+    assert "create_topic" in pylog.ok("metadata", "dump")
+    assert json.loads(pylog.ok("metadata", "dump", "--state"))["version"] == 2
+
+
+def test_cluster_info(pylog: Pylog) -> None:
+    """What the log is and holds."""
+    found = pylog.json("cluster", "info")
+    assert (found["topics"], found["records"], found["version"]) == (1, 10, 2)
+    assert found["cluster_id"] in pylog.ok("cluster", "info")
+
+
+def test_config(pylog: Pylog) -> None:
+    """Configs of the log and of topics, set and unset."""
+    pylog.ok("config", "alter", "-c", "num.partitions=4")
+    found = {row["config"]: row for row in pylog.json("config", "describe")}
+    assert (found["num.partitions"]["value"], found["num.partitions"]["source"]) == ("4", "set")
+    pylog.ok("config", "alter", "--unset", "num.partitions")
+    found = {row["config"]: row for row in pylog.json("config", "describe", "--topic", "orders", "--all")}
+    assert found["retention.ms"]["value"] == "3600000"
+    assert not found["segment.ms"]["in_force"]
+    pylog.ok("config", "alter", "--topic", "orders", "-c", "retention.ms=5")
+    assert "nothing to alter" in pylog.wrong("config", "alter")
+    assert "num.partitions" in pylog.refused("config", "alter", "-c", "num.partition=4")
+
+
+def test_producer_list(pylog: Pylog) -> None:
+    """Who has written."""
+    (row,) = pylog.json("producer", "list")
+    assert (row["kind"], row["epoch"], row["sequence"]) == ("plain", 0, 0)
