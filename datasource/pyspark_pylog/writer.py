@@ -23,12 +23,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pyspark_pylog.batch import journal_of, quiet_gc
+from pyspark_pylog.batch import journal_of, quiet_gc, store_of
 from pyspark_pylog.errors import plain_errors
-from pyspark_pylog.options import Options, WriteOptions, write_options
+from pyspark_pylog.options import Location, Options, WriteOptions, write_options
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
 from spark_log.client.log import Log, txn_identity
 from spark_log.client.upload import TopicSpec, Uploaded, Uploader, specs_of, topic_spec
+from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRecord, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import epoch_of_holder
@@ -128,10 +129,9 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> Written:
     """A task: all rows into objects, put durably."""
     with plain_errors():
         quiet_gc()
-        journal = journal_of(begun.options.location)
-        specs, now_ms = dict(begun.specs), journal.context.clock.now_ms
+        specs, now_ms = dict(begun.specs), SystemClock().now_ms
         uploader = Uploader(
-            journal.store,
+            store_of(begun.options.location),
             begun.epoch,
             random.Random(),
             partitioner=begun.options.partitioner,
@@ -143,7 +143,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> Written:
                 for topic, rows in _by_topic(begun, batch):
                     used.add(topic)
                     if topic not in specs:
-                        specs[topic] = _late_spec(journal, topic)
+                        specs[topic] = _late_spec(begun.options.location, topic)
                     for part in conform(rows, now_us=now_ms() * 1000):
                         uploader.append(specs[topic], Rows(part.records, part.partitions), now_ms())
             uploaded = uploader.finish()
@@ -167,10 +167,11 @@ def _by_topic(begun: Begun, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.Rec
         yield topic, rows.filter(pc.equal(topics, topic))
 
 
-def _late_spec(journal: Journal, topic: str) -> TopicSpec:
+def _late_spec(location: Location, topic: str) -> TopicSpec:
     """A topic that the column names and the driver did not know: it is created now, as an append does."""
-    Log(journal).ensure_topic(topic)
-    return topic_spec(journal.state, topic)
+    log = Log(journal_of(location))
+    log.ensure_topic(topic)
+    return topic_spec(log.journal.state, topic)
 
 
 class LogWriter(DataSourceArrowWriter):

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
 
 WATCH_SECONDS = 2
-UNFENCED = -1
-"""The generation of a commit that no consumer made."""
 
 
 @click.group()
@@ -159,7 +157,7 @@ def seek(
     if dry_run:
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
     elif confirmed(f"move group {name} in {len(rows)} partitions", dry_run=False, yes=yes):
-        commit_positions(log, name, UNFENCED, new)
+        log.admin.alter_consumer_group_offsets(name, new)
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
 
 
@@ -199,16 +197,6 @@ def _moves(state: State, name: str, new: Mapping[TopicPartition, int]) -> list[d
     return rows
 
 
-def commit_positions(log: Log, name: str, generation: int, offsets: Mapping[TopicPartition, int]) -> None:
-    """Commit a group's positions.  Raises IllegalGeneration if a newer consumer has taken the group."""
-    from spark_log.metadata.decide import decide_commit_offsets
-    from spark_log.metadata.records import GroupCommit, OffsetEntry
-
-    names = log.journal.state.names
-    entries = tuple(OffsetEntry(names[tp.topic], tp.partition, offset) for tp, offset in offsets.items())
-    log.journal.propose(lambda state, now: decide_commit_offsets(state, (GroupCommit(name, generation, entries),)))
-
-
 @verb(group)
 @click.argument("name", metavar="GROUP")
 @guarded
@@ -220,10 +208,8 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
     Example:
       pylog group delete billing --yes
     """
-    from spark_log.metadata.decide import decide_delete_offsets
-
     log = session.connect()
     found = _group(log.journal.refresh(), name)
     if confirmed(f"delete group {name} with {len(found.offsets)} positions", dry_run=dry_run, yes=yes):
-        log.journal.propose(lambda state, now: decide_delete_offsets(state, name, ()))
+        log.admin.delete_consumer_groups([name])
         emit_line(session, f"group {name} deleted", {"group": name})

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from spark_log.client.log import Log
     from spark_log.client.plan import SliceRead
     from spark_log.segment.index import Index
-    from spark_log.settings import ConfigSpec
 
 INDEX_GUESS = 1 << 16
 """Bytes of an object's end that are read in the hope that its index is in them."""
@@ -272,28 +271,19 @@ def describe_config(session: Session, topic: str | None, everything: bool) -> No
     Example:
       pylog config describe --topic orders
     """
-    from spark_log.metadata.decide import topic_named
-    from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
-
-    state = session.connect().journal.refresh()
-    configs = dict(state.configs if topic is None else topic_named(state, topic)[1].configs)
-    table = CLUSTER_CONFIGS if topic is None else TOPIC_CONFIGS
+    entries = session.connect().admin.describe_configs([topic])[topic]
     rows = [
-        _config_row(spec, configs) for spec in table.values() if everything or spec.in_force or spec.name in configs
+        {
+            "config": name,
+            "value": entry.value,
+            "source": "default" if entry.is_default else "set",
+            "in_force": entry.in_force,
+            "meaning": entry.doc,
+        }
+        for name, entry in entries.items()
+        if everything or entry.in_force or not entry.is_default
     ]
     emit_rows(session, ["config", "value", "source", "in_force", "meaning"], rows)
-
-
-def _config_row(spec: ConfigSpec, configs: dict[str, str]) -> dict[str, Any]:
-    from spark_log.settings import format_value
-
-    return {
-        "config": spec.name,
-        "value": configs.get(spec.name, format_value(spec.default)),
-        "source": "set" if spec.name in configs else "default",
-        "in_force": spec.in_force,
-        "meaning": spec.doc,
-    }
 
 
 @verb(config, "alter")

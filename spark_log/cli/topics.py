@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -22,7 +23,6 @@ from spark_log.positions import Position, format_timestamp_ms
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
-    from spark_log.metadata.state import Partition, State
     from spark_log.model import TopicPartition
 
 
@@ -44,20 +44,21 @@ def create(session: Session, name: str, partitions: int, configs: dict[str, str]
       pylog topic create orders -p 3 -c retention.ms=604800000 -u file:///data/log
     """
     from spark_log.model import NewTopic
-    from spark_log.settings import validate_topic_configs
 
-    _, notes = validate_topic_configs(configs)
-    _say_notes(notes)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # they are the notes
-        topic_id = session.connect(create=True).create_topic(NewTopic(name, partitions, configs))
+    with notes_said():
+        ids = session.connect(create=True).admin.create_topics([NewTopic(name, partitions, configs)])
     text = f"topic {name} created with {partitions} partition{'s' if partitions != 1 else ''}"
-    emit_line(session, text, {"topic": name, "id": topic_id, "partitions": partitions})
+    emit_line(session, text, {"topic": name, "id": ids[name], "partitions": partitions})
 
 
-def _say_notes(notes: Sequence[str]) -> None:
+@contextmanager
+def notes_said() -> Iterator[None]:
+    """Warnings of the log, as of configs that are not in force, go to standard error, a line each."""
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        yield
     for note in notes:
-        click.echo(f"pylog: warning: {note}", err=True)
+        click.echo(f"pylog: warning: {note.message}", err=True)
 
 
 @verb(topic, "list")
@@ -69,25 +70,11 @@ def list_topics(session: Session) -> None:
     Example:
       pylog topic list --output json
     """
-    state = session.connect().journal.refresh()
-    rows = []
-    for name, topic_id in sorted(state.names.items()):
-        parts = [part for _, part in state.topic_partitions(topic_id)]
-        rows.append(
-            {
-                "topic": name,
-                "partitions": len(parts),
-                "records": sum(part.end - part.start for part in parts),
-                "bytes": sum(map(_bytes_of, parts)),
-            }
-        )
+    rows = [
+        {"topic": name, "partitions": len(found.partitions), "records": found.rows, "bytes": found.bytes}
+        for name, found in session.connect().admin.describe_topics().items()
+    ]
     emit_rows(session, ["topic", "partitions", "records", "bytes"], rows)
-
-
-def _bytes_of(part: Partition) -> int:
-    from spark_log.node.retention import size_of
-
-    return sum(size_of(entry) for entry in part.entries if entry.end > part.start)
 
 
 @verb(topic)
@@ -100,37 +87,21 @@ def describe(session: Session, name: str) -> None:
     Example:
       pylog topic describe orders
     """
-    from spark_log.metadata.decide import topic_named
-
-    state = session.connect().journal.refresh()
-    topic_id, found = topic_named(state, name)
+    found = session.connect().admin.describe_topics([name])[name]
     fields = {
         "topic": name,
-        "id": topic_id,
+        "id": found.topic_id,
         "created": format_timestamp_ms(found.created_ms),
-        "configs": dict(sorted(found.configs.items())),
+        "configs": found.configs,
     }
-    rows = _partition_rows(state, topic_id)
+    columns = ["partition", "start", "end", "records", "bytes", "objects"]
+    rows = [{**part._asdict(), "records": part.rows} for part in found.partitions]
     if session.json:
-        emit_fields(session, {**fields, "partitions": rows})
+        emit_fields(session, {**fields, "partitions": [{column: row[column] for column in columns} for row in rows]})
         return
     emit_fields(session, fields)
     click.echo()
-    emit_rows(session, list(rows[0]), rows)
-
-
-def _partition_rows(state: State, topic_id: str) -> list[dict[str, int]]:
-    return [
-        {
-            "partition": number,
-            "start": part.start,
-            "end": part.end,
-            "records": part.end - part.start,
-            "bytes": _bytes_of(part),
-            "slices": sum(getattr(entry, "slices", 1) for entry in part.entries),
-        }
-        for number, part in state.topic_partitions(topic_id)
-    ]
+    emit_rows(session, columns, rows)
 
 
 @verb(topic)
@@ -146,27 +117,20 @@ def alter(session: Session, name: str, partitions: int | None, configs: dict[str
     Example:
       pylog topic alter orders --partitions 6 -c retention.bytes=1000000000 --unset retention.ms
     """
-    from spark_log.metadata.decide import decide_add_partitions
-
     if partitions is None and not configs and not unset:
         raise click.UsageError("nothing to alter: give --partitions, -c KEY=VALUE or --unset KEY")
     log = session.connect()
     if configs or unset:
         alter_configs(log, name, configs, unset)
     if partitions is not None:
-        log.journal.propose(lambda state, now: decide_add_partitions(state, name, partitions))
+        log.admin.create_partitions({name: partitions})
     emit_line(session, f"topic {name} altered", {"topic": name})
 
 
 def alter_configs(log: Log, name: str | None, configs: Mapping[str, str], unset: Sequence[str]) -> None:
     """Set and unset configs of a topic, or of the log for None; says what is not in force."""
-    from spark_log.metadata.decide import decide_set_configs
-    from spark_log.settings import validate_cluster_configs, validate_topic_configs
-
-    _, notes = (validate_cluster_configs if name is None else validate_topic_configs)(configs)
-    _say_notes(notes)
-    changes: dict[str, str | None] = {**configs, **dict.fromkeys(unset)}
-    log.journal.propose(lambda state, now: decide_set_configs(state, name, changes))
+    with notes_said():
+        log.admin.incremental_alter_configs({name: {**configs, **dict.fromkeys(unset)}})
 
 
 @verb(topic)
@@ -180,14 +144,10 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
     Example:
       pylog topic delete orders --yes
     """
-    from spark_log.metadata.decide import decide_delete_topic, topic_named
-
-    log = session.connect()
-    state = log.journal.refresh()
-    topic_id, _ = topic_named(state, name)
-    records = sum(part.end - part.start for _, part in state.topic_partitions(topic_id))
+    admin = session.connect().admin
+    records = admin.describe_topics([name])[name].rows
     if confirmed(f"delete topic {name} with {records} records", dry_run=dry_run, yes=yes):
-        log.journal.propose(lambda state, now: decide_delete_topic(state, name))
+        admin.delete_topics([name])
         emit_line(session, f"topic {name} deleted", {"topic": name, "records": records})
 
 
@@ -205,23 +165,21 @@ def trim(session: Session, name: str, position: Position, partition: int | None,
       pylog topic trim orders --to now-7d
     """
     from spark_log.client.resolve import partition_of, resolve
-    from spark_log.metadata.decide import decide_trim
 
     log = session.connect()
     tps = partitions_named(log, name, partition)
     offsets = resolve(log.journal, dict.fromkeys(tps, position))
     state = log.journal.state
-    parts = {tp: partition_of(state, tp) for tp in tps}
+    starts = {tp: partition_of(state, tp)[1].start for tp in tps}
     rows = [
-        {"partition": tp.partition, "from": parts[tp][1].start, "to": to, "records": max(0, to - parts[tp][1].start)}
+        {"partition": tp.partition, "from": starts[tp], "to": to, "records": max(0, to - starts[tp])}
         for tp, to in offsets.items()
     ]
     count = sum(row["records"] for row in rows)
     if dry_run:
         emit_rows(session, ["partition", "from", "to", "records"], rows)
     elif confirmed(f"remove {count} records of topic {name}", dry_run=False, yes=yes):
-        starts = {parts[tp][0]: offset for tp, offset in offsets.items()}
-        log.journal.propose(lambda state, now: decide_trim(state, starts))
+        log.admin.delete_records(offsets)
         emit_rows(session, ["partition", "from", "to", "records"], rows)
 
 
