@@ -6,6 +6,7 @@ so that a client's settings can be carried over as they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, NamedTuple
@@ -14,7 +15,6 @@ from spark_log.errors import InvalidRequest
 from spark_log.segment.schema import COMPRESSIONS
 
 INT_MAX = 2**31 - 1
-NEVER_MS = -1
 
 
 class Setting(NamedTuple):
@@ -100,7 +100,11 @@ CONSUMER: Mapping[str, Setting] = {
     "auto_commit_interval_ms": _whole(5_000),
     "auto_offset_reset": _one_of("latest", "earliest", "none"),
     "check_crcs": _flag(True),
-    "consumer_timeout_ms": _whole(NEVER_MS, -1),
+    "consumer_timeout_ms": Setting(
+        math.inf,
+        lambda given: isinstance(given, int | float) and not isinstance(given, bool) and given >= 0,
+        "milliseconds, or math.inf for no limit",
+    ),
     "default_api_timeout_ms": _whole(60_000),
     "enable_auto_commit": _flag(True),
     "exclude_internal_topics": _flag(True),

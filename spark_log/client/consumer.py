@@ -1,0 +1,610 @@
+"""Consumers: records or Arrow tables of partitions, from where a group stands, as they come.
+
+Names and behaviour are those of Kafka's Python clients.  Embedded there is no coordinator: a consumer with a `group_id` that
+subscribes owns all partitions of its topics, and a newer one takes them from it.  A poll reads up to the end of one confirmed
+state of the log, so it never sees half of a commit's end.  Not safe for threads, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pyarrow as pa
+
+from spark_log.client.fetch import Fetched
+from spark_log.client.membership import Callback, Membership, as_offsets
+from spark_log.client.plan import OffsetRange, plan_reads
+from spark_log.client.readers import Cursor, to_records
+from spark_log.client.resolve import offsets_for_times, partition_of
+from spark_log.client.scan import SCAN_SCHEMA, fetch_ranges, to_batch
+from spark_log.client.settings import CONSUMER, coder, resolve_settings
+from spark_log.errors import (
+    DataLoss,
+    IllegalGeneration,
+    InvalidRequest,
+    NoOffsetForPartition,
+    OffsetOutOfRange,
+    SparkLogError,
+    UnknownTopicOrPartition,
+)
+from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+
+logger = logging.getLogger("spark_log")
+
+FIRST_WAIT_MS = 2.0
+LAST_WAIT_MS = 50.0
+LAST_WAIT_REMOTE_MS = 250.0
+"""How long a poll that waits sleeps between two looks at the log, at first and at last: a look at a bucket costs money."""
+LOOK_MS = 100
+"""While there is enough to read, the log is looked at so often for topics, partitions and owners."""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """What `offsets_for_times` finds: the first record at or after a time."""
+
+    offset: int
+    timestamp: int
+    """Milliseconds."""
+
+
+@dataclass(slots=True)
+class _Spot:
+    """Where the consumer stands in one partition."""
+
+    key: TopicKey
+    position: int | None = None
+    """None: to be found out when it is first needed."""
+    new: bool = False
+    """The partition appeared under a subscription: all of it is new."""
+    paused: bool = False
+    cursor: Cursor | None = None
+
+
+class Consumer:
+    """A consumer of subscribed topics or assigned partitions."""
+
+    def __init__(self, log: Log, *topics: str, **settings: Any) -> None:
+        self._settings = resolve_settings("consumer", CONSUMER, settings)
+        self._log = log
+        self._journal = log.journal
+        self._clock = log.journal.context.clock
+        self._decode_key = coder(self._settings["key_deserializer"], "deserialize")
+        self._decode_value = coder(self._settings["value_deserializer"], "deserialize")
+        group = self._settings["group_id"]
+        self._membership = None if group is None else Membership(log.journal, group)
+        self._spots: dict[TopicPartition, _Spot] = {}
+        self._topics: frozenset[str] = frozenset()
+        self._pattern: re.Pattern[str] | None = None
+        self._subscribed = False
+        self._listener: object = None
+        self._assigned_once = False
+        self._closed = False
+        self._state: State = log.journal.state
+        self._stale = True
+        """The assignment was not brought in line with the state yet."""
+        self._looked_ms = -LOOK_MS
+        self._committed_ms = self._clock.monotonic_ms()
+        self._chunk: deque[ConsumerRecord] = deque()
+        longest = LAST_WAIT_MS if log.journal.store.local else LAST_WAIT_REMOTE_MS
+        self._wait_ms_max = min(longest, max(self._settings["fetch_max_wait_ms"], FIRST_WAIT_MS))
+        if topics:
+            self.subscribe(topics)
+
+    # ----------------------------------------------------------------------------------------------- which partitions
+
+    def subscribe(self, topics: Iterable[str] | str = (), pattern: str | None = None, listener: object = None) -> None:
+        """Read topics by name, or all whose name matches a pattern as a whole; new topics and partitions join in.
+
+        listener:  an object with any of on_partitions_assigned, on_partitions_revoked, on_partitions_lost.
+        """
+        names = frozenset([topics] if isinstance(topics, str) else topics)
+        if bool(names) == (pattern is not None):
+            raise InvalidRequest("subscribe: give topics or a pattern, one of them")
+        self._check_open()
+        if self._spots and not self._subscribed:
+            raise InvalidRequest("subscribe: partitions were assigned by hand; unsubscribe() first")
+        compiled = None if pattern is None else _compiled(pattern)
+        self._topics, self._pattern, self._listener, self._subscribed = names, compiled, listener, True
+        self._forget_ahead()
+        self._assigned_once = False
+        if self._membership is not None and self._membership.lost(self._journal.state):
+            self._membership.forget()
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group."""
+        self._check_open()
+        self._let_go()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, without a place in the group.  Raises UnknownTopicOrPartition."""
+        self._check_open()
+        if self._subscribed:
+            raise InvalidRequest("assign: topics were subscribed to; unsubscribe() first")
+        state = self._state = self._journal.refresh()
+        wanted = {TopicPartition(*tp): partition_of(state, TopicPartition(*tp))[0] for tp in partitions}
+        self._auto_commit(force=True)
+        self._spots = {tp: self._spots.get(tp) or _Spot(key) for tp, key in wanted.items()}
+        self._forget_ahead()
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read; empty before the first poll of a subscription."""
+        return set(self._spots)
+
+    def subscription(self) -> set[str] | None:
+        """The topics subscribed to; None if there is no subscription."""
+        if not self._subscribed:
+            return None
+        return set(self._topics) if self._pattern is None else {tp.topic for tp in self._spots}
+
+    def topics(self) -> set[str]:
+        """All topics of the log."""
+        return set(self._journal.refresh().names)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Numbers of a topic's partitions; None if there is no such topic."""
+        state = self._journal.refresh()
+        topic_id = state.names.get(topic)
+        return None if topic_id is None else set(range(state.topics[topic_id].partitions))
+
+    # -------------------------------------------------------------------------------------------------------- records
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """The next record; waits for it, for `consumer_timeout_ms` if that is set.  Its position moves with it."""
+        if not self._chunk:
+            self._chunk = deque(self._next_chunk())
+            if not self._chunk:
+                raise StopIteration
+        record = self._chunk.popleft()
+        self._spots[TopicPartition(record.topic, record.partition)].position = record.offset + 1
+        return record
+
+    def _next_chunk(self) -> Iterator[ConsumerRecord]:
+        parts = self._wait(self._settings["consumer_timeout_ms"], self._settings["max_poll_records"], None)
+        return (record for part in parts for record in to_records(part, self._decode_key, self._decode_value))
+
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records that are there, at most `max_records` (`max_poll_records`); waits for the first of them.
+
+        Raises IllegalGeneration if a newer consumer has taken the group, NoOffsetForPartition and OffsetOutOfRange with
+        auto_offset_reset="none".
+        """
+        self._forget_ahead()
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        for part in self._wait(timeout_ms, _limit(max_records, self._settings["max_poll_records"]), None):
+            tp = self._moved(part)
+            found.setdefault(tp, []).extend(to_records(part, self._decode_key, self._decode_value))
+        return found
+
+    def poll_arrow(self, timeout_ms: float = 0, max_records: int | None = None) -> pa.Table:
+        """The same as a table with topic, partition, offset, key, value, timestamp, headers; nothing is deserialized.
+
+        Without `max_records`, about `fetch_max_bytes` are given at most.
+        """
+        self._forget_ahead()
+        parts = self._wait(timeout_ms, _limit(max_records, 2**63 - 1), self._settings["fetch_max_bytes"])
+        for part in parts:
+            self._moved(part)
+        return pa.Table.from_batches([to_batch(part, SCAN_SCHEMA) for part in parts], schema=SCAN_SCHEMA)
+
+    def _moved(self, part: Fetched) -> TopicPartition:
+        tp = TopicPartition(part.read.topic, part.read.partition)
+        self._spots[tp].position = part.first + part.records.num_rows
+        return tp
+
+    def _wait(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
+        """What is there; nothing only if `timeout_ms` is over."""
+        self._check_open()
+        if not self._subscribed and not self._spots:
+            raise InvalidRequest("the consumer reads nothing yet: subscribe() to topics or assign() partitions")
+        start, wait = self._clock.monotonic_ms(), FIRST_WAIT_MS
+        while True:
+            if self._membership is not None:
+                self._membership.call_back()
+            self._look()
+            self._auto_commit()
+            if parts := self._take(rows, size):
+                return parts
+            waited = self._clock.monotonic_ms() - start
+            if waited >= timeout_ms:
+                return []
+            self._clock.sleep_ms(min(wait, timeout_ms - waited))
+            wait = min(wait * 1.5, self._wait_ms_max)
+
+    def _take(self, rows: int, size: int | None) -> list[Fetched]:
+        """What is there up to the end of one state, partition by partition, the one that was last served going last."""
+        parts: list[Fetched] = []
+        for tp in tuple(self._spots):
+            while rows > 0 and (size is None or size > 0):
+                part = self._take_from(tp, rows)
+                if part is None:
+                    break
+                parts.append(part)
+                rows -= part.records.num_rows
+                size = None if size is None else size - part.records.nbytes
+            if rows <= 0 or (size is not None and size <= 0):
+                self._spots[tp] = self._spots.pop(tp)
+                break
+        return parts
+
+    def _take_from(self, tp: TopicPartition, rows: int) -> Fetched | None:
+        spot = self._spots[tp]
+        if spot.paused or spot.key not in self._state.partitions:
+            return None
+        position = self._position(tp, spot)
+        if spot.cursor is None:
+            spot.cursor = Cursor(self._journal, tp, spot.key, position)
+        try:
+            return spot.cursor.take(self._state, rows)
+        except (DataLoss, UnknownTopicOrPartition):
+            # Trimmed or deleted since the last look: look again and start from what is there.
+            spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at)
+            self._state, self._stale = self._journal.refresh(), True
+            return None
+
+    def _position(self, tp: TopicPartition, spot: _Spot) -> int:
+        """The offset to read next, found out or moved into what is there by `auto_offset_reset`."""
+        part = self._state.partitions.get(spot.key)
+        if part is None:
+            raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was deleted")
+        at = spot.cursor.at if spot.cursor is not None else spot.position
+        if at is None:
+            at = self._committed(spot)
+        if at is not None and part.start <= at <= part.end:
+            if spot.position is None:
+                spot.position = at
+            return at
+        spot.position, spot.cursor = self._reset(tp, spot, at), None
+        return spot.position
+
+    def _committed(self, spot: _Spot) -> int | None:
+        committed = None if self._membership is None else self._membership.position(self._state, spot.key)
+        return None if committed is None else committed.offset
+
+    def _reset(self, tp: TopicPartition, spot: _Spot, at: int | None) -> int:
+        part, policy = self._state.partitions[spot.key], self._settings["auto_offset_reset"]
+        if at is not None:
+            logger.warning("offset %d of %s-%d is not there, there are %d to %d", at, *tp, part.start, part.end)
+        if policy == "earliest" or (at is None and spot.new):
+            return part.start
+        if policy == "latest":
+            return part.end
+        if at is None:
+            raise NoOffsetForPartition(
+                f"{tp.topic}-{tp.partition}: group {self._settings['group_id']!r} has committed no offset and "
+                "auto_offset_reset is 'none'; seek() or commit one"
+            )
+        raise OffsetOutOfRange(
+            f"offset {at} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.end}, and "
+            "auto_offset_reset is 'none'; seek() to one that is there",
+            start=part.start,
+            end=part.end,
+        )
+
+    def _forget_ahead(self) -> None:
+        """Records that iteration has read ahead are read again: their positions were not given out."""
+        if not self._chunk:
+            return
+        self._chunk.clear()
+        for spot in self._spots.values():
+            if spot.cursor is not None and spot.cursor.at != spot.position:
+                spot.cursor = None
+
+    # ------------------------------------------------------------------------------------------------------ the group
+
+    def _look(self) -> None:
+        """Take notice of new records, topics, partitions and owners."""
+        now = self._clock.monotonic_ms()
+        if now - self._looked_ms < LOOK_MS and not self._stale and self._anything_ready():
+            return
+        self._looked_ms = now
+        fresh = self._journal.poll() if self._assigned_once else self._journal.refresh()
+        if fresh is self._state and self._assigned_once and not self._stale:
+            return
+        self._state, self._stale = fresh, False
+        if self._subscribed:
+            self._join()
+            self._follow()
+        elif gone := [tp for tp, spot in self._spots.items() if not _is_live(fresh, tp, spot.key)]:
+            tp = gone[0]
+            raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was assigned and was deleted; assign() others")
+        self._assigned_once = True
+
+    def _anything_ready(self) -> bool:
+        return any(
+            spot.cursor is not None
+            and not spot.paused
+            and spot.key in self._state.partitions
+            and spot.cursor.ready(self._state)
+            for spot in self._spots.values()
+        )
+
+    def _join(self) -> None:
+        membership = self._membership
+        if membership is None:
+            return
+        if not membership.joined:
+            membership.join()
+            self._state = self._journal.state
+        if membership.lost(self._state):
+            self._lose(membership.replaced(self._state))
+
+    def _lose(self, error: IllegalGeneration) -> None:
+        """A newer consumer has the partitions: tell the listener once, and refuse from then on."""
+        gone = tuple(self._spots)
+        self._spots, self._assigned_once = {}, False
+        self._chunk.clear()
+        if gone:
+            self._tell("on_partitions_lost", gone)
+        raise error
+
+    def _follow(self) -> None:
+        """Bring the assignment in line with the topics that are there."""
+        state = self._state
+        wanted = {
+            TopicPartition(name, number): (topic_id, number)
+            for name, topic_id in state.names.items()
+            if (name in self._topics if self._pattern is None else self._pattern.fullmatch(name))
+            for number in range(state.topics[topic_id].partitions)
+        }
+        gone = [tp for tp, spot in self._spots.items() if wanted.get(tp) != spot.key]
+        replaced = {tp.topic for tp in gone if tp in wanted}
+        if gone:
+            self._tell("on_partitions_revoked", gone)
+            self._spots = {tp: spot for tp, spot in self._spots.items() if tp not in gone}
+            self._chunk.clear()
+            for spot in self._spots.values():
+                spot.cursor = None
+        new = sorted(tp for tp in wanted if tp not in self._spots)
+        for tp in new:
+            self._spots[tp] = _Spot(wanted[tp], new=self._assigned_once and tp.topic not in replaced)
+        if new or not self._assigned_once:
+            self._tell("on_partitions_assigned", new)
+
+    def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        method = getattr(self._listener, what, None)
+        if method is None and what == "on_partitions_lost":
+            method = getattr(self._listener, "on_partitions_revoked", None)
+        if method is not None:
+            method(list(partitions))
+
+    def _let_go(self) -> None:
+        """End a subscription or an assignment: commit, tell the listener, leave the group."""
+        membership = self._membership
+        try:
+            self._auto_commit(force=True)
+        except IllegalGeneration as error:
+            logger.warning("positions were not committed: %s", error)
+        if self._subscribed and self._spots:
+            self._tell("on_partitions_revoked", tuple(self._spots))
+        if membership is not None and membership.joined:
+            self._leave(membership)
+        self._spots, self._topics, self._pattern = {}, frozenset(), None
+        self._subscribed = self._assigned_once = False
+        self._chunk.clear()
+
+    def _leave(self, membership: Membership) -> None:
+        try:
+            membership.leave()
+        except SparkLogError as error:
+            logger.warning("group %s is still shown with this consumer, which has left: %s", membership.group, error)
+
+    def _auto_commit(self, force: bool = False) -> None:
+        """Commit what was given out, if it is time."""
+        membership = self._membership
+        if membership is None or not self._settings["enable_auto_commit"]:
+            return
+        now = self._clock.monotonic_ms()
+        if not force and now - self._committed_ms < self._settings["auto_commit_interval_ms"]:
+            return
+        self._committed_ms = now
+        try:
+            membership.commit(self._positions())
+        except IllegalGeneration as error:
+            self._lose(error)
+        except SparkLogError as error:
+            logger.warning(
+                "positions of group %s were not committed, the next commit does: %s", membership.group, error
+            )
+
+    # ------------------------------------------------------------------------------------------------------ positions
+
+    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+        """Commit positions: those given, or of all records that were given out.  They are in when it returns.
+
+        Raises IllegalGeneration if a newer consumer has taken the group.
+        """
+        self._group("commit").commit(self._positions() if offsets is None else as_offsets(offsets))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        """The same in the background, in order; `callback(offsets, error or None)` is called by a later poll or commit."""
+        membership = self._group("commit_async")
+        membership.commit_async(self._positions() if offsets is None else as_offsets(offsets), callback)
+
+    def committed(self, partition: TopicPartition, metadata: bool = False) -> int | OffsetAndMetadata | None:
+        """What the group has committed for a partition, with its note if `metadata`; None for nothing."""
+        membership = self._group("committed", join=False)
+        membership.settle()
+        state = self._journal.refresh()
+        found = membership.position(state, partition_of(state, partition)[0])
+        if found is None:
+            return None
+        return OffsetAndMetadata(found.offset, found.metadata) if metadata else found.offset
+
+    def group_commit(self) -> GroupCommit:
+        """Positions of what was given out, for a transaction to commit with its records."""
+        return self._group("commit_offsets").group_commit(self._journal.state, self._positions())
+
+    def _group(self, what: str, join: bool = True) -> Membership:
+        self._check_open()
+        if self._membership is None:
+            raise InvalidRequest(f"{what}: the consumer has no group; give it a group_id")
+        if join and self._subscribed and not self._membership.joined:
+            self._membership.join()
+        return self._membership
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        return {
+            tp: OffsetAndMetadata(spot.position)
+            for tp, spot in self._spots.items()
+            if spot.position is not None and spot.key in self._journal.state.partitions
+        }
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that will be given."""
+        spot = self._spot(partition)
+        if spot.position is None:
+            self._state, self._stale = self._journal.refresh(), True
+            self._position(partition, spot)
+        assert spot.position is not None, "found out just now"
+        return spot.position
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset."""
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise InvalidRequest(f"seek: {offset!r} is not an offset; for the ends use seek_to_beginning, seek_to_end")
+        self._forget_ahead()
+        spot = self._spot(partition)
+        spot.position, spot.cursor = offset, None
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on at the first record, of all partitions if none is named."""
+        self._seek_all(partitions, EARLIEST)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on after the last record that is there now, of all partitions if none is named."""
+        self._seek_all(partitions, LATEST)
+
+    def _seek_all(self, partitions: Sequence[TopicPartition], to: int) -> None:
+        if not partitions:
+            self._be_assigned()
+        for tp, offset in self._bounds(partitions or tuple(self._spots), to).items():
+            self.seek(tp, offset)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Give no records of these until `resume`."""
+        self._forget_ahead()
+        for tp in partitions:
+            self._spot(tp).paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Give records of these again."""
+        for tp in partitions:
+            self._spot(tp).paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {tp for tp, spot in self._spots.items() if spot.paused}
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many records of each assigned partition were not given out yet."""
+        self._be_assigned()
+        ends = self.end_offsets(tuple(self._spots))
+        return {tp: max(0, end - self.position(tp)) for tp, end in ends.items()}
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offsets of the first records that are there."""
+        return self._bounds(partitions, EARLIEST)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offsets that the next records will get."""
+        return self._bounds(partitions, LATEST)
+
+    def _bounds(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
+        self._check_open()
+        state = self._journal.refresh()
+        found = {tp: partition_of(state, tp)[1] for tp in partitions}
+        return {tp: part.start if which == EARLIEST else part.end for tp, part in found.items()}
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """By partition, the first record with a timestamp at or after a time in milliseconds; None if there is none."""
+        self._check_open()
+        self._journal.refresh()
+        found = offsets_for_times(self._journal, timestamps)
+        return {tp: None if at is None else OffsetAndTimestamp(at, self._timestamp(tp, at)) for tp, at in found.items()}
+
+    def _timestamp(self, tp: TopicPartition, offset: int) -> int:
+        key, _ = partition_of(self._journal.state, tp)
+        reads = plan_reads(self._journal, [OffsetRange(tp.topic, key[0], tp.partition, offset, offset + 1)])
+        records = next(fetch_ranges(self._journal, reads, ["timestamp"])).records
+        return int(records.column("timestamp").view(pa.int64())[0].as_py()) // 1000
+
+    def _spot(self, partition: TopicPartition) -> _Spot:
+        self._be_assigned()
+        spot = self._spots.get(partition)
+        if spot is None:
+            raise InvalidRequest(
+                f"{partition} is not assigned to this consumer; it has {sorted(self._spots) or 'none'}"
+            )
+        return spot
+
+    def _be_assigned(self) -> None:
+        """A subscription gets its partitions here, without waiting for the first poll."""
+        self._check_open()
+        if self._subscribed and not self._assigned_once:
+            self._look()
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def close(self, autocommit: bool = True) -> None:
+        """Commit what was given out, if `enable_auto_commit`, and leave the group."""
+        if self._closed:
+            return
+        if not autocommit:
+            self._settings["enable_auto_commit"] = False
+        try:
+            self._let_go()
+        finally:
+            self._closed = True
+            if self._membership is not None:
+                self._membership.close()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the consumer is closed")
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidRequest(f"pattern: {pattern!r} is not a regular expression: {error}") from error
+
+
+def _limit(given: int | None, default: int) -> int:
+    if given is None:
+        return default
+    if given < 1:
+        raise InvalidRequest(f"max_records: {given} is not possible; give a number from 1")
+    return given
+
+
+def _is_live(state: State, tp: TopicPartition, key: TopicKey) -> bool:
+    return state.names.get(tp.topic) == key[0]

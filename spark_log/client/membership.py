@@ -1,0 +1,140 @@
+"""A consumer's place in its group, embedded: it takes all partitions, and a newer consumer takes them from it.
+
+Positions are committed under the generation that was taken, so what a consumer commits that was replaced is refused.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
+
+from spark_log.client.admin import group_entries
+from spark_log.errors import IllegalGeneration, InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide import Decision, decide_commit_offsets, decide_join_group
+from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.state import Group, Position, State, TopicKey
+from spark_log.model import OffsetAndMetadata, TopicPartition
+
+UNFENCED = -1
+"""Generation of who is no member: positions are committed whoever holds the group."""
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+Callback = Callable[[Offsets, Exception | None], object]
+
+
+class _Pending(NamedTuple):
+    done: Future[None]
+    offsets: Offsets
+    callback: Callback | None
+
+
+class Membership:
+    """One consumer's part in a group."""
+
+    def __init__(self, journal: Journal, group: str) -> None:
+        self.group = group
+        self.generation = UNFENCED
+        self._journal = journal
+        self._member = ""
+        self._pending: deque[_Pending] = deque()
+        self._worker: ThreadPoolExecutor | None = None
+
+    @property
+    def joined(self) -> bool:
+        return bool(self._member)
+
+    def join(self) -> None:
+        """Take the group; whoever had it is refused from now on."""
+        member = self._journal.context.unique()
+        self.generation = self._journal.propose(lambda state, now: decide_join_group(state, self.group, member))
+        self._member = member
+
+    def leave(self) -> None:
+        """Give the group up, if it is still this consumer's."""
+        member, self._member = self._member, ""
+
+        def decide(state: State, now_ms: int) -> Decision[int]:
+            if not member or state.groups.get(self.group, Group()).member != member:
+                return Decision((), UNFENCED)
+            return decide_join_group(state, self.group, "")
+
+        self._journal.propose(decide)
+        self.generation = UNFENCED
+
+    def forget(self) -> None:
+        """Be no member any more, after the group was taken."""
+        self._member, self.generation = "", UNFENCED
+
+    def lost(self, state: State) -> bool:
+        """Whether a newer consumer has taken the group."""
+        return self.joined and state.groups.get(self.group, Group()).member != self._member
+
+    def replaced(self, state: State) -> IllegalGeneration:
+        """The error of a consumer that was replaced."""
+        current = state.groups.get(self.group, Group()).generation
+        return IllegalGeneration(
+            f"group {self.group!r}: generation {self.generation} was replaced by {current}: a newer consumer owns the "
+            "partitions (embedded, one consumer owns all of them); subscribe() again to take them back",
+            current=current,
+        )
+
+    def position(self, state: State, key: TopicKey) -> Position | None:
+        """What the group has committed for a partition."""
+        return state.groups.get(self.group, Group()).offsets.get(key)
+
+    def group_commit(self, state: State, offsets: Offsets) -> GroupCommit:
+        """Positions as a record has them."""
+        return GroupCommit(self.group, self.generation, group_entries(state, offsets))
+
+    def commit(self, offsets: Offsets) -> None:
+        """Commit positions, after those that are on their way.
+
+        Raises IllegalGeneration if the group was taken, CommitUnknown if the storage failed.
+        """
+        self.settle()
+        self._commit(offsets)
+
+    def _commit(self, offsets: Offsets) -> None:
+        if offsets:
+            commit = self.group_commit(self._journal.state, offsets)
+            self._journal.propose(lambda state, now: decide_commit_offsets(state, (commit,)))
+
+    def commit_async(self, offsets: Offsets, callback: Callback | None) -> None:
+        """Commit positions in the background, in the order of the calls."""
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
+        self._pending.append(_Pending(self._worker.submit(self._commit, offsets), offsets, callback))
+
+    def call_back(self) -> None:
+        """Tell the callbacks of commits that are done."""
+        while self._pending and self._pending[0].done.done():
+            done, offsets, callback = self._pending.popleft()
+            error = done.exception()
+            if callback is not None:
+                callback(offsets, error if isinstance(error, Exception) else None)
+
+    def settle(self) -> None:
+        """Wait for commits that are on their way, and tell their callbacks."""
+        for pending in tuple(self._pending):
+            pending.done.exception()
+        self.call_back()
+
+    def close(self) -> None:
+        """Settle, and end the worker."""
+        self.settle()
+        if self._worker is not None:
+            self._worker.shutdown()
+            self._worker = None
+
+
+def as_offsets(given: Mapping[TopicPartition, int | OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Offsets with their notes, from numbers too.  Raises InvalidRequest."""
+    found = {}
+    for tp, at in given.items():
+        if isinstance(at, bool) or not isinstance(at, int | OffsetAndMetadata):
+            raise InvalidRequest(f"offset {at!r} of {tp} is not possible; give a number or an OffsetAndMetadata")
+        found[TopicPartition(*tp)] = at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
+    return found
