@@ -147,6 +147,8 @@ def seek(
     Example:
       pylog group seek billing --to now-1h --topic orders
     """
+    from spark_log.model import OffsetAndMetadata
+
     if (position is None) == (other is None):
         raise click.UsageError("give either --to POSITION or --to-group GROUP")
     log = session.connect()
@@ -157,7 +159,7 @@ def seek(
     if dry_run:
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
     elif confirmed(f"move group {name} in {len(rows)} partitions", dry_run=False, yes=yes):
-        log.admin.alter_consumer_group_offsets(name, new)
+        log.admin.alter_consumer_group_offsets(name, {tp: OffsetAndMetadata(offset) for tp, offset in new.items()})
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
 
 

@@ -7,13 +7,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from spark_log.cli.base import POSITION, Session, Verb, parse_pairs, pass_session
 from spark_log.cli.formats import FORMS, Printer, printer
-from spark_log.cli.groups import UNFENCED, commit_positions
 from spark_log.cli.output import emit_line
 from spark_log.cli.topics import partitions_named
 from spark_log.errors import InvalidRecord
@@ -166,10 +166,10 @@ def consume(
     columns, write = printer("json" if session.json and form is None else form)
     log = session.connect()
     run = _Consumption(log, topic, partition, group, position)
-    try:
+    with suppress(KeyboardInterrupt):
         run.print(sys.stdout.buffer, columns, write, count, follow)
-    except KeyboardInterrupt:
-        run.commit()
+    sys.stdout.flush()  # what is committed was printed
+    run.close()
 
 
 class _Consumption:
@@ -178,14 +178,16 @@ class _Consumption:
     def __init__(
         self, log: Log, topic: str, partition: int | None, group: str | None, position: Position | None
     ) -> None:
+        from spark_log.client.membership import Membership
         from spark_log.client.resolve import resolve
 
         self._log = log
         self._topic = topic
         self._partition = partition
-        self._group = group
         tps = partitions_named(log, topic, partition)
-        self._generation = UNFENCED if group is None else _join(log, group)
+        self._group = None if group is None else Membership(log.journal, group)
+        if self._group is not None:
+            self._group.join()
         start = position or (Earliest() if group is None else OfGroup(group))
         self._at: dict[TopicPartition, int] = resolve(log.journal, dict.fromkeys(tps, start))
         self._committed: dict[TopicPartition, int] = {}
@@ -234,16 +236,16 @@ class _Consumption:
 
     def commit(self) -> None:
         """Commit the group's progress, if there is any."""
+        from spark_log.model import OffsetAndMetadata
+
         self._committed_at = time.monotonic()
         if self._group is None or self._at == self._committed:
             return
-        commit_positions(self._log, self._group, self._generation, self._at)
+        self._group.commit({tp: OffsetAndMetadata(offset) for tp, offset in self._at.items()})
         self._committed = dict(self._at)
 
-
-def _join(log: Log, group: str) -> int:
-    """Take the group over; consumers of older generations are refused from now on."""
-    from spark_log.metadata.decide import decide_join_group
-
-    member = log.journal.context.unique()
-    return log.journal.propose(lambda state, now: decide_join_group(state, group, member))
+    def close(self) -> None:
+        """Commit, and give the group up."""
+        self.commit()
+        if self._group is not None:
+            self._group.leave()
