@@ -229,7 +229,7 @@ def read_back(spark: SparkSession, folder: Path, log: spark_log.Log) -> None:
     print(f"  {flights:,} departures on {DAY}: {touched} of {total} batches hold some of that day")
 
     with log.consumer(TOPIC, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
-        seen = consumer.poll_arrow(timeout_ms=5000).num_rows
+        seen = sum(map(len, consumer.poll(timeout_ms=5000, max_records=100_000).values()))
         consumer.commit()
         lag = sum(consumer.lag().values())
     print(f"  group {GROUP} has read {seen:,} and lags by {lag:,}")
