@@ -1,0 +1,130 @@
+"""What the tests of the data source build with: sessions, frames, queries, and jobs in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+CONFS = {
+    "spark.ui.enabled": "false",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+DEADLINE_S = 60
+
+
+def append(frame: DataFrame, url: str, topic: str | None = "t", **options: Any) -> None:
+    """A batch write."""
+    writer = frame.write.format("pylog").mode("append").options(**options)
+    (writer if topic is None else writer.option("topic", topic)).save(url)
+
+
+def load(spark: SparkSession, url: str, subscribe: str | None = "t", **options: Any) -> DataFrame:
+    """A batch read."""
+    reader = spark.read.format("pylog").options(**options)
+    return (reader if subscribe is None else reader.option("subscribe", subscribe)).load(url)
+
+
+def load_stream(spark: SparkSession, url: str, subscribe: str | None = "t", **options: Any) -> DataFrame:
+    """A stream from the first record on, unless the options say otherwise."""
+    reader = spark.readStream.format("pylog").options(**{"startingOffsets": "earliest", **options})
+    return (reader if subscribe is None else reader.option("subscribe", subscribe)).load(url)
+
+
+def copy(frame: DataFrame, url: str, topic: str, checkpoint: Path, **options: Any) -> StreamingQuery:
+    """An available-now run of a stream into a topic, awaited."""
+    writer = frame.writeStream.format("pylog").option("topic", topic).options(**options)
+    query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(url)
+    query.awaitTermination(DEADLINE_S)
+    return query
+
+
+def to_sink(frame: DataFrame, sink: Callable[[DataFrame, int], None], checkpoint: Path, mode: str = "append") -> None:
+    """An available-now run of a stream through `foreachBatch`, awaited."""
+    writer = frame.writeStream.foreachBatch(sink).outputMode(mode).option("checkpointLocation", str(checkpoint))
+    writer.trigger(availableNow=True).start().awaitTermination(DEADLINE_S)
+
+
+def numbers(spark: SparkSession, values: Iterable[int]) -> DataFrame:
+    """A frame of numbers as text, in one partition."""
+    return spark.createDataFrame([(str(value),) for value in values], "value string").coalesce(1)
+
+
+def values(frame: DataFrame) -> list[bytes]:
+    """The values of a frame, sorted."""
+    return sorted(bytes(row[0]) for row in frame.select("value").collect())
+
+
+def texts(count: int, first: int = 0) -> list[dict[str, Any]]:
+    """Records for `log.append`, with the value their number."""
+    return [{"value": str(number)} for number in range(first, first + count)]
+
+
+def as_bytes(numbers: Iterable[int]) -> list[bytes]:
+    """What `values` gives of `numbers`."""
+    return sorted(str(number).encode() for number in numbers)
+
+
+def last_commit(checkpoint: Path) -> Path:
+    """The file that says that the last batch of a query is done."""
+    return max(
+        (path for path in (checkpoint / "commits").iterdir() if path.name.isdecimal()), key=lambda p: int(p.name)
+    )
+
+
+def wait_until(true: Callable[[], bool], seconds: float = DEADLINE_S) -> bool:
+    """Whether it comes true in time."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if true():
+            return True
+        time.sleep(0.02)
+    return true()
+
+
+PRELUDE = f"""
+from pyspark.sql import SparkSession
+import sys
+def session(master, **confs):
+    builder = SparkSession.builder.master(master)
+    for name, value in {CONFS!r}.items():
+        builder = builder.config(name, value)
+    for name, value in confs.items():
+        builder = builder.config(name.replace("_", "."), value)
+    return builder.getOrCreate()
+"""
+
+
+def script(path: Path, code: str) -> Path:
+    """A job as a file; it has `session(master, **confs)`, underscores standing for dots."""
+    path.write_text(PRELUDE + textwrap.dedent(code))
+    return path
+
+
+def run_job(path: Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 240) -> str:
+    """Standard output of a job that must succeed."""
+    done = subprocess.run(
+        [sys.executable, str(path), *arguments],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
+    return done.stdout

@@ -1,0 +1,233 @@
+"""Batch writes and reads through Spark."""
+
+from __future__ import annotations
+
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import spark_log
+from spark_log import NewTopic, TopicPartition
+from tests.spark.builders import append, as_bytes, load, numbers, texts, values
+
+NOON = datetime(2026, 1, 31, 12, 0, 0, 123456)
+KAFKA_COLUMNS = [
+    ("key", "binary"),
+    ("value", "binary"),
+    ("topic", "string"),
+    ("partition", "int"),
+    ("offset", "bigint"),
+    ("timestamp", "timestamp"),
+    ("timestampType", "int"),
+]
+HEADERS = "array<struct<key:string,value:binary>>"
+
+
+def test_what_is_written_is_read_back(spark: SparkSession, url: str) -> None:
+    """Keys, values, headers and timestamps come back as they were; offsets count from 0."""
+    frame = spark.createDataFrame(
+        [(b"k", b"v", NOON, [("h", b"1"), ("h", None)]), (None, b"w", NOON, None)],
+        f"key binary, value binary, timestamp timestamp, headers {HEADERS}",
+    ).coalesce(1)
+    append(frame, url)
+    rows = load(spark, url, includeHeaders=True).orderBy("offset").collect()
+    assert [(r.key, r.value, r.timestamp, r.offset) for r in rows] == [(b"k", b"v", NOON, 0), (None, b"w", NOON, 1)]
+    assert [tuple(header) for header in rows[0].headers] == [("h", b"1"), ("h", None)]
+    assert rows[1].headers is None
+
+
+def test_columns_and_types_are_those_of_kafkas_connector(spark: SparkSession, url: str) -> None:
+    """All nullable, in its order; headers come last, when they are asked for."""
+    frame, with_headers = load(spark, url), load(spark, url, includeHeaders="true")
+    assert frame.dtypes == KAFKA_COLUMNS
+    assert with_headers.dtypes == [*KAFKA_COLUMNS, ("headers", HEADERS)]
+    assert all(field.nullable for field in with_headers.schema.fields)
+
+
+def test_strings_are_written_as_utf8(spark: SparkSession, url: str) -> None:
+    """Keys and values may be strings or binary."""
+    append(spark.createDataFrame([("ключ", "値")], "key string, value string"), url)
+    row = load(spark, url).first()
+    assert row is not None
+    assert (row.key, row.value) == ("ключ".encode(), "値".encode())
+
+
+def test_a_null_value_is_a_tombstone(spark: SparkSession, url: str) -> None:
+    """Null is not empty."""
+    append(spark.createDataFrame([("a", None), ("b", "")], "key string, value string").coalesce(1), url)
+    assert [row.value for row in load(spark, url).orderBy("offset").collect()] == [None, b""]
+
+
+def test_a_null_timestamp_becomes_the_present(spark: SparkSession, url: str) -> None:
+    """As does a missing one."""
+    before = time.time()
+    append(spark.createDataFrame([("a", None)], "value string, timestamp timestamp"), url)
+    append(spark.createDataFrame([("b",)], "value string"), url)
+    stamps = [row.timestamp.replace(tzinfo=timezone.utc).timestamp() for row in load(spark, url).collect()]
+    assert all(before - 1 < stamp < time.time() + 1 for stamp in stamps)
+
+
+def test_other_columns_are_ignored(spark: SparkSession, url: str) -> None:
+    """A copy of what was read needs no select: offset and timestampType are not written."""
+    append(spark.createDataFrame([("v", 1.5, NOON)], "value string, price double, timestamp timestamp"), url)
+    append(load(spark, url, includeHeaders=True), url, topic="copy")
+    row = load(spark, url, "copy").first()
+    assert row is not None
+    assert (row.value, row.topic, row.offset, row.timestamp) == (b"v", "copy", 0, NOON)
+
+
+def test_a_timestamp_that_is_a_number_is_ignored(spark: SparkSession, url: str) -> None:
+    """Only columns of type timestamp set it, so that a frame with a column of that name is still written."""
+    append(spark.createDataFrame([("v", 5)], "value string, timestamp long"), url)
+    row = load(spark, url).first()
+    assert row is not None
+    assert row.timestamp.year >= 2020
+
+
+def test_times_are_right_in_any_session_time_zone(spark: SparkSession, url: str) -> None:
+    """Spark hands timestamps over in the session's zone; what is stored is the instant."""
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        append(spark.sql("select 'v' as value, timestamp'2026-01-31 09:00:00' as timestamp"), url)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    table = spark_log.connect(url).read("t")
+    assert table.column("timestamp")[0].as_py() == datetime(2026, 1, 31, tzinfo=timezone.utc)
+
+
+def test_the_topic_column_says_where_rows_go(spark: SparkSession, url: str) -> None:
+    """Topics that are not there are created; the option wins over the column."""
+    frame = spark.createDataFrame([("a", "1"), ("b", "2"), ("a", "3")], "topic string, value string")
+    append(frame, url, topic=None)
+    assert values(load(spark, url, "a")) == as_bytes([1, 3])
+    assert values(load(spark, url, "b")) == as_bytes([2])
+    append(frame, url, topic="c")
+    assert values(load(spark, url, "c")) == as_bytes([1, 2, 3])
+
+
+def test_the_partition_column_is_obeyed(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """Null leaves it to the partitioner: by the key."""
+    log.admin.create_topics([NewTopic("t", 3)])
+    rows = [("a", "1", 2), ("a", "2", 0), ("a", "3", None)]
+    append(spark.createDataFrame(rows, "key string, value string, partition int"), url)
+    found = {row.value: row.partition for row in load(spark, url).collect()}
+    assert (found[b"1"], found[b"2"]) == (2, 0)
+    log.append("t", [{"key": "a", "value": "4"}])
+    assert found[b"3"] == next(row.partition for row in load(spark, url).collect() if row.value == b"4")
+
+
+def test_records_of_a_key_keep_their_order(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """Rows of one task that go to one partition stay in the order of the frame."""
+    log.admin.create_topics([NewTopic("t", 3)])
+    append(spark.range(0, 3000, 1, 1).selectExpr("string(id % 7) as key", "string(id) as value"), url)
+    rows = load(spark, url).orderBy("partition", "offset").collect()
+    for key in {row.key for row in rows}:
+        found = [int(row.value) for row in rows if row.key == key]
+        assert found == sorted(found)
+    assert len(rows) == 3000 and len({row.partition for row in rows}) == 3
+
+
+def test_log_append_time_is_the_logs(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """timestampType is 1, and the timestamp is that of the commit, whatever the rows say."""
+    log.admin.create_topics([NewTopic("t", 1, {"message.timestamp.type": "LogAppendTime"})])
+    append(spark.createDataFrame([("v", NOON)], "value string, timestamp timestamp"), url)
+    row = load(spark, url).first()
+    assert row is not None
+    assert row.timestampType == 1 and abs(row.timestamp.replace(tzinfo=timezone.utc).timestamp() - time.time()) < 60
+
+
+@pytest.mark.parametrize("columns", ["value binary", "offset long", "topic string, offset long", "timestampType int"])
+def test_a_schema_is_a_projection(spark: SparkSession, url: str, log: spark_log.Log, columns: str) -> None:
+    """Fewer columns, in any order."""
+    log.append("t", texts(3))
+    frame = spark.read.format("pylog").option("subscribe", "t").schema(columns).load(url)
+    assert len(frame.collect()) == 3 and frame.columns == [part.split()[0] for part in columns.split(", ")]
+
+
+def test_a_view_can_be_read_and_written(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """CREATE TEMPORARY VIEW … USING pylog keeps its options, and sees new records."""
+    log.append("t", texts(2))
+    spark.sql(f"create or replace temporary view v using pylog options (path '{url}', subscribe 't')")
+    assert spark.sql("select count(*) from v").first()[0] == 2  # type: ignore[index]
+    log.append("t", texts(3, 2))
+    assert values(spark.table("v")) == as_bytes(range(5))
+    spark.catalog.dropTempView("v")
+
+
+def test_a_frame_that_is_used_again_sees_new_records(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """Also with a partition that was not there before."""
+    log.append("t", texts(2))
+    frame = load(spark, url)
+    assert frame.count() == 2
+    log.append("t", texts(3, 2))
+    assert frame.count() == 5
+    log.admin.create_partitions({"t": 3})
+    log.append("t", [{"value": "5", "partition": 2}])
+    assert values(frame) == as_bytes(range(6))
+
+
+def test_a_query_sees_one_version(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
+    """A self-join and a union of two loads agree with themselves while others append."""
+    log.append("t", texts(50))
+    done = tmp_path / "done"
+
+    def appending(number: int) -> int:
+        other = spark_log.connect(url, durability="os")
+        if not done.exists():
+            done.touch()
+            other.append("t", texts(10, 1000))
+        return number
+
+    append_in_between = F.udf(appending, "long", useArrow=False)
+    one = load(spark, url, maxRecordsPerPartition=10).select("offset")
+    two = load(spark, url).select("offset")
+    slow = one.select(append_in_between("offset").alias("offset"))
+    union = slow.union(two).groupBy("offset").count().collect()
+    assert {row["count"] for row in union} == {2} and len(union) in (50, 60)
+    done.unlink()
+    frame = load(spark, url)
+    joined = frame.select(append_in_between("offset").alias("a")).join(
+        frame, F.col("a") == F.col("offset"), "full_outer"
+    )
+    rows = joined.select("a", "offset").collect()
+    assert all(row.a == row.offset for row in rows)
+
+
+def test_rows_come_through_an_rdd_and_an_iterator(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """Actions that are no SQL query, or stop early, read the same."""
+    log.append("t", texts(100))
+    frame = load(spark, url, maxRecordsPerPartition=30)
+    assert sorted(frame.rdd.map(lambda row: row.offset).collect()) == list(range(100))
+    assert [row.offset for row in frame.toLocalIterator()] == list(range(100))
+    assert len(frame.limit(7).collect()) == 7 and len(frame.take(3)) == 3 and not frame.isEmpty()
+
+
+def test_an_empty_frame_creates_the_topic_and_nothing_else(spark: SparkSession, url: str) -> None:
+    """Nothing is committed for no rows."""
+    append(spark.createDataFrame([], "value string"), url)
+    log = spark_log.connect(url)
+    assert log.admin.list_topics() == ["t"]
+    assert log.admin.list_offsets({TopicPartition("t", 0): spark_log.LATEST}) == {TopicPartition("t", 0): 0}
+    assert load(spark, url).count() == 0
+
+
+def test_a_rerun_with_the_same_version_adds_nothing(spark: SparkSession, url: str) -> None:
+    """txnAppId and txnVersion: once per version; a higher one adds, a lower one does not."""
+    for version, expected in ((3, 2), (3, 2), (4, 4), (2, 4)):
+        append(numbers(spark, range(2)), url, txnAppId="nightly", txnVersion=version)
+        assert load(spark, url).count() == expected
+    append(numbers(spark, range(2)), url, txnAppId="other", txnVersion=3)
+    append(numbers(spark, range(2)), url, topic="u", txnAppId="nightly", txnVersion=3)
+    assert load(spark, url).count() == 6 and load(spark, url, "u").count() == 2
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+def test_every_compression_reads_back(spark: SparkSession, url: str, compression: str) -> None:
+    """And so does the partitioner that is asked for."""
+    spark_log.connect(url).admin.create_topics([NewTopic("t", 2)])
+    append(numbers(spark, range(10)), url, compression=compression, partitioner="round-robin", durability="os", acks=1)
+    assert [row["count"] for row in load(spark, url).groupBy("partition").count().collect()] == [5, 5]
