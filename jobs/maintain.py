@@ -14,16 +14,31 @@ from dataclasses import asdict
 from pyspark.sql import SparkSession
 
 import spark_log
-from spark_log.cli.base import DURATION, parse_pairs
+from spark_log.cli.base import parse_duration
+from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import maintain_every, maintain_once
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("url", help="the log, file:///… or s3://…")
-    parser.add_argument("--every", metavar="DURATION", help="go on for ever, a round so often, as in 10m")
-    parser.add_argument("--storage-option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--every", metavar="DURATION", type=_duration, help="go on for ever, a round so often")
+    parser.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
     return parser.parse_args(args)
+
+
+def _duration(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} has not the form KEY=VALUE")
+    return name, value
 
 
 def main() -> None:
@@ -31,9 +46,8 @@ def main() -> None:
     # Cluster managers end an application that starts no session.
     spark = SparkSession.builder.appName("pylog maintain").getOrCreate()
     try:
-        log = spark_log.connect(args.url, parse_pairs(args.storage_option), create=False)
-        every_ms = DURATION.convert(args.every, None, None) if args.every else None
-        for report in [maintain_once(log)] if every_ms is None else maintain_every(log, every_ms):
+        log = spark_log.connect(args.url, dict(args.storage_option), create=False)
+        for report in [maintain_once(log)] if args.every is None else maintain_every(log, args.every):
             print(asdict(report), flush=True)
     finally:
         spark.stop()

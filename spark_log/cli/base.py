@@ -153,10 +153,18 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        found = re.fullmatch(r"([0-9]{1,9})(ms|[smhdw])", str(value).strip().lower())
-        if found is None or not int(found[1]):
-            self.fail(f"{value!r} is not a duration; give a number and one of ms, s, m, h, d, w, as in 10m", param, ctx)
-        return int(found[1]) * UNITS_MS[found[2]]
+        try:
+            return parse_duration(str(value))
+        except InvalidRequest as error:
+            self.fail(str(error), param, ctx)
+
+
+def parse_duration(text: str) -> int:
+    """Milliseconds of a number with a unit.  Raises InvalidRequest."""
+    found = re.fullmatch(r"([0-9]{1,9})(ms|[smhdw])", text.strip().lower())
+    if found is None or not int(found[1]):
+        raise InvalidRequest(f"{text!r} is not a duration; give a number and one of ms, s, m, h, d, w, as in 10m")
+    return int(found[1]) * UNITS_MS[found[2]]
 
 
 POSITION = PositionType()
