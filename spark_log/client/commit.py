@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from spark_log.client.upload import Uploaded, join_uploads
-from spark_log.errors import CommitUnknown, UnknownProducerId
+from spark_log.errors import CommitUnknown, ConcurrentChange, UnknownProducerId
+from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Put, Steps
 from spark_log.journal.protocol import data_key
@@ -19,7 +21,6 @@ from spark_log.model import DataObject, Run, Slice
 
 SLICES_INLINE_MAX = 1000
 """A commit of more slices names index objects instead of them."""
-COMMIT_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +35,27 @@ class Identity:
     holder: str = ""
 
 
+class Patience(NamedTuple):
+    """How often a commit whose outcome is not known is made again."""
+
+    tries: int = 5
+    deadline_ms: int | None = None
+    """On the monotonic clock; None: no limit but `tries`."""
+    backoff_ms: int = 0
+    backoff_ms_max: int = 0
+    """Before the first repeat, and at most: it doubles."""
+
+
+PATIENCE = Patience()
+
+
 def commit_uploads(
     journal: Journal,
     identity: Identity,
     epoch: int,
     uploads: Sequence[Uploaded],
     groups: Sequence[GroupCommit] = (),
+    patience: Patience = PATIENCE,
 ) -> Committed:
     """Commit uploads, made under upload epoch `epoch`, in their order, and groups' positions with them.
 
@@ -61,12 +77,20 @@ def commit_uploads(
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
-    for _ in range(COMMIT_TRIES - 1):
+    return _persist(journal, commit, patience)
+
+
+def _persist(journal: Journal, commit: Commit, patience: Patience) -> Committed:
+    clock, wait = journal.context.clock, patience.backoff_ms
+    for left in reversed(range(patience.tries)):
         try:
             return journal.propose(lambda state, now: decide_commit(state, commit))
-        except CommitUnknown:
-            continue
-    return journal.propose(lambda state, now: decide_commit(state, commit))
+        except (CommitUnknown, ConcurrentChange):
+            if not left or (patience.deadline_ms is not None and clock.monotonic_ms() + wait >= patience.deadline_ms):
+                raise
+        clock.sleep_ms(wait)
+        wait = min(2 * wait, patience.backoff_ms_max)
+    raise AssertionError("the last try returns or raises")
 
 
 def _with_pieces(journal: Journal, commit: Commit) -> Commit:
@@ -122,11 +146,22 @@ class PlainProducer:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A child has an identity of its own: under its parent's, one's commits would pass for repeats of the other's."""
         self._lock = threading.Lock()
         self._producer = ""
         self._birth = self._sequence = 0
 
-    def commit(self, epoch: int, uploads: Sequence[Uploaded], groups: Sequence[GroupCommit] = ()) -> Committed:
+    def commit(
+        self,
+        epoch: int,
+        uploads: Sequence[Uploaded],
+        groups: Sequence[GroupCommit] = (),
+        patience: Patience = PATIENCE,
+    ) -> Committed:
         """Commit once.  After CommitUnknown the next commit goes under a new identity."""
         with self._lock:
             state = self._journal.state
@@ -134,7 +169,7 @@ class PlainProducer:
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
             try:
-                committed = commit_uploads(self._journal, identity, epoch, uploads, groups)
+                committed = commit_uploads(self._journal, identity, epoch, uploads, groups, patience)
             except (CommitUnknown, UnknownProducerId):
                 self._producer = ""
                 raise

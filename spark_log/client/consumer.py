@@ -448,9 +448,10 @@ class Consumer:
             return None
         return OffsetAndMetadata(found.offset, found.metadata) if metadata else found.offset
 
-    def group_commit(self) -> GroupCommit:
-        """Positions of what was given out, for a transaction to commit with its records."""
-        return self._group("commit_offsets").group_commit(self._journal.state, self._positions())
+    def group_commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> GroupCommit:
+        """Positions, those given or of what was given out, for a transaction to commit with its records."""
+        positions = self._positions() if offsets is None else as_offsets(offsets)
+        return self._group("commit_offsets").group_commit(self._journal.state, positions)
 
     def _group(self, what: str, join: bool = True) -> Membership:
         self._check_open()

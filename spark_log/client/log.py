@@ -105,7 +105,7 @@ class Log:
         check_acks(acks)
         identity = _txn_identity(txn_app_id, txn_version, [topic])
         self.ensure_topic(topic)
-        epoch = self.journal.state.version
+        epoch = self.upload_epoch()
         uploaded = self.upload(topic, data, epoch, partitioner=partitioner, compression=compression)
         if not uploaded.slices:
             return {}
@@ -128,6 +128,17 @@ class Log:
             return uploader.finish()
         finally:
             uploader.close()
+
+    def upload_epoch(self) -> int:
+        """Version under which an upload may begin: the newest known here, read again where that one is old.
+
+        A handle that lay idle would otherwise begin at or below the fence.
+        """
+        state = self.journal.state
+        age = cluster_config(state.configs, "gc.fence.age.ms")
+        if self.journal.context.clock.now_ms() - state.time > age // 4:
+            state = self.journal.refresh()
+        return state.version
 
     def ensure_topic(self, topic: str) -> None:
         """Create a topic that does not exist, if `auto.create.topics.enable`."""

@@ -79,7 +79,7 @@ PRODUCER: Mapping[str, Setting] = {
     **_CONNECTION,
     "acks": _one_of("all", -1, 0, 1, "-1", "0", "1"),
     "batch_size": _whole(16_384),
-    "buffer_memory": _whole(33_554_432, 1, 2**63 - 1),
+    "buffer_memory": _whole(33_554_432, 1, 1 << 30),
     "compression_type": _one_of("lz4", *(word for word in COMPRESSIONS if word != "lz4")),
     "delivery_timeout_ms": _whole(120_000),
     "enable_idempotence": _flag(True),
@@ -126,8 +126,12 @@ CONSUMER: Mapping[str, Setting] = {
 }
 
 TRANSACTION: Mapping[str, Setting] = {
-    name: PRODUCER[name] for name in ("acks", "compression_type", "key_serializer", "partitioner", "value_serializer")
-} | {"transaction_timeout_ms": _whole(60_000)}
+    name: PRODUCER[name] for name in ("compression_type", "key_serializer", "value_serializer")
+} | {
+    "acks": _one_of("all", -1, "-1"),
+    "partitioner": Setting("default", lambda given: isinstance(given, str), "a partitioner's name"),
+    "transaction_timeout_ms": _whole(60_000),
+}
 
 _ELSEWHERE = {
     "bootstrap_servers": "the address is the log's: spark_log.connect(URL)",

@@ -16,6 +16,7 @@ import msgspec
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import CommitUnknown, NoLog, SparkLogError, StorageUnavailable, UnsupportedVersion
+from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.ops import Answer, Get, List, Put, PutNew, Steps, run
 from spark_log.journal.protocol import LOG, Command, Context, View, open_view, poll, propose, refresh
 from spark_log.journal.upkeep import housekeeping, is_due
@@ -51,12 +52,17 @@ class Journal:
         self.context = context
         self.cluster_id = form.cluster_id
         self._format = form
-        self._lock = threading.RLock()
-        self._queue: list[Command] = []
-        self._queue_lock = threading.Lock()
+        self.after_fork()
+        renew_after_fork(self)
         self._view: View = self.run(open_view())
         self._listed_ms = context.clock.monotonic_ms()
         self._probed = False
+
+    def after_fork(self) -> None:
+        """New locks; what other threads of the parent had queued is theirs."""
+        self._lock = threading.RLock()
+        self._queue: list[Command] = []
+        self._queue_lock = threading.Lock()
 
     @classmethod
     def open(
@@ -135,10 +141,12 @@ class Journal:
                     f"the storage did not answer while a change was under way, it may be in: {error}"
                 )
                 failed.__cause__ = error
-            for command in commands:
-                if not command.done:
-                    command.error, command.done = failed, True
+            _fail(commands, failed)
             return
+        except BaseException as error:
+            # An interrupt, or a bug: whoever waits for the others' commands must not take them for done.
+            _fail(commands, CommitUnknown(f"a change was broken off by {error!r}, it may be in"))
+            raise
         if is_due(self._view):
             self._housekeep()
 
@@ -159,6 +167,12 @@ class Journal:
             self._format = msgspec.structs.replace(self._format, probed=fingerprint)
             self.run(_put(FORMAT_KEY, msgspec.json.encode(self._format) + b"\n"))
         self._probed = True
+
+
+def _fail(commands: list[Command], error: SparkLogError) -> None:
+    for command in commands:
+        if not command.done:
+            command.error, command.done = error, True
 
 
 def _begin(store: ObjectStore, context: Context) -> bytes:

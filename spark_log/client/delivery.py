@@ -1,0 +1,198 @@
+"""Delivering batches of single records: Arrow columns, one upload, one commit.
+
+A record that cannot be written fails alone.  Whatever the storage does, a commit is made again under the same identity, so
+that it lands once, until the delivery timeout.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_log.client.commit import Patience, PlainProducer
+from spark_log.client.futures import Batch, Row
+from spark_log.client.upload import TopicSpec, Uploader, topic_spec
+from spark_log.errors import (
+    InvalidRecord,
+    RequestTimedOut,
+    SparkLogError,
+    StorageUnavailable,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.metadata.decide import Committed
+from spark_log.metadata.state import TopicKey
+from spark_log.model import APPEND_TIME
+from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
+from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP, Rows
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+
+Ints = npt.NDArray[np.int64]
+SLICE_ROWS = 65_536
+
+
+class _Staged(NamedTuple):
+    """A batch in an upload."""
+
+    batch: Batch
+    topic_id: str
+    times: list[int]
+    partitions: Ints
+    """Of each record; -1 for those that have an error."""
+    errors: dict[int, BaseException]
+
+
+class Delivery:
+    """Writes batches, one round after the other."""
+
+    def __init__(self, log: Log, settings: dict[str, Any]) -> None:
+        self._log = log
+        self._journal = log.journal
+        self._clock = log.journal.context.clock
+        self._settings = settings
+        self._plain = PlainProducer(log.journal)
+        self._rng = random.Random()
+        self._partitioners: dict[str, Partitioner] = {}
+        self._partitioner(settings["partitioner"])
+
+    def deliver(self, batches: Sequence[Batch]) -> None:
+        """Write batches, of different topics, and resolve them.  Raises what failed for all that are not resolved."""
+        deadline = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]
+        wait = self._settings["retry_backoff_ms"]
+        while True:
+            try:
+                self._attempt([batch for batch in batches if batch.rows], deadline)
+                return
+            except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable) as error:
+                # Nothing was committed: the upload was refused, or did not get as far.
+                if self._clock.monotonic_ms() + wait >= deadline:
+                    raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
+                self._clock.sleep_ms(wait)
+                wait = min(2 * wait, self._settings["retry_backoff_max_ms"])
+
+    def _attempt(self, batches: Sequence[Batch], deadline: int) -> None:
+        epoch = self._log.upload_epoch()
+        uploader = Uploader(self._journal.store, epoch, self._rng, compression=self._settings["compression_type"])
+        try:
+            staged = [one for batch in batches if (one := self._stage(uploader, batch)) is not None]
+            uploaded = uploader.finish()
+        finally:
+            uploader.close()
+        patience = Patience(
+            self._settings["retries"] + 1,
+            deadline,
+            self._settings["retry_backoff_ms"],
+            self._settings["retry_backoff_max_ms"],
+        )
+        committed = self._plain.commit(epoch, [uploaded], patience=patience) if uploaded.slices else None
+        for one in staged:
+            self._resolve(one, committed)
+
+    def _stage(self, uploader: Uploader, batch: Batch) -> _Staged | None:
+        """Put a batch into an upload; if its topic is not there and is not created, it has failed."""
+        try:
+            self._log.ensure_topic(batch.topic)
+            spec = topic_spec(self._journal.state, batch.topic)
+        except StorageUnavailable:
+            raise
+        except SparkLogError as error:
+            batch.fail(error)
+            return None
+        staged = _Staged(batch, spec.topic_id, [], np.full(len(batch.rows), -1, dtype=np.int64), {})
+        for start in range(0, len(batch.rows), SLICE_ROWS):
+            rows, times = to_rows(batch.rows[start : start + SLICE_ROWS])
+            staged.times.extend(times)
+            self._add(uploader, spec, rows, staged, start)
+        return staged
+
+    def _add(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, first: int) -> None:
+        """Add rows; of those that are refused, halves, until each wrong record stands alone."""
+        count = rows.records.num_rows
+        try:
+            numbers = self._assign(spec, rows)
+            uploader.append(spec, Rows(rows.records, pa.array(numbers, pa.int64())), self._clock.now_ms())
+        except InvalidRecord as error:
+            if count == 1:
+                staged.errors[first] = error
+                return
+            half = count // 2
+            self._add(uploader, spec, _cut(rows, 0, half), staged, first)
+            self._add(uploader, spec, _cut(rows, half, count - half), staged, first + half)
+        else:
+            staged.partitions[first : first + count] = numbers
+
+    def _assign(self, spec: TopicSpec, rows: Rows) -> Ints:
+        partitioner = self._partitioners.get(spec.topic_id)
+        if partitioner is None:
+            partitioner = self._partitioners[spec.topic_id] = self._partitioner(self._settings["partitioner"])
+        found = assign_partitions(rows.records, rows.partitions, spec.partitions, partitioner, topic=spec.name)
+        return np.asarray(found, dtype=np.int64)
+
+    def _partitioner(self, name: Any) -> Partitioner:
+        """A function of Kafka's form is asked in send(); what it leaves open goes by the default."""
+        if callable(name) or name in ("default", "murmur2"):
+            return Murmur2Partitioner(self._rng, max(1, self._settings["batch_size"]))
+        return make_partitioner(name, self._rng)
+
+    def _resolve(self, one: _Staged, committed: Committed | None) -> None:
+        bases: dict[int, int] = {}
+        times: Sequence[int] = one.times
+        if committed is not None:
+            bases = {number: span.start for (topic, number), span in committed.ranges.items() if topic == one.topic_id}
+            times = self._log_times(one, bases) or times
+        partitions = one.partitions.tolist()
+        one.batch.resolve(partitions, offsets_of(one.partitions, bases).tolist(), times, one.errors)
+
+    def _log_times(self, one: _Staged, bases: dict[int, int]) -> list[int] | None:
+        """The log's time of the commit, where that is what the topic's records have."""
+        for number, base in bases.items():
+            stamp = self._append_time((one.topic_id, number), base)
+            return None if stamp is None else [stamp] * len(one.times)
+        return None
+
+    def _append_time(self, key: TopicKey, base: int) -> int | None:
+        part = self._journal.state.partitions.get(key)
+        entries = () if part is None else part.entries
+        found = next((entry for entry in reversed(entries) if entry.start <= base), None)
+        return found.min_us // 1000 if found is not None and found.time_kind == APPEND_TIME else None
+
+
+def to_rows(rows: Sequence[Row]) -> tuple[Rows, list[int]]:
+    """Single records as columns, and their timestamps in ms."""
+    keys, values, times, headers, partitions = zip(*rows, strict=True)
+    stamps = pa.array(np.array(times, dtype=np.int64) * 1000).view(TIMESTAMP)
+    columns, schema = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps], RECORD_SCHEMA
+    if any(headers):
+        columns.append(pa.array(list(map(_header_dicts, headers)), HEADERS))
+        schema = RECORD_SCHEMA_HEADERS
+    wanted = None if partitions.count(None) == len(partitions) else pa.array(partitions, pa.int64())
+    return Rows(pa.RecordBatch.from_arrays(columns, schema=schema), wanted), list(times)
+
+
+def _header_dicts(headers: Sequence[tuple[str, bytes | None]] | None) -> list[dict[str, Any]] | None:
+    return [{"key": key, "value": value} for key, value in headers] if headers else None
+
+
+def _cut(rows: Rows, start: int, count: int) -> Rows:
+    wanted = None if rows.partitions is None else rows.partitions.slice(start, count)
+    return Rows(rows.records.slice(start, count), wanted)
+
+
+def offsets_of(partitions: Ints, bases: dict[int, int]) -> Ints:
+    """The offset of each record, counted in each partition from its base in the order of the records; -1 for none."""
+    offsets = np.full(len(partitions), -1, dtype=np.int64)
+    if not bases:
+        return offsets
+    order = np.argsort(partitions, kind="stable")
+    ordered = partitions[order]
+    for number, base in bases.items():
+        low, high = np.searchsorted(ordered, (number, number + 1))
+        offsets[order[low:high]] = np.arange(base, base + high - low)
+    return offsets

@@ -1,0 +1,189 @@
+"""Transactions: records of many topics and consumers' positions, all in one commit or none of it.
+
+Objects are staged while the block runs and committed when it is left without an exception.  Nothing of an open or a broken
+off transaction is ever in the log, so no reader waits for one.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from spark_log.client.admin import TRANSACTIONAL
+from spark_log.client.commit import Identity, commit_uploads
+from spark_log.client.consumer import Consumer
+from spark_log.client.delivery import to_rows
+from spark_log.client.futures import Row
+from spark_log.client.membership import UNFENCED, Membership, as_offsets
+from spark_log.client.producer import checked_headers, no_partition, to_bytes
+from spark_log.client.settings import TRANSACTION, coder, resolve_settings
+from spark_log.client.upload import Uploader, topic_spec
+from spark_log.errors import InvalidRequest, InvalidTimestamp
+from spark_log.metadata.decide import decide_init_producer
+from spark_log.metadata.records import GroupCommit
+from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.positions import TIME_MS_MAX
+from spark_log.segment.schema import Rows, conform
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+
+ROWS_MAX = 10_000
+"""Single records are gathered up to so many before they are encoded."""
+
+
+class Transaction:
+    """One transaction: a context manager, entered once.
+
+    Entering takes the id over: who held it before can commit no more.  Raises on leaving: ProducerFenced if somebody newer
+    has taken the id, IllegalGeneration if a consumer's group was taken, UploadFenced (retriable: nothing was written, do it
+    again) if it took longer than `gc.fence.age.ms`, CommitUnknown if the storage failed.
+    """
+
+    def __init__(self, log: Log, transactional_id: str, **settings: Any) -> None:
+        if not transactional_id:
+            raise InvalidRequest("transaction: the id is empty; give a name that is the same on every run")
+        self._settings = resolve_settings("transaction", TRANSACTION, settings)
+        self.transactional_id = transactional_id
+        self.epoch = -1
+        """Of the id, from entering on."""
+        self.offsets: dict[TopicPartition, range] = {}
+        """Where the records went, once they are committed."""
+        self._log = log
+        self._journal = log.journal
+        self._encode_key = coder(self._settings["key_serializer"], "serialize")
+        self._encode_value = coder(self._settings["value_serializer"], "serialize")
+        self._rows: dict[str, list[Row]] = {}
+        self._groups: list[GroupCommit] = []
+        self._uploader: Uploader | None = None
+        self._upload_epoch = 0
+        self._failed: Exception | None = None
+
+    def __enter__(self) -> Transaction:
+        if self.epoch >= 0:
+            raise InvalidRequest("a transaction is used once: call log.transaction(...) for the next")
+        name = TRANSACTIONAL + self.transactional_id
+        self.epoch = self._journal.propose(lambda state, now: decide_init_producer(state, name))
+        self._upload_epoch = self._log.upload_epoch()
+        self._uploader = Uploader(
+            self._journal.store,
+            self._upload_epoch,
+            random.Random(),
+            partitioner=self._settings["partitioner"],
+            compression=self._settings["compression_type"],
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        uploader = self._open_uploader()
+        try:
+            if kind is None:
+                self._commit(uploader)
+        finally:
+            uploader.close()
+            self._uploader = None
+
+    def append(self, topic: str, data: object) -> None:
+        """Add records: whatever `log.append` takes."""
+        uploader = self._open_uploader()
+        try:
+            self._encode(topic)
+            for rows in conform(data, now_us=self._journal.context.clock.now_ms() * 1000):
+                self._add(uploader, topic, rows)
+        except Exception as error:
+            # Part of the data may be staged: a commit of the rest would not be what was asked for.
+            self._failed = error
+            raise
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Add one record."""
+        self._open_uploader()
+        row = self._row(topic, value, key, headers, partition, timestamp_ms)
+        rows = self._rows.setdefault(topic, [])
+        rows.append(row)
+        if len(rows) >= ROWS_MAX:
+            self._encode(topic)
+
+    def _row(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Sequence[tuple[str, bytes | None]] | None,
+        partition: int | None,
+        timestamp_ms: int | None,
+    ) -> Row:
+        if self._encode_value is not None and value is not None:
+            value = self._encode_value(value)
+        if self._encode_key is not None and key is not None:
+            key = self._encode_key(key)
+        if timestamp_ms is None:
+            timestamp_ms = self._journal.context.clock.now_ms()
+        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= TIME_MS_MAX:
+            raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
+        self._log.ensure_topic(topic)
+        count = topic_spec(self._journal.state, topic).partitions
+        if partition is not None and not (type(partition) is int and 0 <= partition < count):
+            raise no_partition(topic, partition, count)
+        return (
+            None if key is None else to_bytes("key", key),
+            None if value is None else to_bytes("value", value),
+            timestamp_ms,
+            checked_headers(headers) if headers else None,
+            partition,
+        )
+
+    def commit_offsets(
+        self, consumer: Consumer | str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Commit positions with the records: of a consumer, as far as it has given records out (or `offsets`), or of a
+        group by name, which no generation guards."""
+        self._open_uploader()
+        if isinstance(consumer, Consumer):
+            self._groups.append(consumer.group_commit(offsets))
+            return
+        if offsets is None:
+            raise InvalidRequest('commit_offsets: with a group\'s name, give offsets: ("billing", {tp: 42})')
+        named = Membership(self._journal, consumer).group_commit(self._journal.refresh(), as_offsets(offsets))
+        assert named.generation == UNFENCED, "it has joined nothing"
+        self._groups.append(named)
+
+    def _encode(self, topic: str) -> None:
+        """Single records that were sent go before what is appended next."""
+        if rows := self._rows.pop(topic, None):
+            self._add(self._open_uploader(), topic, to_rows(rows)[0])
+
+    def _add(self, uploader: Uploader, topic: str, rows: Rows) -> None:
+        self._log.ensure_topic(topic)
+        uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms())
+
+    def _commit(self, uploader: Uploader) -> None:
+        if self._failed is not None:
+            raise InvalidRequest(
+                f"transaction {self.transactional_id!r} cannot be committed, an append in it failed: {self._failed}"
+            ) from self._failed
+        for topic in tuple(self._rows):
+            self._encode(topic)
+        uploaded = uploader.finish()
+        if not uploaded.slices and not self._groups:
+            return
+        identity = Identity(producer=TRANSACTIONAL + self.transactional_id, epoch=self.epoch, sequence=0)
+        committed = commit_uploads(self._journal, identity, self._upload_epoch, [uploaded], self._groups)
+        self.offsets = self._log.named(committed)
+
+    def _open_uploader(self) -> Uploader:
+        if self._uploader is None:
+            raise InvalidRequest("the transaction is not open: use it as `with log.transaction(...) as txn:`")
+        return self._uploader
