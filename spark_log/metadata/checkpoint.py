@@ -26,6 +26,7 @@ CODEC = "zstd"
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: int
     time: int
+    changed: int
     fence: int
     times: list[tuple[int, int]]
     configs: dict[str, str]
@@ -57,6 +58,7 @@ def _document(state: State) -> _Document:
     return _Document(
         version=state.version,
         time=state.time,
+        changed=state.changed,
         fence=state.fence,
         times=list(state.times),
         configs=dict(sorted(state.configs.items())),
@@ -114,6 +116,7 @@ def _state(doc: _Document) -> State:
     return State(
         version=doc.version,
         time=doc.time,
+        changed=doc.changed,
         fence=doc.fence,
         times=tuple(doc.times),
         configs=Map(doc.configs),

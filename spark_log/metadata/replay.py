@@ -36,7 +36,13 @@ TIMES_PER_AGE = 128
 
 def replay(state: State, batch: r.Batch) -> State:
     """The state at the next version."""
-    return replay_records(next_version(state, batch.time), batch.records)
+    new = replay_records(next_version(state, batch.time), batch.records)
+    if not all(isinstance(record, r.Fence) for record in batch.records):
+        return replace(new, changed=new.version)
+    if new.fence < new.changed:
+        return new
+    # All that happened lies below the fence: a log that nobody uses writes no more of them.
+    return replace(new, times=tuple(entry for entry in new.times if entry[0] <= state.version) or state.times[-1:])
 
 
 def next_version(state: State, time: int) -> State:

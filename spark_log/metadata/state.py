@@ -98,6 +98,8 @@ class State:
 
     version: int = 0
     time: int = 0
+    changed: int = 0
+    """The last version with a record that is not a fence."""
     fence: int = -1
     """Uploads with an epoch at or below it are void."""
     times: tuple[tuple[int, int], ...] = ((0, 0),)
