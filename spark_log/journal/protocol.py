@@ -144,7 +144,11 @@ def _follows(view: View, newest: str) -> bool:
 def refresh(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
     """The view at the end of the log, from this one if no checkpoint lies beyond it."""
     new = yield from catch_up(view, seen=seen)
-    return new if new is not None else (yield from open_view())
+    if new is not None:
+        return new
+    if seen is not None:
+        seen.clear()  # they may be leftovers: a batch of ours among them is not in
+    return (yield from open_view())
 
 
 def poll(view: View, relist: bool) -> Steps[View]:
