@@ -8,6 +8,7 @@ swaps re-check what they replace, and deleting is idempotent.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from spark_log.journal.ops import Delete, Get, List, Op, Put, Steps
 from spark_log.journal.protocol import (
@@ -35,13 +36,22 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Slice
 from spark_log.settings import cluster_config
 
-INLINE_SLICES_MAX = 256
-"""A topic with more slices in the state than this, and than 8 a partition, is sealed."""
 INLINE_PER_PARTITION = 8
 CHANGES_MAX = 1000
 """Partitions a swap changes at most."""
 DELETES_MAX = 20_000
 SWAP_TRIES = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """A topic with more slices in the state than both of these is sealed."""
+
+    inline_slices: int = 256
+    inline_per_partition: int = INLINE_PER_PARTITION
+
+
+LIMITS = Limits()
 
 
 def is_due(view: View) -> bool:
@@ -50,10 +60,10 @@ def is_due(view: View) -> bool:
     return past >= int(cluster_config(view.state.configs, "metadata.checkpoint.interval"))
 
 
-def housekeeping(view: View, context: Context) -> Steps[View]:
+def housekeeping(view: View, context: Context, limits: Limits = LIMITS) -> Steps[View]:
     """Seal, prune, advance the fence, expire, checkpoint, and drop what the checkpoint replaces."""
     fence_before = view.state.fence
-    view = yield from seal(view, context)
+    view = yield from seal(view, context, limits)
     view = yield from prune(view, context)
     view = yield from fence_and_expire(view, context)
     yield from checkpoint(view, context)
@@ -70,23 +80,23 @@ def fence_and_expire(view: View, context: Context) -> Steps[View]:
 # ---------------------------------------------------------------------------------------------------- sealing and pruning
 
 
-def seal(view: View, context: Context) -> Steps[View]:
+def seal(view: View, context: Context, limits: Limits = LIMITS) -> Steps[View]:
     """Move slices of topics that have many in the state into index objects."""
     wanted = {
         (topic_id, number): seal_range(part)
         for topic_id in sorted(view.state.topics)
-        if _is_full(view.state, topic_id)
+        if _is_full(view.state, topic_id, limits)
         for number, part in view.state.topic_partitions(topic_id)
     }
     return (yield from _rewrite_ranges(view, context, wanted, sealed=True))
 
 
-def _is_full(state: State, topic_id: str) -> bool:
+def _is_full(state: State, topic_id: str, limits: Limits) -> bool:
     topic = state.topics[topic_id]
     if topic.deleted:
         return False
     inline = sum(isinstance(entry, Slice) for _, part in state.topic_partitions(topic_id) for entry in part.entries)
-    return inline > max(INLINE_SLICES_MAX, INLINE_PER_PARTITION * topic.partitions)
+    return inline > max(limits.inline_slices, limits.inline_per_partition * topic.partitions)
 
 
 def prune(view: View, context: Context) -> Steps[View]:
