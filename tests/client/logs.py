@@ -1,0 +1,57 @@
+"""Builders: logs on local disks, topics, and what is in them."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import spark_log
+from spark_log.clock import SystemClock
+from spark_log.journal.journal import Journal
+from spark_log.store.base import ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Faults, FaultyStore
+
+
+def new_log(folder: Path, **topics: int) -> spark_log.Log:
+    """A log with topics, by name their partition count."""
+    log = spark_log.connect(str(folder / "log"))
+    if topics:
+        log.admin.create_topics([spark_log.NewTopic(name, count) for name, count in topics.items()])
+    return log
+
+
+def log_on(store: ObjectStore) -> spark_log.Log:
+    """A log on a store of the test's making."""
+    return spark_log.Log(Journal.open(store, create=True, clock=SystemClock(), rng=random.Random(7)))
+
+
+class Flaky(FaultyStore):
+    """Loses as much as the test wants at the time."""
+
+    def turn(self, faults: Faults) -> None:
+        self._faults = faults
+
+
+def quick_store(folder: Path) -> LocalStore:
+    """A local store that does not wait for the disk."""
+    return LocalStore(str(folder / "log"), "os")
+
+
+def values(log: spark_log.Log, topic: str) -> list[bytes]:
+    """All values of a topic, partition by partition."""
+    return log.read(topic, columns=["value"]).column("value").to_pylist()
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Exit status of a forked child that does `work`: 0 if it raised nothing."""
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - whatever it is, the parent hears of it
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

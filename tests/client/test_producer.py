@@ -1,0 +1,371 @@
+"""Producers on a real log."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.client.futures import RecordFuture
+from spark_log.client.producer import Producer
+from spark_log.errors import (
+    CommitUnknown,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+)
+from spark_log.model import TopicPartition
+from spark_log.testing.stores import Faults
+from tests.client.logs import Flaky, in_child, log_on, new_log, quick_store, values
+
+
+def test_a_future_tells_where_the_record_is(tmp_path: Path) -> None:
+    """send() gives a future of topic, partition, offset and timestamp, and the record is at that place."""
+    log = new_log(tmp_path, orders=3)
+    with log.producer() as producer:
+        future = producer.send("orders", b"v", key=b"k", headers=[("h", b"1")], timestamp_ms=1_700_000_000_123)
+        found = future.result(10)
+    assert found.timestamp == 1_700_000_000_123 and future.succeeded()
+    row = log.read("orders", found.partition, found.offset, found.offset + 1).to_pylist()[0]
+    assert (row["key"], row["value"]) == (b"k", b"v")
+    assert row["headers"] == [{"key": "h", "value": b"1"}]
+    assert row["timestamp"].timestamp() == 1_700_000_000.123
+
+
+def test_every_future_of_many_partitions_tells_the_right_place(tmp_path: Path) -> None:
+    """Offsets are counted by partition, in the order of the sends."""
+    log = new_log(tmp_path, orders=5)
+    with log.producer() as producer:
+        futures = {b"%d" % n: producer.send("orders", b"%d" % n, key=b"k%d" % (n % 50)) for n in range(2000)}
+    rows = log.read("orders").to_pylist()
+    places = {row["value"]: (row["partition"], row["offset"]) for row in rows}
+    assert len(places) == 2000
+    assert {value: future.result()[1:3] for value, future in futures.items()} == places
+
+
+def test_a_round_of_many_topics_is_one_commit(tmp_path: Path) -> None:
+    """What is gathered during the linger costs one version of the metadata log."""
+    log = new_log(tmp_path, a=3, b=1, c=2)
+    before = log.journal.refresh().version
+    with log.producer(linger_ms=60_000) as producer:
+        for n in range(30):
+            producer.send("abc"[n % 3], b"v", key=b"%d" % n)
+        producer.flush()
+    assert log.journal.refresh().version == before + 1
+
+
+def test_waiting_on_a_future_or_a_flush_ends_the_linger(tmp_path: Path) -> None:
+    """A linger of a minute does not hold up who waits."""
+    log = new_log(tmp_path, orders=1)
+    producer = log.producer(linger_ms=60_000)
+    start = time.monotonic()
+    producer.send("orders", b"1").result(10)
+    producer.send("orders", b"2")
+    producer.flush(10)
+    producer.send("orders", b"3")
+    producer.close(10)
+    assert time.monotonic() - start < 10
+    assert values(log, "orders") == [b"1", b"2", b"3"]
+
+
+def test_a_full_batch_does_not_wait_for_the_linger(tmp_path: Path) -> None:
+    """batch_size bytes for each partition are enough to send."""
+    log = new_log(tmp_path, orders=1)
+    producer = log.producer(linger_ms=60_000, batch_size=1000)
+    *_, future = [producer.send("orders", b"x" * 100) for _ in range(10)]
+    end = time.monotonic() + 10
+    while not future.done() and time.monotonic() < end:
+        time.sleep(0.005)
+    assert future.done()
+    producer.close()
+
+
+def test_callbacks_have_run_when_a_flush_returns(tmp_path: Path) -> None:
+    """Each callback gets its record's place, in the order of the sends; one that raises harms nobody."""
+    log = new_log(tmp_path, orders=1)
+    seen: list[int] = []
+    futures: list[RecordFuture] = []
+    with log.producer(linger_ms=1000) as producer:
+        producer.send("orders", b"0").add_callback(lambda found: 1 / 0)
+        for _ in range(5):
+            producer.send("orders", b"v").add_callback(lambda found: seen.append(found.offset))
+        producer.send("orders", b"v").add_done_callback(futures.append)
+        producer.flush()
+        assert seen == [1, 2, 3, 4, 5] and futures[0].result().offset == 6
+        futures[0].add_callback(lambda more, found: seen.append(found.offset + more), 100)
+    assert seen[-1] == 106
+
+
+def test_a_callback_that_waits_for_later_records_is_told_so(tmp_path: Path) -> None:
+    """The thread that runs it is the one that would have to write them."""
+    log = new_log(tmp_path, orders=1)
+    errors: list[BaseException] = []
+    with log.producer() as producer:
+
+        def wait(found: object) -> None:
+            try:
+                producer.send("orders", b"2").result()
+            except InvalidRequest as error:
+                errors.append(error)
+
+        producer.send("orders", b"1").add_callback(wait)
+        producer.flush()
+    assert "callback" in str(errors[0])
+    assert values(log, "orders") == [b"1", b"2"]
+
+
+def test_a_wrong_record_fails_alone(tmp_path: Path) -> None:
+    """Records of the same round are written though one of them is refused by the log."""
+    log = new_log(tmp_path, orders=2)
+    log.admin.incremental_alter_configs({"orders": {"message.timestamp.before.max.ms": "3600000"}})
+    with log.producer(linger_ms=1000) as producer:
+        futures = [producer.send("orders", b"%d" % n, partition=n % 2) for n in range(50)]
+        old = producer.send("orders", b"old", timestamp_ms=1000)
+        futures += [producer.send("orders", b"%d" % n, partition=n % 2) for n in range(50, 100)]
+    assert isinstance(old.exception(), InvalidTimestamp) and old.failed()
+    assert sorted(values(log, "orders"), key=int) == [b"%d" % n for n in range(100)]
+    assert [future.result().offset for future in futures] == [n // 2 for n in range(100)]
+
+
+def test_what_can_be_seen_at_once_is_raised_at_once(tmp_path: Path) -> None:
+    """Size, partition, types: the error names what was found, and nothing of it is sent."""
+    log = new_log(tmp_path, orders=2)
+    log.admin.incremental_alter_configs({"orders": {"max.message.bytes": "1000"}})
+    with log.producer() as producer:
+        with pytest.raises(MessageTooLarge, match="1000"):
+            producer.send("orders", b"x" * 1001)
+        with pytest.raises(UnknownTopicOrPartition, match="no partition 2, it has 2"):
+            producer.send("orders", b"x", partition=2)
+        with pytest.raises(InvalidRecord, match="partition 'x'"):
+            producer.send("orders", b"x", partition="x")  # type: ignore[arg-type]
+        with pytest.raises(InvalidRecord, match="value is a int"):
+            producer.send("orders", 5)
+        with pytest.raises(InvalidRecord, match="headers"):
+            producer.send("orders", b"x", headers=[1])  # type: ignore[list-item]
+        with pytest.raises(InvalidTimestamp):
+            producer.send("orders", b"x", timestamp_ms=-1)
+        with pytest.raises(InvalidRequest, match="topic name"):
+            producer.send("../etc", b"x")
+        producer.send("orders", b"good")
+    assert values(log, "orders") == [b"good"]
+
+
+def test_a_topic_that_is_not_there_is_created_unless_that_is_off(tmp_path: Path) -> None:
+    """auto.create.topics.enable decides."""
+    log = new_log(tmp_path)
+    with log.producer() as producer:
+        assert producer.send("fresh", b"1").result(10).offset == 0
+        log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}})
+        with pytest.raises(UnknownTopicOrPartition, match=r"auto\.create"):
+            producer.send("other", b"1")
+    assert log.admin.list_topics() == ["fresh"]
+
+
+def test_a_topic_deleted_under_way_harms_only_its_own_records(tmp_path: Path) -> None:
+    """Other topics' records of the round are written."""
+    log = new_log(tmp_path, a=1, b=1)
+    log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}})
+    with log.producer(linger_ms=60_000) as producer:
+        gone, kept = producer.send("a", b"1"), producer.send("b", b"2")
+        spark_log.connect(log.url).admin.delete_topics(["a"])
+        assert kept.result(10).offset == 0
+        assert isinstance(gone.exception(), UnknownTopicOrPartition)
+
+
+def test_serializers_and_partitioners_are_the_users(tmp_path: Path) -> None:
+    """Functions or objects with `serialize`; partitioners by name or as a function of Kafka's form."""
+
+    class Upper:
+        def serialize(self, key: str) -> bytes:
+            return key.upper().encode()
+
+    log = new_log(tmp_path, orders=4)
+    with log.producer(
+        value_serializer=lambda n: b"%d" % n,
+        key_serializer=Upper(),
+        partitioner=lambda key, numbers, available: numbers[-1],
+    ) as producer:
+        assert producer.send("orders", 7, key="a").result(10).partition == 3
+    assert log.read("orders").select(["key", "value"]).to_pylist() == [{"key": b"A", "value": b"7"}]
+    with log.producer(partitioner="round-robin") as producer:
+        futures = [producer.send("orders", b"x", key=b"same") for _ in range(4)]
+        assert [future.result().partition for future in futures] == [0, 1, 2, 3]
+
+
+def test_keys_go_where_kafka_puts_them(tmp_path: Path) -> None:
+    """The default partitioner is murmur2 of the key, as for appends."""
+    log = new_log(tmp_path, orders=7)
+    keys = [b"key-%d" % n for n in range(100)]
+    with log.producer() as producer:
+        sent = {key: producer.send("orders", b"p", key=key) for key in keys}
+    log.append("orders", [{"key": key, "value": b"a"} for key in keys])
+    rows = [row for row in log.read("orders").to_pylist() if row["value"] == b"a"]
+    assert {row["key"]: row["partition"] for row in rows} == {key: f.result().partition for key, f in sent.items()}
+
+
+def test_no_acks_means_nobody_waits(tmp_path: Path) -> None:
+    """With acks=0 a future is done without an offset; the records are written all the same."""
+    log = new_log(tmp_path, orders=1)
+    with log.producer(acks=0) as producer:
+        assert producer.send("orders", b"1").result(10).offset == -1
+    assert values(log, "orders") == [b"1"]
+
+
+def test_a_closed_producer_sends_no_more(tmp_path: Path) -> None:
+    """close() may be called twice; send() after it is an error."""
+    log = new_log(tmp_path, orders=1)
+    producer = log.producer()
+    producer.send("orders", b"1")
+    producer.close()
+    producer.close()
+    with pytest.raises(InvalidRequest, match="closed"):
+        producer.send("orders", b"2")
+    assert values(log, "orders") == [b"1"]
+
+
+def test_threads_share_a_producer(tmp_path: Path) -> None:
+    """Eight threads, one producer: everything is in once, in each thread's order."""
+    log = new_log(tmp_path, orders=1)
+    with log.producer(linger_ms=1) as producer:
+
+        def work(thread: int) -> None:
+            for n in range(500):
+                producer.send("orders", b"%d %d" % (thread, n))
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    found = [tuple(map(int, value.split())) for value in values(log, "orders")]
+    assert len(found) == 4000
+    for number in range(8):
+        assert [n for thread, n in found if thread == number] == list(range(500))
+
+
+def test_a_full_buffer_holds_senders_back(tmp_path: Path) -> None:
+    """buffer_memory bounds what waits; what does not fit in time is refused and not sent."""
+    log = new_log(tmp_path, orders=1)
+    with log.producer(buffer_memory=10_000, linger_ms=60_000) as producer:
+        for _ in range(100):
+            producer.send("orders", b"x" * 1000)
+    assert len(values(log, "orders")) == 100
+
+
+def test_no_room_in_time_is_an_error(tmp_path: Path) -> None:
+    """After max_block_ms; nothing of the record is sent."""
+    store = Flaky(quick_store(tmp_path), random.Random(1), Faults())
+    log = log_on(store)
+    log.create_topic(spark_log.NewTopic("orders"))
+    store.turn(Faults(lost_request=1.0))
+    producer = log.producer(buffer_memory=1000, max_block_ms=50, delivery_timeout_ms=300, retry_backoff_ms=20)
+    first = producer.send("orders", b"x" * 900)
+    with pytest.raises(RequestTimedOut, match="max_block_ms=50"):
+        producer.send("orders", b"y" * 900)
+    assert isinstance(first.exception(20), RequestTimedOut | CommitUnknown)
+    store.turn(Faults())
+    assert producer.send("orders", b"z").result(20).offset == 0
+    producer.close()
+
+
+def test_a_storage_that_loses_answers_gets_each_record_once(tmp_path: Path) -> None:
+    """Commits are made again under the same identity until they are known to be in."""
+    store = Flaky(quick_store(tmp_path), random.Random(5), Faults())
+    log = log_on(store)
+    log.create_topic(spark_log.NewTopic("orders", 2))
+    store.turn(Faults(lost_request=0.1, lost_answer=0.1))
+    with log.producer(linger_ms=0, retry_backoff_ms=1, retry_backoff_max_ms=2) as producer:
+        futures = []
+        for n in range(60):
+            futures.append(producer.send("orders", b"%d" % n))
+            futures[-1].exception(60)
+    store.turn(Faults())
+    acknowledged = {b"%d" % n for n, future in enumerate(futures) if future.succeeded()}
+    found = values(log, "orders")
+    assert len(found) == len(set(found)) and acknowledged <= set(found)
+    assert len(acknowledged) == 60
+
+
+def test_a_forked_child_is_told_that_the_producer_is_its_parents(tmp_path: Path) -> None:
+    """Neither a silent loss nor a deadlock; a producer made in the child works, and so does the parent's."""
+    log = new_log(tmp_path, orders=1)
+    producer = log.producer(linger_ms=60_000)
+    waiting = producer.send("orders", b"parent")
+
+    def child() -> None:
+        with pytest.raises(InvalidRequest, match="forked"):
+            producer.send("orders", b"child")
+        with pytest.raises(InvalidRequest, match="forked"):
+            waiting.result(5)
+        with log.producer() as own:
+            own.send("orders", b"own").result(10)
+
+    assert in_child(child) == 0
+    waiting.result(10)
+    producer.close()
+    assert sorted(values(log, "orders")) == [b"own", b"parent"]
+
+
+def test_appends_of_parent_and_forked_child_are_both_in(tmp_path: Path) -> None:
+    """A child commits under an identity of its own: under the parent's, one append would pass for a repeat."""
+    log = new_log(tmp_path, orders=1)
+    log.append("orders", [{"value": b"before"}])
+    assert in_child(lambda: log.append("orders", [{"value": b"child"}]) and None) == 0
+    log.append("orders", [{"value": b"parent"}])
+    assert values(log, "orders") == [b"before", b"child", b"parent"]
+
+
+def test_the_log_has_its_own_time_for_topics_that_want_it(tmp_path: Path) -> None:
+    """With LogAppendTime the future tells the log's time, not the producer's."""
+    log = new_log(tmp_path)
+    log.admin.create_topics([spark_log.NewTopic("t", 1, {"message.timestamp.type": "LogAppendTime"})])
+    with log.producer() as producer:
+        found = producer.send("t", b"v", timestamp_ms=1000).result(10)
+    assert log.read("t").column("timestamp")[0].as_py().timestamp() * 1000 == found.timestamp > 1000
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"linger": 5}, "did you mean linger_ms"),
+        ({"linger.ms": 5}, "did you mean linger_ms"),
+        ({"acks": 2}, "acks: 2"),
+        ({"acks": True}, "acks: True"),
+        ({"compression_type": "gzip"}, "'zstd'"),
+        ({"transactional_id": "x"}, "log.transaction"),
+        ({"bootstrap_servers": "x"}, r"spark_log\.connect"),
+        ({"batch_size": "many"}, "whole number"),
+        ({"partitioner": "nope"}, "no partitioner 'nope'"),
+    ],
+)
+def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    """An unknown setting is an error with the nearest name, a wrong value one with what is possible."""
+    with pytest.raises(InvalidRequest, match=message):
+        new_log(tmp_path).producer(**settings)
+
+
+def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
+    """Those that have no meaning here change nothing."""
+    producer = new_log(tmp_path).producer(
+        enable_idempotence=True, max_in_flight_requests_per_connection=5, request_timeout_ms=1, client_id="me", acks="1"
+    )
+    assert isinstance(producer, Producer) and producer.partitions_for("t") == {0}
+    producer.close()
+
+
+def test_producers_write_to_a_bucket(s3: object) -> None:
+    """The same on S3, and a fresh handle reads it."""
+    bucket = s3()  # type: ignore[operator]
+    log = spark_log.connect(bucket.url, bucket.options)
+    with log.producer() as producer:
+        futures = [producer.send("orders", b"%d" % n) for n in range(100)]
+        assert futures[99].result(30).offset == 99
+    with spark_log.connect(bucket.url, bucket.options).consumer("orders", auto_offset_reset="earliest") as consumer:
+        assert len(consumer.poll(5000)[TopicPartition("orders", 0)]) == 100
