@@ -1,8 +1,8 @@
 """Batch reads.
 
-`partitions()` runs once per `load()`, a query any number of times after it.  So where the end is open, tasks are dealt out
-by number only, and what each reads is settled when the query runs (`pins.py`); where the ends are explicit offsets or
-times, tasks carry their slices.
+`partitions()` runs once per `load()`, a query any number of times after it.  So where the end is open, it settles only
+which task reads which offsets, and how far each goes is settled when the query runs (`pins.py`); where the ends are
+explicit offsets or times, tasks carry their slices.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_pylog.columns import stored_columns, to_batch
 from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.options import Location, ReadOptions
-from pyspark_pylog.pins import encode_tasks, make_pin, pinned, query_of_task, read_pin, reads_of_task
+from pyspark_pylog.pins import PINS, Assignment, decode, encode, make_pin, pinned, query_of_task, read_pin
 from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
-from pyspark_pylog.splits import split_by_bytes, split_ranges
+from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges
 from spark_log.client.fetch import Fetched, fetch
 from spark_log.client.plan import OffsetRange, SliceRead, plan_reads
 from spark_log.errors import ObjectNotFound
@@ -64,7 +64,8 @@ class LogReader(DataSourceReader):
             tasks = self._tasks(journal, ends)
             if is_fixed(self.options, ends):
                 return [ReadTask(n, len(tasks), tuple(reads)) for n, reads in enumerate(tasks) if reads]
-            return [ReadTask(n, max(1, len(tasks))) for n in range(max(1, len(tasks)))]
+            pinned(journal.store, self._deal_name, lambda: encode(deal_of(journal.state.version, tasks)))
+            return [ReadTask(n, len(tasks)) for n in range(len(tasks))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with plain_errors():
@@ -80,16 +81,18 @@ class LogReader(DataSourceReader):
         tps = wanted_partitions(state, self.options)
         return {tp: state.partitions[state.names[tp.topic], tp.partition].end for tp in tps}
 
-    def _tasks(
-        self, journal: Journal, ends: Mapping[TopicPartition, int], count: int | None = None
-    ) -> list[list[SliceRead]]:
-        """What each task reads; dealt out anew to `count` tasks if that is given."""
+    def _tasks(self, journal: Journal, ends: Mapping[TopicPartition, int]) -> list[list[SliceRead]]:
+        """What each task reads: one task at least."""
         ranges = batch_ranges(journal, self.options, ends)
         options = self.options
         if options.min_partitions is None and options.max_records is None:
-            return split_by_bytes(plan_reads(journal, ranges), options.bytes_per_partition, count)
+            return split_by_bytes(plan_reads(journal, ranges), options.bytes_per_partition)
         pieces = split_ranges(ranges, options.min_partitions, options.max_records)
-        return _deal(journal, pieces, count or len(pieces))
+        return [plan_reads(journal, [piece]) for piece in pieces] or [[]]
+
+    @property
+    def _deal_name(self) -> str:
+        return f"{PINS}{self.scan}-deal"
 
     def _late_reads(self, store: ObjectStore, task: ReadTask) -> Sequence[SliceRead]:
         """This task's part of the plan that was made when the query began to run."""
@@ -106,17 +109,13 @@ class LogReader(DataSourceReader):
             state, known = journal().state, pin.ends()
             tps = [tp for tp in wanted_partitions(state, self.options) if tp in known]
             ends = {tp: known[tp] for tp in tps if pin.topics[tp.topic][0] == state.names[tp.topic]}
-            return encode_tasks(pin.version, self._tasks(journal(), ends, task.count))
+            reads = plan_reads(journal(), batch_ranges(journal(), self.options, ends))
+            # Upkeep drops what is as old as yesterday's deals; a view that is older still gets one by offsets alone.
+            anew = Deal(version=pin.version, count=task.count, cuts={})
+            deal = decode(pinned(store, self._deal_name, lambda: encode(anew)), Deal)
+            return encode(Assignment(version=pin.version, tasks=split_by_deal(reads, deal)))
 
-        return reads_of_task(pinned(store, query.plan, plan), task.number)
-
-
-def _deal(journal: Journal, pieces: Sequence[OffsetRange], count: int) -> list[list[SliceRead]]:
-    """Ranges to `count` tasks: one each, or round after round if there are more."""
-    tasks: list[list[SliceRead]] = [[] for _ in range(count)]
-    for number, piece in enumerate(pieces):
-        tasks[number % count] += plan_reads(journal, [piece])
-    return tasks
+        return decode(pinned(store, query.plan, plan), Assignment).tasks[task.number]
 
 
 def read_batches(store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -7,6 +7,7 @@ the option.
 from __future__ import annotations
 
 import json
+import random
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from typing import Any
 from spark_log.errors import InvalidRequest
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, Position, parse_position, parse_timestamp_ms
+from spark_log.segment.partitioners import make_partitioner
 from spark_log.segment.schema import COMPRESSIONS
 from spark_log.settings import check_topic_name
 
@@ -114,8 +116,8 @@ class WriteOptions:
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
-def read_options(options: Options, *, streaming: bool) -> ReadOptions:
-    """Checked options of a read.  Raises InvalidRequest, which names the option."""
+def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
+    """Checked options of a read; None where it is not known what kind.  Raises InvalidRequest, which names the option."""
     _check_names(options, READ)
     if streaming:
         for name in ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp"):
@@ -131,10 +133,11 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         )
     start = _bounds(options, "starting", Latest() if streaming else Earliest())
     end = _bounds(options, "ending", Latest())
-    if not streaming:
+    if streaming is False:
         _check_batch_bounds(start, end)
-    if assign:
-        _check_assigned(assign, start, end)
+    if not pattern:
+        all_of: dict[str, set[int] | None] = dict.fromkeys(subscribe)
+        _check_named(all_of | {t: {tp.partition for tp in assign if tp.topic == t} for t, _ in assign}, start, end)
     return ReadOptions(
         location=_location(options),
         subscribe=subscribe,
@@ -150,6 +153,16 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         max_records=_positive(options, "maxrecordsperpartition"),
         bytes_per_partition=_size(options, "maxbytesperpartition") or DEFAULT_BYTES_PER_PARTITION,
     )
+
+
+def check_load(options: Options) -> None:
+    """What can be said at `load()`, before it is known whether the read is a batch or a stream.
+
+    `CREATE TABLE` comes here with options of its own and is let through: its reads bring their options with them.
+    Raises InvalidRequest.
+    """
+    if "provider" not in options:
+        read_options(options, streaming=None)
 
 
 def _by_timestamp(options: Options) -> bool:
@@ -264,13 +277,15 @@ def _check_batch_bounds(start: Bounds, end: Bounds) -> None:
             )
 
 
-def _check_assigned(assign: tuple[TopicPartition, ...], start: Bounds, end: Bounds) -> None:
+def _check_named(wanted: Mapping[str, set[int] | None], start: Bounds, end: Bounds) -> None:
+    """Positions are for what is read: by topic, its partitions, or None for all."""
     for side, bounds in (("starting", start), ("ending", end)):
-        extra = sorted(set(bounds.partitions) - set(assign))
-        if extra:
-            raise InvalidRequest(
-                f"option {side}Offsets names {extra[0].topic}-{extra[0].partition}, which is not assigned"
-            )
+        for topic in sorted(bounds.named - set(wanted)):
+            raise InvalidRequest(f"option {side}Offsets names {topic!r}, which is not read")
+        for tp in sorted(bounds.partitions):
+            numbers = wanted[tp.topic]
+            if numbers is not None and tp.partition not in numbers:
+                raise InvalidRequest(f"option {side}Offsets names {tp.topic}-{tp.partition}, which is not assigned")
 
 
 def _bytes_per_trigger(options: Options) -> int | None:
@@ -306,13 +321,23 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
     return WriteOptions(
         location=_location(options),
         topic=topic,
-        partitioner=options.get("partitioner", "default").strip(),
+        partitioner=_partitioner(options),
         compression=compression,
         txn_app_id=options.get("txnappid"),
         txn_version=_whole(options, "txnversion"),
         txn_from_query=flag(options, "pylog.txnfromquery", False),
         producer_id=options.get("producerid"),
     )
+
+
+def _partitioner(options: Options) -> str:
+    name = options.get("partitioner", "default").strip()
+    if ":" not in name:  # a user's class may be there for the tasks only
+        try:
+            make_partitioner(name, random.Random(0))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"option partitioner: {error}") from error
+    return name
 
 
 def _only(options: Options, names: tuple[str, ...], where: str) -> None:

@@ -2,13 +2,13 @@
 
 An open end is resolved when the query runs: the first task to ask puts the ends of all partitions under the query's name
 (`meta/pin/…`, put-if-absent), and every other task, of any scan in the query, reads them.  A second file, by scan, holds
-the slices of each task, so that only one task plans.
+the slices of each task, so that only one task plans; a third, by load, which task reads which offsets.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 from pyspark import TaskContext
@@ -21,6 +21,8 @@ from spark_log.store.base import ObjectStore
 
 PINS = "meta/pin/"
 TRIES = 5
+
+File = TypeVar("File", bound=msgspec.Struct)
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,16 +89,16 @@ def make_pin(journal: Journal) -> bytes:
         name: (topic_id, [part.end for _, part in state.topic_partitions(topic_id)])
         for name, topic_id in sorted(state.names.items())
     }
-    return msgspec.json.encode(Pin(version=state.version, topics=topics))
+    return encode(Pin(version=state.version, topics=topics))
 
 
 def read_pin(data: bytes) -> Pin:
-    return msgspec.json.decode(data, type=Pin)
+    return decode(data, Pin)
 
 
-def encode_tasks(version: int, tasks: list[list[SliceRead]]) -> bytes:
-    return msgspec.json.encode(Assignment(version=version, tasks=tasks))
+def encode(file: msgspec.Struct) -> bytes:
+    return msgspec.json.encode(file)
 
 
-def reads_of_task(data: bytes, task: int) -> list[SliceRead]:
-    return msgspec.json.decode(data, type=Assignment).tasks[task]
+def decode(data: bytes, kind: type[File]) -> File:
+    return msgspec.json.decode(data, type=kind)

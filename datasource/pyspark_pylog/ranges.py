@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from pyspark_pylog.options import ReadOptions
@@ -32,6 +33,18 @@ def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition
     return [tp for name in names for tp in partitions_of(state, name)]
 
 
+def _check_there(options: ReadOptions, tps: Iterable[TopicPartition]) -> None:
+    """A position for a partition that does not exist is a mistake: it would be passed over in silence."""
+    counts = Counter(tp.topic for tp in tps)
+    for side, bounds in (("starting", options.start), ("ending", options.end)):
+        for topic, number in sorted(bounds.partitions):
+            if topic in counts and number >= counts[topic]:
+                raise InvalidRequest(
+                    f"option {side}Offsets names {topic}-{number}, and topic {topic!r} has {counts[topic]} partitions "
+                    f"(0 to {counts[topic] - 1})"
+                )
+
+
 def start_offsets(journal: Journal, options: ReadOptions, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """Where each partition starts.
 
@@ -40,6 +53,8 @@ def start_offsets(journal: Journal, options: ReadOptions, tps: Iterable[TopicPar
     """
     state = journal.state
     positions = {tp: options.start.of(tp) for tp in tps}
+    if not options.assign:
+        _check_there(options, positions)
     starts: dict[TopicPartition, int] = {}
     for tp, position in positions.items():
         if isinstance(position, At):

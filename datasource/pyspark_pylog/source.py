@@ -29,9 +29,10 @@ class DefaultSource(DataSource):
     def schema(self) -> str:
         """Columns of Kafka's connector; a user schema may name fewer of them and reads less."""
         from pyspark_pylog.errors import plain_errors
-        from pyspark_pylog.options import flag
+        from pyspark_pylog.options import check_load, flag
 
         with plain_errors():
+            check_load(self.options)
             return f"{SCHEMA}, {HEADERS}" if flag(self.options, "includeheaders", False) else SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -52,12 +53,14 @@ class DefaultSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         from pyspark_pylog.columns import arrow_schema
-        from pyspark_pylog.errors import plain_errors
         from pyspark_pylog.options import read_options
-        from pyspark_pylog.stream import LogStreamReader
+        from pyspark_pylog.stream import LogStreamReader, Refused
+        from spark_log.errors import SparkLogError
 
-        with plain_errors():
+        try:
             return LogStreamReader(read_options(self.options, streaming=True), arrow_schema(schema))
+        except SparkLogError as error:
+            return Refused(error)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
         from pyspark_pylog.errors import plain_errors

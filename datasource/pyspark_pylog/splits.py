@@ -3,23 +3,90 @@
 By default by bytes: small partitions share a task and large ones are split.  With `minPartitions` or
 `maxRecordsPerPartition`, as Kafka's connector does it: ranges of single partitions, cut into pieces that differ by at
 most one record.
+
+A frame that is used again reads more, and then the same task must read what it read before, or what Spark keeps of it
+(a cached frame, a lost partition made again) would not fit together.  So where one task ends and the next begins is
+settled once, as a `Deal`, and what is appended later is dealt out by offset alone.
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Iterator, Sequence
+
+import msgspec
 
 from spark_log.client.plan import OffsetRange, SliceRead
 
+GROWTH_ROWS_MIN = 10_000
+"""Records appended after the deal go to tasks in turn, at least so many at a time."""
 
-def split_by_bytes(reads: Sequence[SliceRead], bytes_each: int, count: int | None = None) -> list[list[SliceRead]]:
-    """Reads dealt out to `count` tasks, or as many as `bytes_each` asks for, in order and about equal in bytes.
 
-    Some tasks may have nothing to do when `count` is larger than there is work for.
-    """
+class Cut(msgspec.Struct, frozen=True, array_like=True):
+    """Records [start, end) of a partition belong to a task."""
+
+    start: int
+    end: int
+    task: int
+
+
+class Deal(msgspec.Struct, frozen=True, kw_only=True):
+    """Which task reads which offsets."""
+
+    version: int
+    count: int
+    """Tasks."""
+    cuts: dict[str, dict[int, list[Cut]]]
+    """By topic id and partition, in order."""
+
+
+def deal_of(version: int, tasks: Sequence[Sequence[SliceRead]]) -> Deal:
+    """The deal that gives these tasks what they read."""
+    cuts: dict[str, dict[int, list[Cut]]] = {}
+    for task, reads in enumerate(tasks):
+        for read in reads:
+            known = cuts.setdefault(read.topic_id, {}).setdefault(read.partition, [])
+            if known and known[-1].task == task and known[-1].end == read.start:
+                known[-1] = Cut(known[-1].start, read.end, task)
+            else:
+                known.append(Cut(read.start, read.end, task))
+    return Deal(version=version, count=len(tasks), cuts=cuts)
+
+
+def split_by_deal(reads: Sequence[SliceRead], deal: Deal) -> list[list[SliceRead]]:
+    """Reads by task.  Which task a record goes to depends on its offset alone, not on what else is read."""
+    tasks: list[list[SliceRead]] = [[] for _ in range(deal.count)]
+    for read in reads:
+        known = deal.cuts.get(read.topic_id, {}).get(read.partition, [])
+        for cut in _owners(read, known, deal.count):
+            tasks[cut.task].append(read._replace(start=cut.start, end=cut.end))
+    return tasks
+
+
+def _owners(read: SliceRead, known: Sequence[Cut], count: int) -> Iterator[Cut]:
+    at = read.start
+    for cut in known:
+        end = min(cut.end, read.end)
+        if at < end:
+            yield Cut(at, end, cut.task)
+            at = end
+    if known:
+        dealt, task = known[-1].end, known[-1].task + 1
+        stride = max(GROWTH_ROWS_MIN, sum(cut.end - cut.start for cut in known) // len(known))
+    else:
+        dealt, task, stride = 0, zlib.crc32(f"{read.topic_id}-{read.partition}".encode()), GROWTH_ROWS_MIN
+    while at < read.end:
+        turn = (at - dealt) // stride
+        end = min(dealt + (turn + 1) * stride, read.end)
+        yield Cut(at, end, (task + turn) % count)
+        at = end
+
+
+def split_by_bytes(reads: Sequence[SliceRead], bytes_each: int) -> list[list[SliceRead]]:
+    """Reads dealt out to as many tasks as `bytes_each` asks for, in order and about equal in bytes."""
     total = sum(read.bytes for read in reads)
-    count = count or max(1, math.ceil(total / bytes_each))
+    count = max(1, math.ceil(total / bytes_each))
     tasks: list[list[SliceRead]] = [[] for _ in range(count)]
     done = 0
     for read in reads:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,7 +24,7 @@ from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.ranges import lost, start_offsets, wanted_partitions
 from pyspark_pylog.splits import split_by_bytes, split_ranges
 from spark_log.client.plan import OffsetRange, plan_reads
-from spark_log.errors import DataLoss
+from spark_log.errors import DataLoss, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
@@ -201,6 +201,47 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             pieces = split_ranges(ranges, options.min_partitions, options.max_records)
             dealt = [plan_reads(self.journal, [piece]) for piece in pieces]
         return [ReadTask(n, len(dealt), tuple(reads)) for n, reads in enumerate(dealt) if reads]
+
+
+class Refused(SupportsTriggerAvailableNow, DataSourceStreamReader):
+    """Says what is wrong with the options when Spark asks for anything.
+
+    PySpark hides what is raised before it has a reader: its own clean-up fails then.
+    """
+
+    def __init__(self, error: SparkLogError) -> None:
+        self.error = error
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        return self._refuse()
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        return self._refuse()
+
+    def latestOffset(  # noqa: N802  Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        return self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        with plain_errors():
+            raise self.error
+        raise AssertionError
+
+    def reportLatestOffset(self) -> None:  # noqa: N802  Spark's name
+        return None
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Nothing was read."""
+
+    def stop(self) -> None:
+        """Nothing is held open."""
 
 
 def _report(message: str, fail: bool) -> None:

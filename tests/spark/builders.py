@@ -28,25 +28,25 @@ CONFS = {
 DEADLINE_S = 60
 
 
-def append(frame: DataFrame, url: str, topic: str | None = "t", **options: Any) -> None:
+def append(frame: DataFrame, url: str, topic: str | None = "t", /, **options: Any) -> None:
     """A batch write."""
     writer = frame.write.format("pylog").mode("append").options(**options)
     (writer if topic is None else writer.option("topic", topic)).save(url)
 
 
-def load(spark: SparkSession, url: str, subscribe: str | None = "t", **options: Any) -> DataFrame:
+def load(spark: SparkSession, url: str, topics: str | None = "t", /, **options: Any) -> DataFrame:
     """A batch read."""
     reader = spark.read.format("pylog").options(**options)
-    return (reader if subscribe is None else reader.option("subscribe", subscribe)).load(url)
+    return (reader if topics is None else reader.option("subscribe", topics)).load(url)
 
 
-def load_stream(spark: SparkSession, url: str, subscribe: str | None = "t", **options: Any) -> DataFrame:
+def load_stream(spark: SparkSession, url: str, topics: str | None = "t", /, **options: Any) -> DataFrame:
     """A stream from the first record on, unless the options say otherwise."""
     reader = spark.readStream.format("pylog").options(**{"startingOffsets": "earliest", **options})
-    return (reader if subscribe is None else reader.option("subscribe", subscribe)).load(url)
+    return (reader if topics is None else reader.option("subscribe", topics)).load(url)
 
 
-def copy(frame: DataFrame, url: str, topic: str, checkpoint: Path, **options: Any) -> StreamingQuery:
+def copy(frame: DataFrame, url: str, topic: str, checkpoint: Path, /, **options: Any) -> StreamingQuery:
     """An available-now run of a stream into a topic, awaited."""
     writer = frame.writeStream.format("pylog").option("topic", topic).options(**options)
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start(url)

@@ -74,7 +74,7 @@ def test_a_null_timestamp_becomes_the_present(spark: SparkSession, url: str) -> 
 def test_other_columns_are_ignored(spark: SparkSession, url: str) -> None:
     """A copy of what was read needs no select: offset and timestampType are not written."""
     append(spark.createDataFrame([("v", 1.5, NOON)], "value string, price double, timestamp timestamp"), url)
-    append(load(spark, url, includeHeaders=True), url, topic="copy")
+    append(load(spark, url, includeHeaders=True), url, "copy")
     row = load(spark, url, "copy").first()
     assert row is not None
     assert (row.value, row.topic, row.offset, row.timestamp) == (b"v", "copy", 0, NOON)
@@ -102,10 +102,10 @@ def test_times_are_right_in_any_session_time_zone(spark: SparkSession, url: str)
 def test_the_topic_column_says_where_rows_go(spark: SparkSession, url: str) -> None:
     """Topics that are not there are created; the option wins over the column."""
     frame = spark.createDataFrame([("a", "1"), ("b", "2"), ("a", "3")], "topic string, value string")
-    append(frame, url, topic=None)
+    append(frame, url, None)
     assert values(load(spark, url, "a")) == as_bytes([1, 3])
     assert values(load(spark, url, "b")) == as_bytes([2])
-    append(frame, url, topic="c")
+    append(frame, url, "c")
     assert values(load(spark, url, "c")) == as_bytes([1, 2, 3])
 
 
@@ -197,6 +197,24 @@ def test_a_query_sees_one_version(spark: SparkSession, url: str, log: spark_log.
     assert all(row.a == row.offset for row in rows)
 
 
+def test_what_spark_keeps_of_a_frame_fits_what_it_reads_later(
+    spark: SparkSession, url: str, log: spark_log.Log
+) -> None:
+    """A cached frame that was only shown has one partition in memory; the others come later, from a longer log."""
+    log.append("t", texts(100))
+    frame = load(spark, url, maxRecordsPerPartition=30).cache()
+    assert len(frame.take(1)) == 1
+    log.append("t", texts(100, 100))
+    found = [row.offset for row in frame.collect()]
+    frame.unpersist()
+    assert len(found) == len(set(found)) and set(range(100)) <= set(found)
+    rows = load(spark, url, maxRecordsPerPartition=30).toLocalIterator()
+    found = [next(rows).offset]
+    log.append("t", texts(100, 200))
+    found += [row.offset for row in rows]
+    assert found[:200] == list(range(200)) and len(found) == len(set(found))
+
+
 def test_rows_come_through_an_rdd_and_an_iterator(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Actions that are no SQL query, or stop early, read the same."""
     log.append("t", texts(100))
@@ -221,7 +239,7 @@ def test_a_rerun_with_the_same_version_adds_nothing(spark: SparkSession, url: st
         append(numbers(spark, range(2)), url, txnAppId="nightly", txnVersion=version)
         assert load(spark, url).count() == expected
     append(numbers(spark, range(2)), url, txnAppId="other", txnVersion=3)
-    append(numbers(spark, range(2)), url, topic="u", txnAppId="nightly", txnVersion=3)
+    append(numbers(spark, range(2)), url, "u", txnAppId="nightly", txnVersion=3)
     assert load(spark, url).count() == 6 and load(spark, url, "u").count() == 2
 
 

@@ -1,0 +1,262 @@
+"""Wrong options and wrong data: one sentence that names what is wrong, and nothing half written."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import spark_log
+from spark_log import NewTopic
+from tests.spark.builders import append, copy, load, load_stream, numbers, texts
+
+OURS = re.compile(r"pyspark_pylog/|spark_log/|Traceback \(most recent call last\)")
+
+
+def sentence(error: pytest.ExceptionInfo[BaseException]) -> str:
+    """What the user reads: without a traceback of ours."""
+    message = str(error.value)
+    assert not OURS.search(message), message
+    return message
+
+
+def read(spark: SparkSession, url: str, **options: Any) -> str:
+    with pytest.raises(Exception) as error:  # noqa: PT011  Spark's kinds differ by version
+        load(spark, url, None, **options).collect()
+    return sentence(error)
+
+
+READS: list[tuple[dict[str, str], str]] = [
+    ({}, "exactly one of the options subscribe, subscribePattern and assign; found none"),
+    ({"subscribe": "t", "assign": '{"t":[0]}'}, "found subscribe and assign"),
+    ({"subscribe": " , "}, "option subscribe: names no topic"),
+    ({"subscribe": "../etc"}, "'../etc'"),
+    ({"subscribe": "a/b"}, "'a/b'"),
+    ({"subscribePattern": "("}, "option subscribePattern: '(' is not a Python regular expression"),
+    ({"assign": "t"}, "option assign: not JSON"),
+    ({"assign": '{"t":0}'}, """option assign: 't' must map to a list of partitions, as in {"topicA":[0,1]"""),
+    ({"subscribe": "t", "startingOffsets": '{"t":'}, "option startingOffsets: not JSON"),
+    ({"subscribe": "t", "startingOffsets": '{"t":{"zero":1}}'}, "'zero' is not a partition number; the shape is"),
+    ({"subscribe": "t", "startingOffsets": '{"t":{"0":"soon"}}'}, "option startingOffsets, t-0: 'soon'"),
+    ({"subscribe": "t", "startingOffsets": '{"u":{"0":1}}'}, "startingOffsets names u"),
+    ({"subscribe": "t", "startingOffsets": '{"t":{"7":1}}'}, "startingOffsets names t-7"),
+    ({"subscribe": "t", "startingOffsets": "yesterday"}, "option startingOffsets: 'yesterday' is not a position"),
+    ({"subscribe": "t", "startingOffsets": "latest"}, "option startingOffsets: a batch cannot start at latest"),
+    ({"subscribe": "t", "endingOffsets": "earliest"}, "option endingOffsets: a batch cannot end at earliest"),
+    ({"subscribe": "t", "startingOffsets": "99"}, "startingOffsets: 99 is beyond the end of t-0, 3"),
+    ({"subscribe": "t", "startingOffsets": "2", "endingOffsets": "1"}, "t-0: the start 2 is beyond the end 1"),
+    ({"subscribe": "t", "startingTimestamp": "noon"}, "option startingTimestamp: 'noon' is not a time"),
+    ({"subscribe": "t", "startingTimestamp": "99999999999999"}, "startingTimestamp: no record of t-0"),
+    ({"subscribe": "t", "startingOffsetsByTimestampStrategy": "first"}, "startingOffsetsByTimestampStrategy: 'first'"),
+    ({"subscribe": "t", "minPartitions": "0"}, "option minPartitions: must be positive"),
+    ({"subscribe": "t", "maxRecordsPerPartition": "few"}, "option maxRecordsPerPartition: 'few' is not a whole number"),
+    ({"subscribe": "t", "maxBytesPerPartition": "1 house"}, "option maxBytesPerPartition: '1 house' is not a size"),
+    ({"subscribe": "t", "failOnDataLoss": "yes"}, "option failOnDataLoss: 'yes' is not true or false"),
+    ({"subscribe": "t", "includeHeaders": "yes"}, "option includeHeaders: 'yes' is not true or false"),
+    ({"subscribe": "t", "startingOffset": "1"}, "option startingoffset is not known; did you mean startingOffsets?"),
+    ({"subscribe": "t", "topic": "t"}, "option topic is not known"),
+    ({"subscribe": "t", "kafka.auto.offset.reset": "latest"}, "kafka.auto.offset.reset is not supported: use starting"),
+    ({"subscribe": "t", "kafka.key.deserializer": "x"}, "kafka.key.deserializer is not supported"),
+    ({"subscribe": "t", "kafka.sasl.mechanism": "PLAIN"}, "kafka.sasl.mechanism has no meaning for pylog"),
+    ({"subscribe": "t", "kafka.isolation.level": "serializable"}, "option kafka.isolation.level: 'serializable'"),
+    ({"subscribe": "t", "startingOffsets": "group:none"}, "group 'none' has committed nothing"),
+    ({"subscribe": "missing"}, "topic 'missing' does not exist"),
+    ({"subscribe": "t,missing"}, "topic 'missing' does not exist"),
+    ({"assign": '{"missing":[0]}'}, "topic 'missing' does not exist"),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), READS, ids=[str(case[0]) for case in READS])
+def test_a_wrong_read_option_is_named(
+    spark: SparkSession, url: str, log: spark_log.Log, options: dict[str, str], expected: str
+) -> None:
+    """With the value that was found, and what is possible."""
+    log.append("t", texts(3))
+    assert expected in read(spark, url, **options)
+
+
+def test_an_option_is_refused_when_it_is_loaded(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """`load()` says so, for batches and streams, not the first action an hour later."""
+    with pytest.raises(Exception, match="did you mean startingOffsets") as error:
+        load(spark, url, startingOffset="1")
+    sentence(error)
+    with pytest.raises(Exception, match="found none") as error:
+        load_stream(spark, url, None)
+    sentence(error)
+
+
+@pytest.mark.parametrize(
+    "option", ['endingOffsets={"t":"latest"}', "endingTimestamp=1", 'endingOffsetsByTimestamp={"t":{"0":1}}']
+)
+def test_a_stream_has_no_end(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path, option: str) -> None:
+    """Refused, where Kafka's connector ignores one of the three."""
+    log.append("t", texts(1))
+    name, value = option.split("=")
+    with pytest.raises(Exception, match=f"option {name}: a stream has no end"):
+        copy(load_stream(spark, url, **{name: value}), url, "copy", tmp_path / "checkpoint")
+
+
+def test_where_there_is_no_log_nothing_is_read(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """The message has the URL, and reading creates nothing there."""
+    assert url in read(spark, url, subscribe="t")
+    assert not Path(url).exists()
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "letter.txt").write_text("hello")
+    assert str(tmp_path / "files") in read(spark, str(tmp_path / "files"), subscribe="t")
+
+
+def test_a_read_needs_a_url(spark: SparkSession) -> None:
+    """And says how it is given."""
+    with pytest.raises(Exception, match="where is the log") as error:
+        spark.read.format("pylog").option("subscribe", "t").load().collect()
+    sentence(error)
+
+
+def test_a_kafka_broker_is_not_a_log(spark: SparkSession) -> None:
+    """kafka.bootstrap.servers names a coordinator, and there is none in this version."""
+    reader = spark.read.format("pylog").option("subscribe", "t")
+    with pytest.raises(Exception, match="coordinator") as error:
+        reader.option("kafka.bootstrap.servers", "localhost:9092").load().collect()
+    sentence(error)
+
+
+SCHEMAS = [
+    ("value string", "column 'value' is binary, not string"),
+    ("offset int", "column 'offset' is bigint, not int"),
+    ("price double", "there is no column 'price'; possible are key, value"),
+]
+
+
+@pytest.mark.parametrize(("schema", "expected"), SCHEMAS)
+def test_a_schema_that_cannot_be_is_refused(
+    spark: SparkSession, url: str, log: spark_log.Log, schema: str, expected: str
+) -> None:
+    """A user's schema is a projection, not a cast."""
+    log.append("t", texts(1))
+    with pytest.raises(Exception, match=re.escape(expected)) as error:
+        spark.read.format("pylog").option("subscribe", "t").schema(schema).load(url).collect()
+    sentence(error)
+
+
+FRAMES = [
+    ("id as value", "column 'value' is bigint, expected string or binary"),
+    ("string(id) as Value", "there is no column 'value' to write; the frame has Value"),
+    ("string(id) as value, id as key", "column 'key' is bigint, expected string or binary"),
+    ("string(id) as value, id as partition", "column 'partition' is bigint, expected int"),
+    ("string(id) as value, 'h' as headers", "column 'headers' is string, expected array<struct<key:string,value"),
+    ("string(id) as value, 7 as partition", "partition 7"),
+    ("string(id) as value, -1 as partition", "partition -1"),
+    ("repeat('x', 2000000) as value", "larger than max.message.bytes=1048588 of topic 't'"),
+    ("string(id) as value, array(struct(string(null) as key, X'00' as value)) as headers", "header"),
+]
+
+
+@pytest.mark.parametrize(("columns", "expected"), FRAMES)
+def test_a_frame_that_cannot_be_written_is_refused(
+    spark: SparkSession, url: str, log: spark_log.Log, columns: str, expected: str
+) -> None:
+    """The column is named, and nothing of the frame is in the log, also of tasks that had no bad row."""
+    log.append("t", texts(1))
+    with pytest.raises(Exception) as error:  # noqa: PT011
+        append(spark.range(0, 3, 1, 2).selectExpr(*split_columns(columns)), url)
+    assert expected in sentence(error)
+    assert log.read("t").num_rows == 1
+
+
+def split_columns(text: str) -> list[str]:
+    """At commas outside of parentheses."""
+    return re.split(r", (?![^(]*\))", text)
+
+
+def test_a_frame_needs_a_topic(spark: SparkSession, url: str) -> None:
+    """As an option or a column, and not null."""
+    with pytest.raises(Exception, match="which topic") as error:
+        append(numbers(spark, [1]), url, None)
+    sentence(error)
+    with pytest.raises(Exception, match="null topic") as error:
+        append(spark.sql("select string(null) as topic, 'v' as value"), url, None)
+    sentence(error)
+    with pytest.raises(Exception, match="column 'topic' is int, expected string") as error:
+        append(spark.sql("select 1 as topic, 'v' as value"), url, None)
+    sentence(error)
+
+
+WRITES: list[tuple[dict[str, str], str]] = [
+    ({"topic": "../etc"}, "'../etc'"),
+    ({"topic": "a b"}, "'a b'"),
+    ({"topic": "x" * 250}, "249"),
+    ({"compression": "gzip"}, "option compression: 'gzip' is not one of lz4, zstd, none"),
+    ({"acks": "2"}, "option acks: '2' is not 0, 1 or all"),
+    ({"partitioner": "hash"}, "there is no partitioner 'hash'"),
+    ({"durability": "some"}, "option durability: 'some' is not 'disk' or 'os'"),
+    ({"txnAppId": "a"}, "txnAppId and txnVersion go together"),
+    ({"txnVersion": "1"}, "txnAppId and txnVersion go together"),
+    ({"txnAppId": "a", "txnVersion": "one"}, "option txnVersion: 'one' is not a whole number"),
+    ({"producerId": "p"}, "option producerId is for streams"),
+    ({"subscribe": "t"}, "option subscribe is not known"),
+    ({"kafka.acks": "all"}, "option kafka.acks has no meaning for pylog"),
+    ({"kafka.key.serializer": "x"}, "kafka.key.serializer is not supported: cast the column"),
+    ({"partitoner": "sticky"}, "option partitoner is not known; did you mean partitioner?"),
+]
+
+
+@pytest.mark.parametrize(("options", "expected"), WRITES, ids=[str(case[0])[:60] for case in WRITES])
+def test_a_wrong_write_option_is_named(spark: SparkSession, url: str, options: dict[str, str], expected: str) -> None:
+    """Before any task runs: no topic is created."""
+    options = dict(options)
+    with pytest.raises(Exception) as error:  # noqa: PT011
+        append(numbers(spark, [1]), url, options.pop("topic", "t"), **options)
+    assert expected in sentence(error)
+    assert not Path(url).exists() or spark_log.connect(url).admin.list_topics() == []
+
+
+def test_a_topic_column_cannot_name_what_is_no_topic(spark: SparkSession, url: str, tmp_path: Path) -> None:
+    """Neither a path out of the log nor a character that Kafka refuses."""
+    for name in ("../../out", "a/b", ""):
+        with pytest.raises(Exception, match="topic") as error:
+            append(spark.sql(f"select '{name}' as topic, 'v' as value"), url, None)
+        sentence(error)
+    assert spark_log.connect(url).admin.list_topics() == [] and not (tmp_path / "out").exists()
+
+
+def test_overwriting_is_refused(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """A log is appended to; what is there stays."""
+    log.append("t", texts(1))
+    with pytest.raises(Exception, match="appended to, not overwritten") as error:
+        numbers(spark, [1]).write.format("pylog").mode("overwrite").option("topic", "t").save(url)
+    sentence(error)
+    assert log.read("t").num_rows == 1
+
+
+def test_complete_mode_is_refused(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
+    """Spark hands it over as an overwrite, batch by batch."""
+    log.append("t", texts(1))
+    counts = load_stream(spark, url).groupBy("value").count().selectExpr("value")
+    writer = counts.writeStream.format("pylog").option("topic", "u").outputMode("complete")
+    query = writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start(url)
+    with pytest.raises(Exception, match="appended to, not overwritten"):
+        query.awaitTermination(60)
+
+
+def test_a_topic_is_not_created_where_that_is_switched_off(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """auto.create.topics.enable=false: the command that creates it is named."""
+    log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}})
+    with pytest.raises(Exception, match="topic 't' does not exist .*pylog topic create") as error:
+        append(numbers(spark, [1]), url)
+    sentence(error)
+
+
+def test_a_corrupt_object_stops_the_read(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """With its name and the partition; nothing is skipped."""
+    log.admin.create_topics([NewTopic("t", 1)])
+    log.append("t", texts(100))
+    (path,) = Path(url, "data").rglob("*.seg")
+    data = bytearray(path.read_bytes())
+    data[100] ^= 1
+    path.chmod(0o644)
+    path.write_bytes(data)
+    message = read(spark, url, subscribe="t")
+    assert path.name in message and "'t'" in message

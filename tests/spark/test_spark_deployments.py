@@ -1,0 +1,189 @@
+"""Other ways to run Spark: executors in processes of their own, Spark Connect, notebooks, an older PySpark, a bucket."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import venv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import spark_log
+from tests.conftest import Bucket
+from tests.spark.builders import append, as_bytes, copy, load, load_stream, numbers, run_job, script, values
+
+MAIN_PATHS = """
+def main_paths(spark, url, checkpoint, **options):
+    rows = spark.range(0, 100, 1, 4).selectExpr("string(id % 3) as key", "string(id) as value")
+    rows.write.format("pylog").mode("append").options(topic="t", **options).save(url)
+    frame = spark.read.format("pylog").options(subscribe="t", **options).load(url)
+    assert sorted(int(row.value) for row in frame.collect()) == list(range(100))
+    assert frame.count() == 100
+    stream = spark.readStream.format("pylog").options(subscribe="t", startingOffsets="earliest", **options)
+    stream = stream.option("maxOffsetsPerTrigger", 40).load(url)
+    writer = stream.writeStream.format("pylog").options(topic="copy", checkpointLocation=checkpoint, **options)
+    query = writer.trigger(availableNow=True).start(url)
+    query.awaitTermination()
+    batches = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    copied = spark.read.format("pylog").options(subscribe="copy", **options).load(url)
+    assert sorted(int(row.value) for row in copied.collect()) == list(range(100))
+    print("batches", batches)
+"""
+
+CLUSTER = f"""
+import sys
+{MAIN_PATHS}
+spark = session("local-cluster[2,1,1024]", spark_executor_memory="512m", spark_executorEnv_PYTHONPATH=sys.argv[3])
+spark.range(0, 100, 1, 4).count()
+main_paths(spark, sys.argv[1], sys.argv[2])
+hosts = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size()
+print("executors", hosts - 1)
+"""
+
+
+@pytest.mark.slow
+def test_executors_in_processes_of_their_own_share_a_log(url: str, tmp_path: Path) -> None:
+    """local-cluster with two executors: a write, a read and a stream."""
+    job = script(tmp_path / "job.py", CLUSTER)
+    printed = run_job(job, url, str(tmp_path / "checkpoint"), os.environ["PYTHONPATH"])
+    assert "batches [40, 40, 20]" in printed and "executors 2" in printed
+
+
+CONNECT = f"""
+import sys
+from pyspark.sql import SparkSession
+import spark_log
+{MAIN_PATHS}
+url, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.remote("local[2]").getOrCreate()
+if {{register}}:
+    spark_log.register(spark)
+main_paths(spark, url, checkpoint)
+stream = spark.readStream.format("pylog").options(subscribe="t", startingOffsets="earliest").load(url)
+totals = stream.groupBy("key").count().selectExpr("key", "string(count) as value")
+writer = totals.writeStream.foreachBatch(spark_log.sink(url, topic="totals")).outputMode("update")
+writer.option("checkpointLocation", checkpoint + "-totals").trigger(availableNow=True).start().awaitTermination()
+print("totals", sorted(int(row.value) for row in spark.read.format("pylog").option("subscribe", "totals").load(url).collect()))
+spark.stop()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("register", [False, True])
+def test_spark_connect_reads_writes_and_streams(url: str, tmp_path: Path, register: bool) -> None:
+    """Found by the server, or registered from the client; foreachBatch with spark_log.sink too."""
+    pytest.importorskip("grpc", reason="Spark Connect needs grpcio: pip install 'pyspark[connect]'")
+    job = tmp_path / "job.py"
+    job.write_text(CONNECT.replace("{register}", str(register)))
+    printed = run_job(job, url, str(tmp_path / "checkpoint"))
+    assert "batches [40, 40, 20]" in printed and "totals [33, 33, 34]" in printed
+
+
+NOTEBOOK = """
+import sys
+import spark_log
+spark = session("local[1]")
+try:
+    spark.read.format("pylog").option("subscribe", "t").load(sys.argv[1])
+except Exception as error:
+    print("not found" if "DATA_SOURCE_NOT_FOUND" in str(error) else error)
+spark_log.register(spark)
+rows = spark.createDataFrame([("v",)], "value string")
+rows.write.format("pylog").mode("append").option("topic", "t").save(sys.argv[1])
+print("found", spark.read.format("pylog").option("subscribe", "t").load(sys.argv[1]).count())
+"""
+
+
+@pytest.mark.slow
+def test_register_serves_notebooks(url: str, tmp_path: Path) -> None:
+    """With PYSPARK_DRIVER_PYTHON=jupyter Spark cannot look for sources; after register() it need not."""
+    env = {"PYSPARK_DRIVER_PYTHON": "jupyter"}
+    printed = run_job(script(tmp_path / "job.py", NOTEBOOK), url, env=env)
+    assert "not found" in printed and "found 1" in printed
+
+
+OLD = f"""
+import sys, pyspark
+from pyspark.sql import SparkSession
+{MAIN_PATHS}
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+main_paths(spark, *sys.argv[1:])
+print("version", pyspark.__version__)
+"""
+
+
+@pytest.fixture(scope="session")
+def pyspark_4_0() -> Path:
+    """The Python of an environment with PySpark 4.0, kept in the user's cache, which sees all else of this one."""
+    home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pylog-tests" / "pyspark-4.0"
+    python = home / "bin" / "python"
+    if not (home / "ready").exists():
+        venv.create(home, with_pip=True, clear=True)
+        wanted = ["pyspark==4.0.*", "pyarrow", "numpy", "pandas<3", "fsspec", "crc32c", "immutables", "msgspec"]
+        install = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            *wanted,
+            "typing_extensions",
+        ]
+        done = subprocess.run(install, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode:
+            pytest.skip(f"PySpark 4.0 could not be installed: {done.stderr.strip().splitlines()[-1]}")
+        (home / "ready").touch()
+    return python
+
+
+@pytest.mark.slow
+def test_pyspark_4_0_reads_writes_and_streams(pyspark_4_0: Path, url: str, tmp_path: Path) -> None:
+    """The oldest version that is supported: a short run."""
+    job = tmp_path / "job.py"
+    job.write_text(OLD)
+    env = {**os.environ, "PYSPARK_PYTHON": str(pyspark_4_0), "PYSPARK_DRIVER_PYTHON": str(pyspark_4_0)}
+    done = subprocess.run(
+        [pyspark_4_0, job, url, tmp_path / "checkpoint"],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert "version 4.0" in done.stdout
+    assert spark_log.connect(url).read("copy").num_rows == 100
+
+
+def storage(bucket: Bucket) -> dict[str, Any]:
+    return {f"storage.{name}": value for name, value in bucket.options.items()}
+
+
+def test_a_bucket_is_written_and_read(spark: SparkSession, s3: Callable[[], Bucket], tmp_path: Path) -> None:
+    """Batch and stream, with credentials and endpoint as storage.* options."""
+    bucket = s3()
+    url, options = f"{bucket.url}/log".replace("s3://", "s3a://"), storage(bucket)
+    append(numbers(spark, range(20)), url, **options)
+    assert values(load(spark, url, **options)) == as_bytes(range(20))
+    copy(load_stream(spark, url, maxOffsetsPerTrigger=15, **options), url, "copy", tmp_path / "checkpoint", **options)
+    assert values(load(spark, url, "copy", **options)) == as_bytes(range(20))
+
+
+def test_a_missing_credential_is_said_in_a_sentence(spark: SparkSession, s3: Callable[[], Bucket]) -> None:
+    """A wrong bucket as well; nothing is written."""
+    bucket = s3()
+    options = storage(bucket)
+    with pytest.raises(Exception, match="no-such-bucket") as error:
+        append(numbers(spark, [1]), "s3://no-such-bucket/log", **options)
+    assert "spark_log/" not in str(error.value)
+    del options["storage.key"], options["storage.secret"]
+    with pytest.raises(Exception, match="(?i)credential") as error:
+        append(numbers(spark, [1]), f"{bucket.url}/log", **options)
+    assert "spark_log/" not in str(error.value)
+    assert sys.modules["boto3"]

@@ -1,0 +1,186 @@
+"""Tasks that fail or run twice, jobs that are killed: nothing of theirs is ever visible."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+from pyspark_pylog.writer import batch_writer, stream_writer
+
+import spark_log
+from tests.spark.builders import append, as_bytes, load, run_job, script, texts, values, wait_until
+
+
+def test_a_task_that_fails_at_its_last_row_leaves_nothing(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """Nor do the tasks of the job that had no error."""
+    log.append("t", texts(2))
+
+    def fails_late(number: int) -> str:
+        if number == 19_999:
+            raise RuntimeError("the last row")
+        return str(number)
+
+    frame = spark.range(0, 20_000, 1, 2).select(F.udf(fails_late, useArrow=False)("id").alias("value"))
+    with pytest.raises(Exception, match="the last row"):
+        append(frame, url)
+    assert load(spark, url).count() == 2
+    append(spark.range(2, 5).selectExpr("string(id) as value"), url)
+    assert values(load(spark, url)) == as_bytes(range(5))
+
+
+RETRY = """
+import os, sys
+from pyspark import TaskContext
+from pyspark.sql import functions as F
+url, mark = sys.argv[1:]
+spark = session("local[2,3]")
+def fails_once(number):
+    if number == 4_999 and TaskContext.get().attemptNumber() == 0:
+        open(mark, "w").close()
+        raise RuntimeError("first attempt")
+    return str(number)
+frame = spark.range(0, 5_000, 1, 2).select(F.udf(fails_once, useArrow=False)("id").alias("value"))
+frame.write.format("pylog").mode("append").option("topic", "t").save(url)
+"""
+
+
+@pytest.mark.slow
+def test_an_attempt_that_is_made_again_lands_once(url: str, tmp_path: Path) -> None:
+    """What the first attempt wrote is named by nobody."""
+    run_job(script(tmp_path / "job.py", RETRY), url, str(tmp_path / "failed"))
+    assert (tmp_path / "failed").exists()
+    found = spark_log.connect(url).read("t").column("value").to_pylist()
+    assert sorted(found) == as_bytes(range(5_000))
+
+
+KILLED = """
+import os, sys, time
+from pyspark.sql import functions as F
+url, mark = sys.argv[1:]
+spark = session("local[2]")
+def waits(number):
+    if number == 1_999:
+        open(mark, "w").close()
+        time.sleep(600)
+    return str(number)
+frame = spark.range(0, 2_000, 1, 2).select(F.udf(waits, useArrow=False)("id").alias("value"))
+frame.write.format("pylog").mode("append").option("topic", "t").save(url)
+"""
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_leaves_nothing(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
+    """SIGKILL in the middle of a write, with one task done."""
+    log.append("t", texts(2))
+    mark = tmp_path / "waiting"
+    job = subprocess.Popen(
+        [sys.executable, str(script(tmp_path / "job.py", KILLED)), url, str(mark)],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert wait_until(mark.exists, 120)
+        assert wait_until(lambda: len(list(Path(url, "data").rglob("*.seg"))) >= 2)
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    assert load(spark, url).count() == 2
+    append(spark.range(2, 4).selectExpr("string(id) as value"), url)
+    assert values(load(spark, url)) == as_bytes(range(4))
+
+
+SCHEMA = StructType().add("value", "string")
+
+
+def batches(first: int) -> list[pa.RecordBatch]:
+    return [pa.record_batch({"value": [str(number) for number in range(first, first + 3)]})]
+
+
+def test_of_speculative_twins_one_is_committed(url: str) -> None:
+    """Two attempts of one partition write; Spark names one of them, and one is there."""
+    writer = batch_writer({"path": url, "topic": "t"}, SCHEMA, overwrite=False)
+    writer.write(iter(batches(0)))
+    twin, other = writer.write(iter(batches(0))), writer.write(iter(batches(3)))
+    writer.commit([twin, None, other])
+    assert spark_log.connect(url).read("t").column("value").to_pylist() == as_bytes(range(6))
+
+
+def test_a_commit_that_is_made_again_is_recognised(url: str) -> None:
+    """With txnAppId also when another job makes it, with rows written anew."""
+    options = {"path": url, "topic": "t", "txnappid": "a", "txnversion": "1"}
+    for _ in range(2):
+        writer = batch_writer(options, SCHEMA, overwrite=False)
+        message = writer.write(iter(batches(0)))
+        writer.commit([message])
+        writer.commit([message])
+    assert spark_log.connect(url).read("t").num_rows == 3
+
+
+def test_an_abort_undoes_nothing_and_never_raises(url: str) -> None:
+    """Spark calls it after a commit that raised, too, which may be in."""
+    writer = batch_writer({"path": url, "topic": "t"}, SCHEMA, overwrite=False)
+    message = writer.write(iter(batches(0)))
+    writer.commit([message])
+    writer.abort([message, None])
+    stream = stream_writer({"path": url, "topic": "t"}, SCHEMA, overwrite=False)
+    stream.abort([message, None], 7)
+    assert spark_log.connect(url).read("t").num_rows == 3
+
+
+def test_a_batch_without_rows_commits_nothing(url: str) -> None:
+    """A task may get no batch, or empty ones."""
+    writer = batch_writer({"path": url, "topic": "t"}, SCHEMA, overwrite=False)
+    empty = pa.record_batch({"value": pa.array([], pa.string())})
+    writer.commit([writer.write(iter([])), writer.write(iter([empty])), None])
+    log = spark_log.connect(url)
+    assert log.read("t").num_rows == 0 and not list(Path(url).rglob("*.seg"))
+
+
+STREAM_KILLED = """
+import sys
+url, checkpoint = sys.argv[1:]
+spark = session("local[2]")
+stream = spark.readStream.format("pylog").option("subscribe", "t").option("startingOffsets", "earliest")
+stream = stream.option("maxOffsetsPerTrigger", 10).load(url)
+writer = stream.writeStream.format("pylog").option("topic", "copy").option("checkpointLocation", checkpoint)
+writer.trigger(availableNow=True).start(url).awaitTermination()
+print("finished")
+"""
+
+
+@pytest.mark.slow
+def test_a_stream_that_is_killed_resumes_without_loss_or_repeat(url: str, log: spark_log.Log, tmp_path: Path) -> None:
+    """SIGKILL of the driver while batches commit, then a run to the end."""
+    log.append("t", texts(400))
+    job = script(tmp_path / "job.py", STREAM_KILLED)
+    checkpoint = tmp_path / "checkpoint"
+    killed = subprocess.Popen(
+        [sys.executable, str(job), url, str(checkpoint)],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+    def some_copied() -> bool:
+        found = spark_log.connect(url)
+        return "copy" in found.admin.list_topics() and found.read("copy").num_rows >= 30
+
+    try:
+        assert wait_until(some_copied, 120)
+        time.sleep(0.1)
+    finally:
+        os.killpg(killed.pid, signal.SIGKILL)
+        killed.wait()
+    assert spark_log.connect(url).read("copy").num_rows < 400
+    assert "finished" in run_job(job, url, str(checkpoint))
+    assert sorted(spark_log.connect(url).read("copy").column("value").to_pylist()) == as_bytes(range(400))
