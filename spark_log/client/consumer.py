@@ -309,9 +309,10 @@ class Consumer:
         """Take notice of new records, topics, partitions and owners."""
         now = self._clock.monotonic_ms()
         if now - self._looked_ms < LOOK_MS and not self._stale and self._anything_ready():
-            return
-        self._looked_ms = now
-        fresh = self._journal.poll() if self._assigned_once else self._journal.refresh()
+            fresh = self._journal.state
+        else:
+            self._looked_ms = now
+            fresh = self._journal.poll() if self._assigned_once else self._journal.refresh()
         if fresh is self._state and self._assigned_once and not self._stale:
             return
         self._state, self._stale = fresh, False

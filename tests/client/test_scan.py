@@ -1,0 +1,72 @@
+"""Scans into what people work with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import spark_log
+from spark_log.errors import InvalidRequest, OffsetOutOfRange
+from tests.client.logs import new_log
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> spark_log.Log:
+    """Thirty records with keys, in three partitions and two commits."""
+    log = new_log(tmp_path, orders=3)
+    for first in (0, 15):
+        log.append("orders", [{"key": f"k{n}", "value": f"{n}"} for n in range(first, first + 15)])
+    return log
+
+
+def test_into_pandas(log: spark_log.Log) -> None:
+    """read_pandas, and back by append."""
+    pandas = pytest.importorskip("pandas")
+    frame = log.scan("orders", columns=["key", "value"]).read_pandas()
+    assert isinstance(frame, pandas.DataFrame) and sorted(map(int, frame["value"])) == list(range(30))
+    log.append("copy", frame)
+    assert log.read("copy").num_rows == 30
+
+
+def test_into_polars(log: spark_log.Log) -> None:
+    """from_arrow takes the reader, append takes the frame."""
+    polars = pytest.importorskip("polars")
+    frame = polars.from_arrow(log.scan("orders"))
+    assert frame.height == 30 and frame["offset"].max() < 30
+    log.append("copy", frame.select("key", "value"))
+    assert log.read("copy").num_rows == 30
+
+
+def test_into_duckdb(log: spark_log.Log) -> None:
+    """SQL over the stream, without a copy of it."""
+    duckdb = pytest.importorskip("duckdb")
+    reader = log.scan("orders")  # noqa: F841 - DuckDB finds it by its name
+    found = duckdb.sql("select count(*), count(distinct partition), min(decode(value)) from reader").fetchall()
+    assert found == [(30, 3, "0")]
+
+
+def test_ranges_columns_and_partitions(log: spark_log.Log) -> None:
+    """Half-open, by positions; an end beyond the end is the end; only the columns asked for."""
+    table = log.read("orders", partition=1, start=2, end=4, columns=["offset", "value"])
+    assert table.column_names == ["offset", "value"] and table.column("offset").to_pylist() == [2, 3]
+    assert set(log.scan("orders", [0, 2]).read_all().column("partition").to_pylist()) == {0, 2}
+    assert log.read("orders", 0, start="latest-1", end=10**9).num_rows == 1
+    assert log.read("orders", 0, start=3, end=3).num_rows == 0
+    with pytest.raises(OffsetOutOfRange):
+        log.read("orders", 0, start=1000)
+    with pytest.raises(InvalidRequest, match="nope"):
+        log.read("orders", columns=["nope"])
+
+
+def test_the_same_append_lands_once_per_application_and_version(log: spark_log.Log) -> None:
+    """txn_app_id and txn_version go together; a repeat gives the offsets of the first time."""
+    first = log.append("totals", pa.table({"value": ["1"]}), txn_app_id="job", txn_version=1)
+    again = spark_log.connect(log.url).append("totals", [{"value": "1"}], txn_app_id="job", txn_version=1)
+    assert first == again and log.read("totals").num_rows == 1
+    log.append("totals", [{"value": "2"}], txn_app_id="job", txn_version=2)
+    assert log.append("totals", [{"value": "1"}], txn_app_id="job", txn_version=0) == {}
+    assert log.read("totals").num_rows == 2
+    with pytest.raises(InvalidRequest, match="go together"):
+        log.append("totals", [{"value": "1"}], txn_app_id="job")

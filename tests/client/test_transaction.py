@@ -1,0 +1,184 @@
+"""Transactions and bookmarks on a real log."""
+
+# ruff: noqa: PT012 - what raises is the end of a transaction's block
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import spark_log
+from spark_log.errors import (
+    ConcurrentChange,
+    IllegalGeneration,
+    InvalidRecord,
+    InvalidRequest,
+    MessageTooLarge,
+    ProducerFenced,
+    UnknownTopicOrPartition,
+)
+from spark_log.model import OffsetAndMetadata, TopicPartition
+from tests.client.logs import new_log, values
+
+P0 = TopicPartition("orders", 0)
+
+
+def test_records_of_many_topics_and_positions_are_one_commit(tmp_path: Path) -> None:
+    """append, send and commit_offsets: one version of the metadata log for all of it."""
+    log = new_log(tmp_path, orders=1, out=2)
+    log.append("orders", [{"value": "1"}, {"value": "2"}, {"value": "3"}])
+    consumer = log.consumer("orders", group_id="etl", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.poll(max_records=2)
+    with log.transaction("etl-1") as txn:
+        before = log.journal.refresh().version
+        txn.append("out", pa.table({"value": ["a", "b"], "partition": [0, 1]}))
+        txn.send("out", b"c", key=b"k", headers=[("h", None)], partition=1, timestamp_ms=5)
+        txn.commit_offsets(consumer)
+        txn.commit_offsets("other", {P0: 1})
+        assert values(log, "out") == []
+    assert log.journal.refresh().version == before + 1
+    assert txn.offsets == {TopicPartition("out", 0): range(1), TopicPartition("out", 1): range(2)}
+    assert values(log, "out") == [b"a", b"b", b"c"]
+    assert log.admin.list_consumer_group_offsets("etl") == {P0: OffsetAndMetadata(2)}
+    assert log.admin.list_consumer_group_offsets("other") == {P0: OffsetAndMetadata(1)}
+    consumer.close()
+
+
+def test_an_exception_leaves_nothing(tmp_path: Path) -> None:
+    """Neither records nor positions."""
+    log = new_log(tmp_path, orders=1)
+    with pytest.raises(ZeroDivisionError), log.transaction("t") as txn:
+        txn.send("orders", b"1")
+        txn.commit_offsets("g", {P0: 0})
+        raise ZeroDivisionError
+    assert values(log, "orders") == [] and log.admin.list_consumer_groups() == []
+
+
+def test_single_records_and_tables_keep_their_order(tmp_path: Path) -> None:
+    """Whatever is sent before an append comes before it."""
+    log = new_log(tmp_path, orders=1)
+    with log.transaction("t", value_serializer=lambda n: b"%d" % n) as txn:
+        txn.send("orders", 1)
+        txn.append("orders", [{"value": "2"}])
+        txn.send("orders", 3)
+    assert values(log, "orders") == [b"1", b"2", b"3"]
+
+
+def test_who_takes_the_id_over_fences_who_held_it(tmp_path: Path) -> None:
+    """A zombie's commit is refused, whole; the new holder's is in."""
+    log = new_log(tmp_path, orders=1)
+    zombie = log.transaction("t")
+    zombie.__enter__()
+    zombie.send("orders", b"zombie")
+    with spark_log.connect(log.url).transaction("t") as txn:
+        txn.send("orders", b"new")
+    with pytest.raises(ProducerFenced) as error:
+        zombie.__exit__(None, None, None)
+    assert error.value.current == 1
+    assert values(log, "orders") == [b"new"]
+
+
+def test_the_admin_fences_and_shows_transactional_ids(tmp_path: Path) -> None:
+    """fence_producers, abort_transaction, list_transactions."""
+    log = new_log(tmp_path, orders=1)
+    with log.transaction("t") as txn:
+        txn.send("orders", b"1")
+    with pytest.raises(ProducerFenced), log.transaction("t") as txn:
+        txn.send("orders", b"2")
+        assert log.admin.fence_producers(["t"]) == {"t": 2}
+    with pytest.raises(ProducerFenced), log.transaction("t") as txn:
+        txn.send("orders", b"3")
+        log.admin.abort_transaction("t")
+    (listed,) = log.admin.list_transactions()
+    assert (listed.transactional_id, listed.producer_epoch, listed.state) == ("t", 4, "Empty")
+    with pytest.raises(InvalidRequest, match="not known"):
+        log.admin.abort_transaction("nope")
+    assert values(log, "orders") == [b"1"]
+
+
+def test_a_consumer_that_lost_its_group_stops_the_transaction(tmp_path: Path) -> None:
+    """Positions of an old generation are refused, and the records with them."""
+    log = new_log(tmp_path, orders=1, out=1)
+    log.append("orders", [{"value": "1"}])
+    old = log.consumer("orders", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    old.poll()
+    with pytest.raises(IllegalGeneration), log.transaction("t") as txn:
+        txn.send("out", b"x")
+        txn.commit_offsets(old)
+        log.consumer("orders", group_id="g").poll()
+    assert values(log, "out") == []
+
+
+def test_a_failed_append_makes_the_transaction_unusable(tmp_path: Path) -> None:
+    """Who catches its error does not get half of the data committed."""
+    log = new_log(tmp_path, orders=1)
+    good = pa.record_batch({"value": ["1"]})
+    with pytest.raises(InvalidRequest, match="cannot be committed") as error, log.transaction("t") as txn:
+        txn.append("orders", [{"value": "0"}])
+        with pytest.raises(MessageTooLarge):
+            txn.append("orders", pa.table({"value": ["x", "y" * 2_000_000]}))
+        txn.append("orders", good)
+    assert isinstance(error.value.__cause__, MessageTooLarge)
+    assert values(log, "orders") == []
+
+
+def test_wrong_use_is_told(tmp_path: Path) -> None:
+    """Outside of its block, a second time, wrong partitions, unknown settings."""
+    log = new_log(tmp_path, orders=1)
+    txn = log.transaction("t")
+    with pytest.raises(InvalidRequest, match="not open"):
+        txn.send("orders", b"1")
+    with txn:
+        with pytest.raises(UnknownTopicOrPartition):
+            txn.send("orders", b"1", partition=3)
+        with pytest.raises(InvalidRecord):
+            txn.send("orders", 5)
+        with pytest.raises(InvalidRequest, match="give offsets"):
+            txn.commit_offsets("g")
+        with pytest.raises(UnknownTopicOrPartition):
+            txn.commit_offsets("g", {TopicPartition("nope", 0): 1})
+    with pytest.raises(InvalidRequest, match="used once"):
+        txn.__enter__()
+    with pytest.raises(InvalidRequest, match="id is empty"):
+        log.transaction("")
+    with pytest.raises(InvalidRequest, match="acks"):
+        log.transaction("t", acks=1)
+
+
+def test_a_bookmark_goes_on_where_its_last_run_ended(tmp_path: Path) -> None:
+    """The first run begins at the start; the end is pinned when it begins."""
+    log = new_log(tmp_path, orders=2)
+    log.append("orders", [{"value": "1", "partition": 0}, {"value": "2", "partition": 0}])
+    with log.bookmark("nightly", "orders") as b:
+        log.append("orders", [{"value": "3", "partition": 1}])
+        assert b.options["subscribe"] == "orders"
+        assert json.loads(b.options["startingOffsets"]) == {"orders": {"0": 0, "1": 0}}
+        assert json.loads(b.options["endingOffsets"]) == {"orders": {"0": 2, "1": 0}}
+    with log.bookmark("nightly", "orders") as b:
+        assert b.starts == {P0: 2, P0._replace(partition=1): 0} and b.ends == {P0: 2, P0._replace(partition=1): 1}
+    assert log.admin.list_consumer_group_offsets("nightly")[P0] == OffsetAndMetadata(2)
+
+
+def test_a_run_that_fails_is_repeated(tmp_path: Path) -> None:
+    """Nothing is committed on an exception."""
+    log = new_log(tmp_path, orders=1)
+    log.append("orders", [{"value": "1"}])
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), log.bookmark("nightly", "orders") as b:
+            assert (b.starts[P0], b.ends[P0]) == (0, 1)
+            raise ZeroDivisionError
+
+
+def test_two_runs_at_once_are_noticed(tmp_path: Path) -> None:
+    """The second to end hears that the same records were read twice."""
+    log = new_log(tmp_path, orders=1)
+    log.append("orders", [{"value": "1"}])
+    with pytest.raises(ConcurrentChange, match="nightly"), log.bookmark("nightly", "orders"):
+        log.bookmark("nightly", "orders").__enter__().__exit__(None, None, None)
+    with pytest.raises(InvalidRequest, match="no topic"):
+        log.bookmark("nightly")
+    with pytest.raises(UnknownTopicOrPartition), log.bookmark("nightly", "nope"):
+        pass
