@@ -14,7 +14,7 @@ checkpointed from them; if there is one, the log is opened anew from it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -184,27 +184,39 @@ def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[
 
     All attempts share a batch id.  A batch that is found under it, from whichever attempt, was decided on the very
     state that precedes it, so that attempt's replies hold.
+
+    A command that is refused although it was put before, at a version that a checkpoint has swallowed since, may be in: its
+    error says so (`maybe_applied`), unless it is one that invites to try again, which is raised of what is certainly not in.
     """
     unique, attempts = context.unique(), dict[int, _Attempt]()
     for _ in range(ATTEMPTS_MAX):
         now = context.clock.now_ms()
-        attempt, records = _decide_all(view.state, commands, now)
+        attempt, records = _decide_all(view.state, commands, now, attempts.values())
         if not records:
             _settle(attempt)
             return view
         attempts[view.state.version + 1] = attempt
-        view, placed = yield from append(view, Batch(id=unique, time=now, records=tuple(records)))
-        if placed:
+        view, seen = yield from append(view, Batch(id=unique, time=now, records=tuple(records)))
+        if placed := seen.get(unique):
             _settle(attempts[placed])
             return view
+        for version in seen.values():
+            attempts.pop(version, None)
         yield Sleep(context.rng.random() * JITTER_MS)
-    raise ConcurrentChange(
+    error = ConcurrentChange(
         f"no place in the metadata log after {ATTEMPTS_MAX} tries: too many busy writers for this storage"
     )
+    error.maybe_applied = bool(attempts)
+    raise error
 
 
-def _decide_all(state: State, commands: Sequence[Command], now: int) -> tuple[_Attempt, list[AnyRecord]]:
-    """Each command is decided on the state that the ones before it leave; one that is refused is left out."""
+def _decide_all(
+    state: State, commands: Sequence[Command], now: int, unseen: Iterable[_Attempt]
+) -> tuple[_Attempt, list[AnyRecord]]:
+    """Each command is decided on the state that the ones before it leave; one that is refused is left out.
+
+    unseen: earlier attempts, of which it is not known what took their version.
+    """
     state, attempt, records = next_version(state, now), _Attempt(), list[AnyRecord]()
     for command in commands:
         if command.done:
@@ -212,6 +224,8 @@ def _decide_all(state: State, commands: Sequence[Command], now: int) -> tuple[_A
         try:
             decision = command.decide(state, now)
         except SparkLogError as error:
+            if not error.retriable:
+                error.maybe_applied |= any(command is put for attempt in unseen for put, _ in attempt.decisions)
             command.error, command.done = error, True
             continue
         state = replay_records(state, decision.records)
@@ -225,8 +239,8 @@ def _settle(attempt: _Attempt) -> None:
         command.reply, command.done = decision.reply, True
 
 
-def append(view: View, batch: Batch) -> Steps[tuple[View, int]]:
-    """Put a batch after `view` and read back.  The view afterwards, and the version the batch got (0: it is not in).
+def append(view: View, batch: Batch) -> Steps[tuple[View, dict[str, int]]]:
+    """Put a batch after `view` and read back.  The view afterwards, and the batches by id that are known to lie between.
 
     The listing may run in parallel with the read-back only if the put answered "created": then the batch had its place
     before the listing began, and the view that is carried on ends at this very batch.  After any other answer the put may
@@ -238,10 +252,10 @@ def append(view: View, batch: Batch) -> Steps[tuple[View, int]]:
         reads: list[Op] = [Get(key), List(CHECKPOINTS)]
         found, names = yield reads
         if found == data and _follows(view, newest := _newest(names)):
-            return View(newest, replay(view.state, batch)), view.state.version + 1
+            return View(newest, replay(view.state, batch)), {batch.id: view.state.version + 1}
     seen: dict[str, int] = {}
     view = yield from refresh(view, seen)
-    return view, seen.get(batch.id, 0)
+    return view, seen
 
 
 def check_chain(view: View, names: Sequence[str]) -> None:

@@ -1,0 +1,77 @@
+"""What objects hold in a simulation: rows as they are, or encoded as real segments.
+
+Rows as they are make a run cheap; a share of the runs encodes them, so that the codec is under the same protocol.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+
+import pyarrow as pa
+
+from spark_log.metadata.state import TopicKey
+from spark_log.model import Run, Slice
+from spark_log.segment.reader import Place, decode_run
+from spark_log.segment.schema import RECORD_SCHEMA
+from spark_log.segment.writer import SegmentWriter
+
+
+class Row(NamedTuple):
+    """A record.  No two are alike."""
+
+    payload: str
+    """Of one commit."""
+    number: int
+
+
+Rows = tuple[Row, ...]
+
+
+class Encoded(NamedTuple):
+    """An object to be put."""
+
+    chunks: Sequence[Any]
+    size: int
+    index_position: int
+    runs: tuple[Run, ...]
+
+
+class Codec(Protocol):
+    def encode(self, runs: Sequence[tuple[TopicKey, Rows]]) -> Encoded: ...
+
+    def decode(self, content: Any, piece: Slice, key: TopicKey) -> Rows:
+        """The rows of a slice, `content` being its byte range."""
+
+
+class PlainCodec:
+    """An object is a tuple of runs, a run a tuple of rows: run number n is 'byte' n."""
+
+    def encode(self, runs: Sequence[tuple[TopicKey, Rows]]) -> Encoded:
+        made = tuple(Run(*key, number, 1, 0, len(rows), 1, 0, 0) for number, (key, rows) in enumerate(runs))
+        return Encoded((tuple(rows for _, rows in runs),), len(runs), len(runs), made)
+
+    def decode(self, content: Any, piece: Slice, key: TopicKey) -> Rows:
+        rows: Rows = content[0]
+        return rows
+
+
+class SegmentCodec:
+    """Real segment objects."""
+
+    def encode(self, runs: Sequence[tuple[TopicKey, Rows]]) -> Encoded:
+        writer = SegmentWriter(batch_rows=2)
+        for key, rows in runs:
+            values = [json.dumps(row).encode() for row in rows]
+            times = pa.array([0] * len(rows), pa.int64()).cast(RECORD_SCHEMA.field("timestamp").type)
+            columns = [pa.nulls(len(rows), pa.binary()), pa.array(values, pa.binary()), times]
+            writer.append(*key, pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA))
+        written = writer.finish()
+        # The writer may have runs in another order; a commit's slices follow its own.
+        return Encoded(list(written.chunks()), written.size, written.index_position, written.runs)
+
+    def decode(self, content: Any, piece: Slice, key: TopicKey) -> Rows:
+        batches = decode_run(content, piece, ["value"], place=Place(piece.object, key[0], *key))
+        values = [value for batch in batches for value in batch.column("value").to_pylist()]
+        return tuple(Row(*json.loads(value)) for value in values)

@@ -1,0 +1,283 @@
+"""The truth about a simulated log, and the promises that are held against it at every step.
+
+acked       a commit that was acknowledged is in the log at that moment, at the offsets that were told
+failed      a commit that was refused for certain is never in
+twice       no commit and no object is in twice
+offsets     every partition is gap-free, and a read at a version gives exactly the records that it has
+dangling    no object that the state refers to is deleted, and none is referred to that is not there
+counts      the objects' counts of live slices are what a recount gives
+open        the newest checkpoint and all records above it are there
+grace       an object that was dropped less than the fence age ago is there
+state       what a load returns, and what a checkpoint holds, is the fold of the log at that version
+decided     a batch takes its place only after the state on which it was decided, and nothing in it is void
+fenced      a producer or holder that was fenced commits nothing, nor does a consumer of an older generation
+positions   of a fenced group never go back
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, View, checkpoint_version
+from spark_log.metadata import records as r
+from spark_log.metadata import replay
+from spark_log.metadata.checkpoint import decode_checkpoint
+from spark_log.metadata.decide import Committed
+from spark_log.metadata.index import decode_piece, slices_of
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import Slice
+from spark_log.testing.sim.content import Codec, Row
+from spark_log.testing.sim.world import Violation
+
+LINK = b"link "
+"""How a checkpoint begins that refers to another one: the name, a line end, and the checkpoint.  Only a mutation does."""
+Identity = tuple[str, int, str, int]
+"""(producer, epoch, holder, sequence)."""
+
+
+def identity(commit: r.Commit) -> Identity:
+    return commit.producer, commit.epoch, commit.holder, commit.sequence
+
+
+class Oracle:
+    """A batch counts if it takes the place after the last one that counts."""
+
+    def __init__(self, codec: Codec, age: int) -> None:
+        self.files: Mapping[str, Mapping[str, Any]] = {}
+        self.states = [State()]
+        self.rows: dict[TopicKey, list[Row]] = {}
+        self.committed: dict[Identity, tuple[int, dict[TopicKey, range]]] = {}
+        self.failed: set[str] = set()
+        self.seen = Counter[str]()
+        self._codec, self._age = codec, age
+        self._named: dict[str, int] = {}
+        self._dropped_at: dict[str, int] = {}
+        self._epochs: dict[str, int] = {}
+        self._holders: dict[tuple[str, int], str] = {}
+        self._generations: dict[str, int] = {}
+        self._positions: dict[tuple[str, str, int], int] = {}
+        self._inside: dict[Piece, list[Slice]] = {}
+
+    @property
+    def state(self) -> State:
+        return self.states[-1]
+
+    # ------------------------------------------------------------------------------------------------ what the store does
+
+    def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
+        if key.startswith(CHECKPOINTS):
+            self.seen["checkpoints"] += 1
+            self._check_state(decode_checkpoint(unlinked(content), key), key)
+        elif key.startswith(LOG):
+            if int(key.removeprefix(LOG)[:20]) == self.state.version + 1:
+                self._place(r.decode_batch(content, key), decided, now)
+            else:
+                self.seen["leftovers"] += 1
+
+    def deleted(self, key: str, now: int) -> None:
+        self.seen["deletes"] += 1
+        newest = max(self.files[CHECKPOINTS], default="")
+        if key.startswith(DATA):
+            if key in self._recount():
+                raise Violation(f"dangling: {key} deleted, version {self.state.version} refers to it")
+            if now < self._dropped_at.get(key, 0) + self._age:
+                raise Violation(f"grace: {key} deleted {now - self._dropped_at[key]} ms after it was dropped")
+        elif key.startswith(LOG):
+            if int(key.removeprefix(LOG)[:20]) > checkpoint_version(newest):
+                raise Violation(f"open: {key} deleted, the newest checkpoint is {newest or '(none)'}")
+        elif key > newest:
+            raise Violation(f"open: {key} deleted, the newest checkpoint")
+        elif linked(self.files[CHECKPOINTS][newest]) == key:
+            raise Violation(f"open: {newest} needs {key}")
+
+    def _place(self, batch: r.Batch, decided: State | None, now: int) -> None:
+        state = replay.next_version(self.state, batch.time)
+        if decided is not None and decided != replay.next_version(self.state, decided.time):
+            raise Violation(f"decided: version {state.version} was decided on another state")
+        for record in batch.records:
+            after = replay.replay_records(state, [record])
+            self.seen[type(record).__name__] += 1
+            if after is state:
+                raise Violation(f"decided: {type(record).__name__} at version {state.version} is void")
+            self._note(record, after)
+            state = after
+        before = self.state
+        self.states.append(state := replay.replay(before, batch))
+        for name in before.objects:
+            if name not in state.objects:
+                self._dropped_at[name] = now
+        self._check_counts()
+
+    # ----------------------------------------------------------------------------------------------------- what records do
+
+    def _note(self, record: r.AnyRecord, after: State) -> None:
+        match record:
+            case r.Commit():
+                self._note_commit(record, after)
+            case r.InitProducer():
+                self._note_epoch(record.producer, after.producers[record.producer].epoch)
+            case r.ExpireProducers():
+                for name in set(record.producers) - set(after.producers):
+                    self._epochs.pop(name, None)
+            case r.JoinGroup():
+                self._generations[record.group] = after.groups[record.group].generation
+            case r.CommitOffsets():
+                self._note_positions(record.commits)
+            case r.DeleteOffsets() | r.DeleteTopic():
+                self._positions = {
+                    (group, *key): offset
+                    for (group, *key), offset in self._positions.items()  # type: ignore[misc]
+                    if group in after.groups and tuple(key) in after.groups[group].offsets
+                }
+            case r.Swap():
+                for change in record.changes:
+                    self._check_there(entry.object for entry in (*change.slices, *change.pieces))
+
+    def _note_commit(self, commit: r.Commit, after: State) -> None:
+        who = identity(commit)
+        if who in self.committed:
+            raise Violation(f"twice: {who} is in the log twice")
+        for o in commit.objects:
+            if o.name in self._named:
+                raise Violation(f"twice: {o.name} of {who} was committed at version {self._named[o.name]} before")
+            if o.name in self.failed:
+                raise Violation(f"failed: {who} was refused and is in the log")
+            self._named[o.name] = after.version
+        self._check_there(o.name for o in commit.objects)
+        if commit.epoch < self._epochs.get(commit.producer, 0):
+            raise Violation(f"fenced: {who} is in, epoch {self._epochs[commit.producer]} is in force")
+        self._epochs[commit.producer] = commit.epoch
+        if self._holders.setdefault((commit.producer, commit.epoch), commit.holder) != commit.holder:
+            raise Violation(f"fenced: {who} is in, another holds the epoch")
+        self.committed[who] = after.version, self._append(commit)
+        self._note_positions(commit.groups)
+
+    def _append(self, commit: r.Commit) -> dict[TopicKey, range]:
+        ranges: dict[TopicKey, range] = {}
+        for topic_id, number, piece in self._slices(commit):
+            key = (topic_id, number)
+            rows = self.rows.setdefault(key, [])
+            start = ranges[key].start if key in ranges else len(rows)
+            content = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
+            rows += self._codec.decode(content, piece, key)
+            ranges[key] = range(start, len(rows))
+        return ranges
+
+    def _slices(self, commit: r.Commit) -> Iterator[tuple[str, int, Slice]]:
+        for number, run in commit.slices:
+            name = commit.objects[number].name
+            yield (
+                run.topic_id,
+                run.partition,
+                Slice(0, run.rows, name, run.position, run.length, run.crc, run.batches, run.min_us, run.max_us),
+            )
+        for topic_id, partition, piece in commit.pieces:
+            for inner in self._read_piece(piece):
+                yield topic_id, partition, inner
+
+    def _note_epoch(self, producer: str, epoch: int) -> None:
+        if epoch <= self._epochs.get(producer, -1):
+            raise Violation(f"fenced: {producer} got epoch {epoch} again")
+        self._epochs[producer] = epoch
+
+    def _note_positions(self, commits: tuple[r.GroupCommit, ...]) -> None:
+        for commit in commits:
+            if commit.generation == -1:
+                continue
+            if commit.generation != self._generations.get(commit.group, 0):
+                raise Violation(f"fenced: generation {commit.generation} of {commit.group} committed positions")
+            for entry in commit.offsets:
+                key = (commit.group, entry.topic_id, entry.partition)
+                if entry.offset < self._positions.get(key, 0):
+                    raise Violation(f"positions: {key} went back from {self._positions[key]} to {entry.offset}")
+                self._positions[key] = entry.offset
+
+    # ------------------------------------------------------------------------------------------------ what actors were told
+
+    def check_view(self, view: View) -> None:
+        self._check_state(view.state, "a load")
+
+    def ack(self, commit: r.Commit, reply: Committed) -> None:
+        """A writer was told that a commit is in, and where."""
+        if identity(commit) not in self.committed:
+            raise Violation(f"acked: {identity(commit)} is not in the log")
+        version, ranges = self.committed[identity(commit)]
+        if (reply.ranges or not reply.repeated) and (reply.version, reply.ranges) != (version, ranges):
+            raise Violation(f"acked: {identity(commit)} is at {version} {ranges}, not at {reply}")
+        self.seen["acked"] += 1
+
+    def ack_epoch(self, producer: str, epoch: int) -> None:
+        if epoch > self._epochs.get(producer, -1):
+            raise Violation(f"acked: epoch {epoch} of {producer} is not in the log")
+
+    def ack_generation(self, group: str, generation: int) -> None:
+        if generation > self._generations.get(group, 0):
+            raise Violation(f"acked: generation {generation} of {group} is not in the log")
+
+    def refuse(self, commit: r.Commit) -> None:
+        """A writer was told that a commit failed for certain."""
+        if identity(commit) in self.committed and self._named_by(commit):
+            raise Violation(f"failed: {identity(commit)} was refused and is in the log")
+        self.failed.update(o.name for o in commit.objects)
+        self.seen["refused"] += 1
+
+    def _named_by(self, commit: r.Commit) -> bool:
+        return any(o.name in self._named for o in commit.objects)
+
+    def check_read(self, key: TopicKey, start: int, rows: list[Row]) -> None:
+        """Rows that a reader got at offset `start`."""
+        if self.rows.get(key, [])[start : start + len(rows)] != rows:
+            raise Violation(f"offsets: {key} from {start} is not what was committed")
+
+    # --------------------------------------------------------------------------------------------------------------- checks
+
+    def _check_state(self, state: State, where: str) -> None:
+        if state.version >= len(self.states) or self.states[state.version] != state:
+            raise Violation(f"state: {where} at version {state.version} is not the fold of the log")
+
+    def _check_there(self, names: Any) -> None:
+        for name in names:
+            if name not in self.files[DATA]:
+                raise Violation(f"dangling: version {self.state.version + 1} names {name}, which does not exist")
+
+    def _check_counts(self) -> None:
+        counted, kept = self._recount(), {name: row.live for name, row in self.state.objects.items()}
+        if counted != kept:
+            names = sorted(name for name in {*counted, *kept} if counted.get(name, 0) != kept.get(name, 0))
+            story = [f"{name}: {kept.get(name, 0)}, counted {counted.get(name, 0)}" for name in names]
+            raise Violation(f"counts: version {self.state.version} has {story}")
+        for key, rows in self.rows.items():
+            part = self.state.partitions.get(key)
+            if part is not None and part.end != len(rows):
+                raise Violation(f"offsets: {key} ends at {part.end}, not at {len(rows)}")
+
+    def _recount(self) -> Counter[str]:
+        """Live slices by object, from the entries themselves."""
+        count = Counter[str]()
+        for part in self.state.partitions.values():
+            for entry in part.entries:
+                count[entry.object] += 1
+                if isinstance(entry, Piece):
+                    count.update(piece.object for piece in self._read_piece(entry))
+        return count
+
+    def _read_piece(self, piece: Piece) -> list[Slice]:
+        known = self._inside.get(piece)
+        if known is None:
+            if piece.object not in self.files[DATA]:
+                raise Violation(f"dangling: version {self.state.version} refers to {piece.object}, which is gone")
+            data = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
+            known = self._inside[piece] = slices_of(decode_piece(piece, data))
+        return known
+
+
+def linked(content: bytes) -> str:
+    """The checkpoint that a checkpoint refers to."""
+    return content.partition(b"\n")[0].removeprefix(LINK).decode() if content.startswith(LINK) else ""
+
+
+def unlinked(content: bytes) -> bytes:
+    return content.partition(b"\n")[2] if content.startswith(LINK) else content

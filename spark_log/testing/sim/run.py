@@ -1,0 +1,90 @@
+"""One seed from its first step to the verdict."""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import partial
+from typing import NamedTuple
+
+from spark_log.errors import SparkLogError
+from spark_log.journal.ops import Steps
+from spark_log.testing.sim.others import consumer, follower, maintainer, persistent, read_partition, reader, topics
+from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.world import Violation
+from spark_log.testing.sim.writers import (
+    grouping_writer,
+    passing_writer,
+    plain_writer,
+    streaming_writer,
+    transactional_writer,
+)
+
+STEPS_MAX = 60_000
+"""With faults; then as many again, and more, without."""
+
+
+class Result(NamedTuple):
+    seed: int
+    violation: str
+    """Empty: none."""
+    counts: Counter[str]
+    transcript: str
+
+
+def simulate(seed: int, *, transcript: bool = False) -> Result:
+    """Run a seed."""
+    sim = Setting(seed, transcript=transcript)
+    try:
+        _add_actors(sim)
+        finished = sim.world.run(STEPS_MAX)
+        sim.world.faults = False
+        if not finished and not sim.world.run(4 * STEPS_MAX):
+            raise Violation("progress: writers are stuck")
+        sim.world.alone(_read_all(sim))
+        violation = ""
+    except Violation as broken:
+        violation = str(broken)
+    except (SparkLogError, KeyError, IndexError, AssertionError) as error:
+        violation = f"error: {type(error).__name__}: {error}"
+    counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
+    return Result(seed, violation, counts, sim.world.transcript())
+
+
+def _add_actors(sim: Setting) -> None:
+    rng, start = sim.rng, sim.world.start
+    for n in range(rng.randint(2, 4)):
+        start(f"plain{n}", persistent(partial(plain_writer, sim, f"w{n}")), counts=True)
+    for n in range(rng.randint(0, 1)):
+        start(f"grouping{n}", persistent(partial(grouping_writer, sim, f"g{n}")), counts=True)
+    for n in range(rng.randint(1, 2)):
+        writer = persistent(partial(streaming_writer, sim, f"q{n}"))
+        start(f"query{n}", writer, counts=True, leaves_zombies=True)
+    if rng.random() < 0.5:
+        writer = persistent(partial(passing_writer, sim, "sink"))
+        start("sink", writer, counts=True, leaves_zombies=True)
+    for n in range(rng.choice((0, 0, 2))):
+        start(f"txn{n}", persistent(partial(transactional_writer, sim, "txn")), counts=True, leaves_zombies=True)
+    for n in range(rng.choice((0, 1, 2))):
+        start(f"consumer{n}", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
+    for n in range(rng.randint(1, 3)):
+        start(f"maintainer{n}", persistent(partial(maintainer, sim)), counts=False)
+    for n in range(rng.randint(1, 2)):
+        start(f"reader{n}", persistent(partial(reader, sim)), counts=False)
+    if rng.random() < 0.3:
+        start("follower", persistent(partial(follower, sim)), counts=False)
+    if rng.random() < 0.6:
+        start("topics", persistent(partial(topics, sim)), counts=False)
+
+
+def _read_all(sim: Setting) -> Steps[None]:
+    """Open the log and read everything that is there, alone."""
+    view = yield from sim.load()
+    if view.state != sim.oracle.state:
+        raise Violation("state: the log that opens is not the log that was written")
+    seen: Counter[object] = Counter()
+    for key in sorted(view.state.partitions):
+        rows = yield from read_partition(sim, view, key, sim.now)
+        seen.update(rows)
+    doubled = [row for row, count in seen.items() if count > 1]
+    if doubled:
+        raise Violation(f"twice: {doubled[:3]} are in the log twice")

@@ -1,0 +1,177 @@
+"""One simulated log: its world, its oracle, its configs, and what all actors do with it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spark_log.client.commit import index_parts
+from spark_log.errors import StorageUnavailable
+from spark_log.journal import protocol, upkeep
+from spark_log.journal.ops import Get, Put, Sleep, Steps
+from spark_log.journal.protocol import Command, Context, View, data_key
+from spark_log.metadata.decide import Decision, decide_create_topic, decide_set_configs
+from spark_log.metadata.index import encode_index
+from spark_log.metadata.records import Commit
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import DataObject, Run, Slice
+from spark_log.testing.sim.content import Codec, PlainCodec, Row, Rows, SegmentCodec
+from spark_log.testing.sim.oracle import Oracle
+from spark_log.testing.sim.world import Weather, World
+
+SEGMENTS_EVERY = 25
+"""One seed of so many encodes real segments."""
+SMALL = upkeep.Limits(inline_slices=4, inline_per_partition=1)
+
+
+class Setting:
+    """What actors share.  Everything is drawn from the seed."""
+
+    def __init__(self, seed: int, *, transcript: bool = False) -> None:
+        self.rng = rng = random.Random(seed)
+        self.codec: Codec = SegmentCodec() if seed % SEGMENTS_EVERY == SEGMENTS_EVERY - 1 else PlainCodec()
+        self.age = rng.choice((300, 900, 2500))
+        self.pauses = rng.choice(((20, 300), (20, 3000)))
+        self.p_pause = rng.choice((0.3, 0.9))
+        self.truncations = rng.choice((1, 10))
+        self.limits = rng.choice((SMALL, upkeep.Limits(inline_slices=12, inline_per_partition=4)))
+        self.oracle = Oracle(self.codec, self.age)
+        self.world = World(rng, Weather.draw(rng), self.oracle, transcript=transcript)
+        self.oracle.files = self.world.store.files
+        self.context = Context(self.world, rng)
+        self.progress: dict[str, int] = {}
+        """Last batch of each streaming query, as Spark's checkpoint has it."""
+        self._names = 0
+        self.world.alone(self._begin(rng.choice((1, 4, 12)), rng.choice((1, 2, 3))))
+
+    def _begin(self, interval: int, partitions: int) -> Steps[None]:
+        configs: dict[str, str | None] = {
+            "gc.fence.age.ms": str(self.age),
+            "metadata.checkpoint.interval": str(interval),
+            "producer.id.expiration.ms": str(self.age),
+        }
+        commands = [
+            Command(lambda state, now: decide_set_configs(state, None, configs)),
+            Command(lambda state, now: decide_create_topic(state, "t0", partitions, {}, "id0")),
+        ]
+        view = yield from protocol.open_view()
+        yield from protocol.propose(view, commands, self.context)
+
+    @property
+    def now(self) -> int:
+        return self.world.now
+
+    def fresh(self, stem: str) -> str:
+        """A name that nobody has."""
+        self._names += 1
+        return f"{stem}{self._names}"
+
+    # ---------------------------------------------------------------------------------------------------- views, checked
+
+    def load(self) -> Steps[View]:
+        view = yield from protocol.open_view()
+        self.oracle.check_view(view)
+        return view
+
+    def refresh(self, view: View) -> Steps[View]:
+        view = yield from protocol.refresh(view)
+        self.oracle.check_view(view)
+        return view
+
+    def propose(self, view: View, commands: Sequence[Command]) -> Steps[View]:
+        """As a process does: after StorageUnavailable the view is the old one."""
+        actor = self.world.current
+        assert actor is not None
+        watched = [Command(self._watched(command.decide)) for command in commands]
+        try:
+            view = yield from protocol.propose(view, watched, self.context)
+        finally:
+            actor.decided = None
+            for command, twin in zip(commands, watched, strict=True):
+                command.reply, command.error, command.done = twin.reply, twin.error, twin.done
+        self.oracle.check_view(view)
+        return view
+
+    def _watched(self, decide: Callable[[State, int], Decision[Any]]) -> Callable[[State, int], Decision[Any]]:
+        """Notes the state that a batch is decided on: of the first command, which is asked first at each version."""
+
+        def watch(state: State, now: int) -> Decision[Any]:
+            actor = self.world.current
+            assert actor is not None
+            if actor.decided is None or actor.decided.version != state.version:
+                actor.decided = state
+            return decide(state, now)
+
+        return watch
+
+    def keep_house(self, view: View) -> Steps[View]:
+        """After an acknowledgement, as `Journal` does."""
+        if not upkeep.is_due(view):
+            return view
+        try:
+            view = yield from upkeep.housekeeping(view, self.context, self.limits)
+        except StorageUnavailable:
+            return view
+        self.oracle.check_view(view)
+        return view
+
+    def pause(self) -> Steps[None]:
+        if self.rng.random() < self.p_pause:
+            yield Sleep(self.rng.choice(self.pauses))
+
+    # ------------------------------------------------------------------------------------------------------------- objects
+
+    def put_object(
+        self, epoch: int, runs: Sequence[tuple[TopicKey, Rows]]
+    ) -> Steps[tuple[DataObject, tuple[Run, ...]]]:
+        """Put one object of some runs."""
+        encoded = self.codec.encode(runs)
+        name = data_key(epoch, f"{self.context.unique()}.seg")
+        yield Put(name, encoded.chunks)
+        return DataObject(name, encoded.size, encoded.index_position), encoded.runs
+
+    def upload(self, view: View, payload: str) -> Steps[Commit]:
+        """Write a payload of a few rows to some partitions, in one object or two; the commit without its identity."""
+        rng, state = self.rng, view.state
+        keys = sorted(key for key in state.partitions if not state.topics[key[0]].deleted)
+        chosen = [key for key in keys if rng.random() < 0.6] or [rng.choice(keys)]
+        rows = iter([Row(payload, number) for number in range(3 * len(chosen))])
+        runs = [(key, tuple(next(rows) for _ in range(rng.randint(1, 3)))) for key in chosen]
+        halves = [runs] if rng.random() < 0.6 else [runs[: len(runs) // 2], runs[len(runs) // 2 :], runs[:1]]
+        # The last of three objects has rows of its own for a partition of another one.
+        if len(halves) == 3:
+            halves[2] = [(runs[0][0], (Row(payload, 1000),))]
+        objects, slices = [], []
+        for half in filter(None, halves):
+            made, found = yield from self.put_object(state.version, half)
+            slices += [(len(objects), run) for run in found]
+            objects.append(made)
+        if rng.random() < 0.15:
+            return (yield from self._as_pieces(state.version, objects, slices))
+        return Commit(producer="", sequence=0, upload_epoch=state.version, objects=tuple(objects), slices=tuple(slices))
+
+    def _as_pieces(self, epoch: int, objects: list[DataObject], slices: list[tuple[int, Run]]) -> Steps[Commit]:
+        """A commit of so many slices that they go into an index object."""
+        name = data_key(epoch, f"{self.context.unique()}.idx")
+        data, pieces = encode_index(name, parts := index_parts(objects, slices))
+        yield Put(name, (data,))
+        named = [number for number, _ in slices]
+        return Commit(
+            producer="",
+            sequence=0,
+            upload_epoch=epoch,
+            objects=(*objects, DataObject(name, len(data), 0)),
+            counts=(*(named.count(number) for number in range(len(objects))), len(pieces)),
+            pieces=tuple((part.topic_id, part.partition, piece) for part, piece in zip(parts, pieces, strict=True)),
+        )
+
+    def read_slices(self, key: TopicKey, slices: Sequence[Slice]) -> Steps[list[Row] | None]:
+        """Rows of slices; None if one is gone."""
+        rows: list[Row] = []
+        for piece in slices:
+            content = yield Get(piece.object, piece.position, piece.position + piece.length)
+            if content is None:
+                return None
+            rows += self.codec.decode(content, piece, key)
+        return rows

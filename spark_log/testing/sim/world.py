@@ -1,0 +1,294 @@
+"""A store, a clock and actors in one process: one seed decides everything that happens.
+
+The store is linearizable: an operation takes effect at one point between its request and its answer.  A request may be
+lost, an answer may be lost, and a request may outlive its caller's timeout and take effect thousands of steps later.  As
+`journal.ops.run` does, reads, listings, deletes and puts of unique names are repeated until they are answered, or given up
+with StorageUnavailable; a put-if-absent is asked once.  One step is one millisecond; clocks agree.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Any, Protocol
+
+from spark_log.errors import StorageUnavailable
+from spark_log.journal.ops import Answer, Delete, Get, List, Op, Put, PutNew, Sleep, Steps
+from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG
+from spark_log.metadata.state import State
+
+START_MS = 1_000_000
+STALLS = (60, 400, 2000, 6000)
+LATE = (20, 200, 700, 2000, 5000)
+GIVE_UP = 0.05
+"""How often an operation that was lost is not tried again."""
+
+
+class Violation(Exception):
+    """The log broke a promise."""
+
+
+class Watcher(Protocol):
+    """Sees every change of the store at the moment it takes effect."""
+
+    def written(self, key: str, content: Any, decided: State | None, now: int) -> None: ...
+
+    def deleted(self, key: str, now: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How often what goes wrong."""
+
+    lost: float
+    """Each: a lost request, a lost answer."""
+    late: float
+    """A request that outlives its timeout."""
+    stall: float
+    crash: float
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Weather:
+        return cls(
+            lost=rng.choice((0.0, 0.01, 0.04)),
+            late=rng.choice((0.0, 0.01, 0.15)),
+            stall=rng.choice((0.002, 0.01, 0.04)),
+            crash=rng.choice((0.0, 0.0005, 0.002)),
+        )
+
+
+class Store:
+    """Objects by key; `watcher` is told of every change."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self.files: dict[str, dict[str, Any]] = {LOG: {}, CHECKPOINTS: {}, DATA: {}}
+        self._watcher = watcher
+
+    def folder(self, key: str) -> dict[str, Any]:
+        return self.files[next(prefix for prefix in self.files if key.startswith(prefix))]
+
+    def apply(self, op: Op, now: int, decided: State | None = None) -> Any:
+        """Let an operation take effect; its answer."""
+        match op:
+            case Get():
+                content = self.folder(op.key).get(op.key)
+                return content if content is None else content[op.start : op.end]
+            case List():
+                return sorted(self.files[op.prefix])
+            case Delete():
+                for key in op.keys:
+                    if self.folder(key).pop(key, None) is not None:
+                        self._watcher.deleted(key, now)
+            case PutNew():
+                if op.key in self.folder(op.key):
+                    return Answer.EXISTS
+                self.folder(op.key)[op.key] = op.data
+                self._watcher.written(op.key, op.data, decided, now)
+                return Answer.CREATED
+            case Put():
+                content = _content(op)
+                self.folder(op.key)[op.key] = content
+                self._watcher.written(op.key, content, None, now)
+        return None
+
+
+def _content(op: Put) -> Any:
+    """The bytes of a put; rows that a simulation does not encode go as one chunk that is a tuple."""
+    chunks = list(op.chunks() if callable(op.chunks) else op.chunks)
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+@dataclass(slots=True, eq=False)
+class Actor:
+    """A process: steps that are under way."""
+
+    name: str
+    make: Callable[[], Steps[None]]
+    counts: bool
+    """The run ends when all of these have finished."""
+    zombie: bool = False
+    """A new incarnation has taken its place, and it lives on."""
+    leaves_zombies: bool = False
+    task: Steps[None] = field(init=False)
+    answers: list[Any] = field(default_factory=list)
+    waiting: int = 0
+    many: bool = False
+    decided: State | None = None
+    """On which the batch was decided that it is about to put."""
+
+    def __post_init__(self) -> None:
+        self.task = self.make()
+
+
+class World:
+    """The scheduler.  Is also the clock that actors are given."""
+
+    def __init__(self, rng: random.Random, weather: Weather, watcher: Watcher, *, transcript: bool = False) -> None:
+        self.rng, self.weather = rng, weather
+        self.store = Store(watcher)
+        self.now = START_MS
+        self.events = 0
+        self.faults = True
+        self.unfinished = 0
+        self.current: Actor | None = None
+        self._ready: list[tuple[str, Actor, Any]] = []
+        self._later: list[tuple[int, int, tuple[str, Actor, Any]]] = []
+        self._order = 0
+        self._transcript = blake2b(digest_size=16) if transcript else None
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic_ms(self) -> int:
+        return self.now
+
+    def sleep_ms(self, milliseconds: float) -> None:
+        raise NotImplementedError("steps sleep by yielding Sleep")
+
+    def transcript(self) -> str:
+        """A digest of all that took effect, in its order."""
+        return self._transcript.hexdigest() if self._transcript else ""
+
+    def start(self, name: str, make: Callable[[], Steps[None]], *, counts: bool, leaves_zombies: bool = False) -> None:
+        """Add an actor."""
+        self.unfinished += counts
+        self._at(0, ("resume", Actor(name, make, counts, leaves_zombies=leaves_zombies), None))
+
+    def run(self, steps: int) -> bool:
+        """Until all actors that count have finished.  False: so many milliseconds were not enough."""
+        stop = self.now + steps
+        while self.unfinished and self.now < stop:
+            while self._later and self._later[0][0] <= self.now:
+                self._ready.append(heapq.heappop(self._later)[2])
+            if not self._ready:
+                self.now = self._later[0][0]
+                continue
+            at = self.rng.randrange(len(self._ready))
+            self._ready[at], self._ready[-1] = self._ready[-1], self._ready[at]
+            self.now += 1
+            self.events += 1
+            self._happen(*self._ready.pop())
+        return not self.unfinished
+
+    def alone(self, steps: Steps[Any]) -> Any:
+        """Carry out steps with nobody else moving and no faults."""
+        answer: Any = None
+        for _ in range(100_000):
+            self.now += 1
+            try:
+                request = steps.send(answer)
+            except StopIteration as stop:
+                return stop.value
+            ops = request if isinstance(request, list) else [request]
+            answers = [self.store.apply(op, self.now) for op in ops]
+            answer = answers if isinstance(request, list) else answers[0]
+        raise Violation("progress: the log cannot be opened")
+
+    def _chance(self, probability: float) -> bool:
+        return self.faults and self.rng.random() < probability
+
+    def _stall(self, more: int = 1) -> int:
+        return self.rng.choice(STALLS) if self._chance(self.weather.stall * more) else 0
+
+    def _at(self, delay: int, event: tuple[str, Actor, Any]) -> None:
+        if delay <= 0:
+            self._ready.append(event)
+        else:
+            self._order += 1
+            heapq.heappush(self._later, (self.now + delay, self._order, event))
+
+    def _happen(self, kind: str, actor: Actor, detail: Any) -> None:
+        if kind == "effect":
+            self._effect(actor, *detail)
+        elif kind == "send":
+            self._send(actor, *detail)
+        elif kind == "answer":
+            self._answer(actor, *detail)
+        elif self._chance(self.weather.crash) and not actor.zombie:
+            self._crash(actor, detail)
+        else:
+            self._resume(actor, detail)
+
+    def _effect(self, actor: Actor, place: int | None, op: Op, lost: bool, decided: State | None) -> None:
+        answer = self.store.apply(op, self.now, decided)
+        if self._transcript:
+            self._transcript.update(f"{self.now} {actor.name} {type(op).__name__} {op[0]} {answer!r:.60}\n".encode())
+        if place is None:
+            return
+        if lost:
+            self._lost(actor, place, op)
+        else:
+            self._at(self._stall(), ("answer", actor, (place, answer)))
+
+    def _answer(self, actor: Actor, place: int, answer: Any) -> None:
+        if not isinstance(actor.answers[place], BaseException):
+            actor.answers[place] = answer
+        actor.waiting -= 1
+        if not actor.waiting:
+            self._at(self._stall(), ("resume", actor, actor.answers))
+
+    def _crash(self, actor: Actor, answers: Sequence[Any]) -> None:
+        """A new incarnation; the old one sometimes lives on as a zombie."""
+        new = Actor(actor.name, actor.make, actor.counts, leaves_zombies=actor.leaves_zombies)
+        self._at(self.rng.choice((10, 500)), ("resume", new, None))
+        if actor.leaves_zombies and self.rng.random() < 0.5:
+            actor.zombie = True
+            self._at(self.rng.choice(STALLS), ("resume", actor, answers))
+
+    def _resume(self, actor: Actor, answers: list[Any] | None) -> None:
+        self.current = actor
+        try:
+            request = _step(actor, answers)
+        except StopIteration:
+            self.unfinished -= actor.counts and not actor.zombie
+            return
+        actor.many = isinstance(request, list)
+        ops: list[Op] = request if isinstance(request, list) else [request]
+        parts = [(place, part) for place, op in enumerate(ops) for part in _parts(op)]
+        actor.answers, actor.waiting = [None] * len(ops), len(parts)
+        if not parts:
+            self._at(1, ("resume", actor, actor.answers))
+        for place, part in parts:
+            self._send(actor, place, part)
+
+    def _send(self, actor: Actor, place: int, op: Op) -> None:
+        decided = None
+        if isinstance(op, PutNew):
+            decided, actor.decided = actor.decided, None
+        if isinstance(op, Sleep):
+            self._at(max(1, round(op.milliseconds)), ("answer", actor, (place, None)))
+        elif self._chance(self.weather.lost):
+            self._lost(actor, place, op)
+        elif self._chance(self.weather.late):
+            self._at(self.rng.choice(LATE), ("effect", actor, (None, op, True, decided)))
+            self._lost(actor, place, op)
+        else:
+            # Stalls go where they hurt most.
+            more = 8 if actor.many and isinstance(op, Get) else 5 if isinstance(op, PutNew) else 1
+            lost = self._chance(self.weather.lost)
+            self._at(self._stall(more), ("effect", actor, (place, op, lost, decided)))
+
+    def _lost(self, actor: Actor, place: int, op: Op) -> None:
+        if isinstance(op, PutNew):
+            self._at(self._stall(), ("answer", actor, (place, Answer.UNKNOWN)))
+        elif self._chance(GIVE_UP):
+            self._at(self._stall(), ("answer", actor, (place, StorageUnavailable("simulated"))))
+        else:
+            self._at(self.rng.choice((1, 50)), ("send", actor, (place, op)))
+
+
+def _parts(op: Op) -> Sequence[Op]:
+    """A delete of many names is many operations."""
+    return [Delete([key]) for key in op.keys] if isinstance(op, Delete) else [op]
+
+
+def _step(actor: Actor, answers: list[Any] | None) -> Op | list[Op]:
+    if answers is None:
+        return actor.task.send(None)
+    for answer in answers:
+        if isinstance(answer, BaseException):
+            return actor.task.throw(answer)
+    return actor.task.send(answers if actor.many else answers[0])

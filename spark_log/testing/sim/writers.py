@@ -1,0 +1,239 @@
+"""Actors that commit: plain, grouped, streaming, passing from holder to holder, and transactional writers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import msgspec
+
+from spark_log.client.commit import Identity
+from spark_log.errors import (
+    IllegalGeneration,
+    ProducerFenced,
+    StorageUnavailable,
+    UnknownProducerId,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.journal.ops import Steps
+from spark_log.journal.protocol import Command, View
+from spark_log.metadata.decide import Decision, decide_commit, decide_init_producer, epoch_of_holder
+from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry
+from spark_log.metadata.state import State
+from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.world import Violation
+
+COMMIT_TRIES = 5
+BATCHES = 13
+"""Of a streaming query."""
+
+
+class Outcome(Enum):
+    """What a writer knows of a commit."""
+
+    DONE = "done"
+    AGAIN = "again"
+    """Refused for certain: upload again under the same identity."""
+    REFUSED = "refused"
+    """For certain: somebody newer is there."""
+    UNKNOWN = "unknown"
+
+
+def attempt(sim: Setting, view: View, commits: Sequence[Commit]) -> Steps[tuple[View, list[Outcome]]]:
+    """Commit uploads, in one batch, as long as a client tries."""
+    commands = [_Command(_bound(commit)) for commit in commits]
+    for _ in range(COMMIT_TRIES):
+        waiting = [command for command in commands if not command.done]
+        try:
+            view = yield from sim.propose(view, waiting)
+            break
+        except StorageUnavailable:
+            for command in commands:
+                command.unsure |= not command.done
+    return view, [_outcome(sim, commit, command) for commit, command in zip(commits, commands, strict=True)]
+
+
+def _bound(commit: Commit) -> Callable[[State, int], Decision[Any]]:
+    return lambda state, now: decide_commit(state, commit)
+
+
+@dataclass(slots=True)
+class _Command(Command):
+    """A command that may have been put by an earlier try, of which nothing was heard."""
+
+    unsure: bool = False
+
+
+def _outcome(sim: Setting, commit: Commit, command: _Command) -> Outcome:
+    error = command.error
+    # A commit that is made again is known again, whatever else has changed, as long as its producer is the same.
+    if not command.done or isinstance(error, UnknownProducerId):
+        sim.oracle.seen["unknown"] += 1
+        return Outcome.UNKNOWN
+    if isinstance(error, ProducerFenced) and (error.maybe_applied or command.unsure):
+        return Outcome.REFUSED
+    if command.error is None:
+        sim.oracle.ack(commit, command.reply)
+        return Outcome.DONE
+    sim.oracle.refuse(commit)
+    if isinstance(command.error, UploadFenced | UnknownTopicOrPartition):
+        return Outcome.AGAIN
+    if isinstance(command.error, ProducerFenced | IllegalGeneration):
+        return Outcome.REFUSED
+    raise Violation(f"progress: {type(command.error).__name__}: {command.error}")
+
+
+def identified(commit: Commit, identity: Identity, groups: Sequence[GroupCommit] = ()) -> Commit:
+    """An upload under an identity."""
+    return msgspec.structs.replace(
+        commit,
+        producer=identity.producer,
+        epoch=identity.epoch,
+        sequence=identity.sequence,
+        birth=identity.birth,
+        dense=identity.dense,
+        holder=identity.holder,
+        groups=tuple(groups),
+    )
+
+
+def write(sim: Setting, view: View, identity: Identity) -> Steps[tuple[View, Outcome]]:
+    """Upload and commit until it is in or refused for good."""
+    while True:
+        commit = yield from sim.upload(view, sim.fresh("p"))
+        commit = identified(commit, identity, _some_positions(sim, view))
+        view, (outcome,) = yield from attempt(sim, view, [commit])
+        if outcome is not Outcome.AGAIN:
+            return view, outcome
+
+
+def _some_positions(sim: Setting, view: View) -> tuple[GroupCommit, ...]:
+    """Now and then a commit carries the positions of a group, not fenced."""
+    if sim.rng.random() < 0.8:
+        return ()
+    key = min(view.state.partitions)
+    return (GroupCommit("with-records", -1, (OffsetEntry(*key, sim.rng.randrange(100)),)),)
+
+
+class PlainIdentity:
+    """As `client.commit.PlainProducer` draws them."""
+
+    def __init__(self, sim: Setting, name: str) -> None:
+        self._sim, self._name = sim, name
+        self._producer = ""
+        self._birth = self._sequence = 0
+
+    def next(self, state: State) -> Identity:
+        if not self._producer or (self._sequence and self._producer not in state.producers):
+            self._producer, self._birth, self._sequence = self._sim.fresh(f"{self._name}."), state.version, 0
+        return Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
+
+    def learn(self, outcome: Outcome) -> None:
+        if outcome is Outcome.DONE:
+            self._sequence += 1
+        elif outcome is not Outcome.AGAIN:
+            self._producer = ""
+
+
+def plain_writer(sim: Setting, name: str) -> Steps[None]:
+    """A random producer id, sequences from 0; what was refused may be dropped, the next payload has its sequence."""
+    view = yield from sim.load()
+    identity, left = PlainIdentity(sim, name), sim.rng.randint(4, 14)
+    while left > 0:
+        if sim.rng.random() < 0.5:
+            view, outcome = yield from write(sim, view, identity.next(view.state))
+        else:
+            commit = yield from sim.upload(view, sim.fresh("p"))
+            view, (outcome,) = yield from attempt(sim, view, [identified(commit, identity.next(view.state))])
+        identity.learn(outcome)
+        left -= outcome is Outcome.DONE
+        view = yield from _between(sim, view)
+
+
+def grouping_writer(sim: Setting, name: str) -> Steps[None]:
+    """Two producers of one process, whose commits share a batch."""
+    view = yield from sim.load()
+    identities = [PlainIdentity(sim, f"{name}a"), PlainIdentity(sim, f"{name}b")]
+    for _ in range(sim.rng.randint(2, 6)):
+        commits = []
+        for identity in identities:
+            commit = yield from sim.upload(view, sim.fresh("p"))
+            commits.append(identified(commit, identity.next(view.state)))
+        view, outcomes = yield from attempt(sim, view, commits)
+        for identity, outcome in zip(identities, outcomes, strict=True):
+            identity.learn(outcome)
+        view = yield from _between(sim, view)
+
+
+def _between(sim: Setting, view: View) -> Steps[View]:
+    view = yield from sim.keep_house(view)
+    yield from sim.pause()
+    return (yield from sim.refresh(view)) if sim.rng.random() < 0.3 else view
+
+
+def streaming_writer(sim: Setting, query: str) -> Steps[None]:
+    """Every fourth batch is empty; a new incarnation replays what Spark would: the batch after the last recorded, or that."""
+    view = yield from sim.load()
+    for batch in range(_first_batch(sim, query), BATCHES + 1):
+        if batch % 4:
+            outcome = Outcome.UNKNOWN
+            while outcome is Outcome.UNKNOWN:
+                view, outcome = yield from write(sim, view, Identity(producer=query, sequence=batch, dense=False))
+            if outcome is not Outcome.DONE:
+                raise Violation(f"progress: batch {batch} of {query} was {outcome.value}")
+            _record(sim, query, batch)
+            view = yield from sim.keep_house(view)
+        yield from sim.pause()
+
+
+def _first_batch(sim: Setting, query: str) -> int:
+    return max(1, sim.progress.get(query, 0) + sim.rng.randint(0, 1))
+
+
+def _record(sim: Setting, query: str, batch: int) -> None:
+    sim.progress[query] = max(batch, sim.progress.get(query, 0))
+
+
+def passing_writer(sim: Setting, producer: str) -> Steps[None]:
+    """A named producer; an incarnation is the same query started again, or a new query, which fences the one before."""
+    queries = sim.progress.setdefault(f"{producer} queries", 1)
+    if sim.rng.random() < 0.5:
+        queries = sim.progress[f"{producer} queries"] = queries + 1
+    query = f"{producer}.query{queries}"
+    view = yield from sim.load()
+    for batch in range(_first_batch(sim, query), 7):
+        outcome = Outcome.UNKNOWN
+        while outcome is Outcome.UNKNOWN:
+            view = yield from sim.refresh(view)
+            try:
+                epoch = epoch_of_holder(view.state, producer, query)
+            except ProducerFenced:
+                return
+            identity = Identity(producer=producer, sequence=batch, epoch=epoch, holder=query, dense=False)
+            view, outcome = yield from write(sim, view, identity)
+        if outcome is Outcome.DONE:
+            _record(sim, query, batch)
+        yield from sim.pause()
+
+
+def transactional_writer(sim: Setting, producer: str) -> Steps[None]:
+    """Takes a transactional id over, commits, and does so again; others do the same."""
+    view = yield from sim.load()
+    for _ in range(3):
+        init = Command(lambda state, now: decide_init_producer(state, producer))
+        try:
+            view = yield from sim.propose(view, [init])
+        except StorageUnavailable:
+            continue
+        sim.oracle.ack_epoch(producer, init.reply)
+        outcome, sequence = Outcome.DONE, 0
+        while outcome is Outcome.DONE and sequence < 3:
+            view, outcome = yield from write(
+                sim, view, Identity(producer=producer, epoch=init.reply, sequence=sequence)
+            )
+            sequence += 1
+            yield from sim.pause()
+        view = yield from sim.keep_house(view)
