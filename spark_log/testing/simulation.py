@@ -1,28 +1,89 @@
-"""Deterministic simulation of the metadata log's protocol, with the real code.
+"""Deterministic simulation of the metadata log's protocol, with the real code: one seed decides everything.
 
     python -m spark_log.testing.simulation --seeds 2000 [--first 0] [--mutate NAME] [--jobs 2]
-    python -m spark_log.testing.simulation --mutations       every rule taken away in turn, until each is caught
-    python -m spark_log.testing.simulation --seeds 1 --first SEED     one run again
+    python -m spark_log.testing.simulation --mutations              each rule taken away, until that is noticed
+    python -m spark_log.testing.simulation --seeds 1 --first SEED   one run again
 
-`sim/world.py` has the store and the scheduler, `sim/oracle.py` the promises, `sim/mutations.py` the rules.
+`sim/world.py` has the store and the scheduler, `sim/oracle.py` the promises, `sim/mutations.py` the rules.  Exits 1 if a
+promise was broken, or if a rule was missing and nothing was noticed.
 """
 
 from __future__ import annotations
 
-from spark_log.testing.sim.run import simulate
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 
-import sys, time
+from spark_log.testing.sim.mutations import MUTATIONS
+from spark_log.testing.sim.run import Result, simulate
+
+TRIES = 400
+"""Seeds in which a missing rule has to be noticed."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line asks for; the exit code."""
+    args = _parser().parse_args(arguments)
+    with ProcessPoolExecutor(args.jobs) as pool:
+        if args.mutations:
+            return max(_hunt(pool, name, args.first, args.jobs) for name in MUTATIONS)
+        seeds = range(args.first, args.first + args.seeds)
+        results = pool.map(partial(simulate, mutation=args.mutate), seeds, chunksize=max(1, min(16, len(seeds) // 8)))
+        return _report(results, args.mutate)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_log.testing.simulation", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--seeds", type=int, default=500, help="how many (default 500)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
+    parser.add_argument("--mutate", default="", choices=["", *MUTATIONS], help="a rule to take away")
+    parser.add_argument("--mutations", action="store_true", help="take each rule away in turn, until that is noticed")
+    parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
+    return parser
+
+
+def _report(results: Iterable[Result], mutation: str) -> int:
+    started, total, broken, seeds = time.monotonic(), Counter[str](), 0, 0
+    for result in results:
+        seeds += 1
+        total += result.counts
+        if result.violation:
+            broken += 1
+            print(
+                f"seed {result.seed}: {result.violation}\n    again: {replay_command(result.seed, mutation)}",
+                flush=True,
+            )
+    rate = seeds / (time.monotonic() - started)
+    print(f"{seeds} seeds, {broken} with violations, {rate:.1f} seeds/s; {_numbers(total)}", flush=True)
+    return int(bool(broken) != bool(mutation))
+
+
+def _hunt(pool: ProcessPoolExecutor, mutation: str, first: int, jobs: int) -> int:
+    """Seeds with a mutation until one notices it; 1 if none does."""
+    for start in range(first, first + TRIES, jobs):
+        for result in pool.map(partial(simulate, mutation=mutation), range(start, start + jobs)):
+            if result.violation:
+                print(f"{mutation}: noticed in seed {result.seed}: {result.violation}", flush=True)
+                return 0
+    print(f"{mutation}: NOT noticed in {TRIES} seeds: {MUTATIONS[mutation].rule}", flush=True)
+    return 1
+
+
+def replay_command(seed: int, mutation: str = "") -> str:
+    """What runs a seed again."""
+    command = f"python -m spark_log.testing.simulation --seeds 1 --first {seed}"
+    return f"{command} --mutate {mutation}" if mutation else command
+
+
+def _numbers(total: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(total.items()))
+
 
 if __name__ == "__main__":
-    t = time.time()
-    n = int(sys.argv[2])
-    f = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-    from collections import Counter
-
-    tot = Counter()
-    for s in range(f, f + n):
-        r = simulate(s)
-        tot += r.counts
-        if r.violation:
-            print(s, r.violation)
-    print(n / (time.time() - t), tot)
+    sys.exit(main())

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.ops import Steps
+from spark_log.testing.sim.mutations import mutated
 from spark_log.testing.sim.others import consumer, follower, maintainer, persistent, read_partition, reader, topics
 from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.world import Violation
@@ -31,9 +32,13 @@ class Result(NamedTuple):
     transcript: str
 
 
-def simulate(seed: int, *, transcript: bool = False) -> Result:
-    """Run a seed."""
-    sim = Setting(seed, transcript=transcript)
+def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
+    """Run a seed, without one of the rules if a mutation is named."""
+    with mutated(mutation):
+        return _simulate(Setting(seed, transcript=transcript), seed)
+
+
+def _simulate(sim: Setting, seed: int) -> Result:
     try:
         _add_actors(sim)
         finished = sim.world.run(STEPS_MAX)

@@ -49,7 +49,7 @@ class Setting:
         configs: dict[str, str | None] = {
             "gc.fence.age.ms": str(self.age),
             "metadata.checkpoint.interval": str(interval),
-            "producer.id.expiration.ms": str(self.age),
+            "producer.id.expiration.ms": str(self.rng.choice((1, self.age))),
         }
         commands = [
             Command(lambda state, now: decide_set_configs(state, None, configs)),

@@ -20,7 +20,8 @@ from spark_log.errors import (
 )
 from spark_log.journal.ops import Steps
 from spark_log.journal.protocol import Command, View
-from spark_log.metadata.decide import Decision, decide_commit, decide_init_producer, epoch_of_holder
+from spark_log.metadata import decide
+from spark_log.metadata.decide import Decision, decide_init_producer, epoch_of_holder
 from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry
 from spark_log.metadata.state import State
 from spark_log.testing.sim.setting import Setting
@@ -57,7 +58,7 @@ def attempt(sim: Setting, view: View, commits: Sequence[Commit]) -> Steps[tuple[
 
 
 def _bound(commit: Commit) -> Callable[[State, int], Decision[Any]]:
-    return lambda state, now: decide_commit(state, commit)
+    return lambda state, now: decide.decide_commit(state, commit)
 
 
 @dataclass(slots=True)

@@ -1,0 +1,367 @@
+"""The protocol's rules, each taken away: the simulation has to notice.
+
+Product code has no switches for this; a mutation replaces functions of its modules for the length of a run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace as with_fields
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace as with_values
+
+from spark_log.journal import protocol, upkeep
+from spark_log.journal.ops import Answer, Delete, Get, List, Op, Put, PutNew, Steps
+from spark_log.journal.protocol import CHECKPOINTS, LOG, Context, View, checkpoint_key, checkpoint_version, log_key
+from spark_log.metadata import decide, replay, rewrite
+from spark_log.metadata import records as r
+from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.decide import Decision
+from spark_log.metadata.records import Batch, decode_batch, encode_batch
+from spark_log.metadata.replay import admits
+from spark_log.metadata.state import State
+from spark_log.settings import cluster_config
+from spark_log.testing.sim import others
+from spark_log.testing.sim.oracle import LINK, unlinked
+from spark_log.testing.sim.setting import Setting
+
+EVER = 2**60
+"""An epoch above every fence."""
+
+
+class Patch(NamedTuple):
+    """One function that is replaced; `name` is an attribute, or a key where `owner` is a dict."""
+
+    owner: Any
+    name: Any
+    value: Any
+
+
+class Mutation(NamedTuple):
+    rule: str
+    """What is missing."""
+    patches: tuple[Patch, ...]
+
+
+@contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """Run without a rule; with all of them for the empty name."""
+    patches = MUTATIONS[name].patches if name else ()
+    before = [_get(patch) for patch in patches]
+    for patch in patches:
+        _set(patch, patch.value)
+    try:
+        yield
+    finally:
+        for patch, value in zip(patches, before, strict=True):
+            _set(patch, value)
+
+
+def _get(patch: Patch) -> Any:
+    return patch.owner[patch.name] if isinstance(patch.owner, dict) else getattr(patch.owner, patch.name)
+
+
+def _set(patch: Patch, value: Any) -> None:
+    if isinstance(patch.owner, dict):
+        patch.owner[patch.name] = value
+    else:
+        assert hasattr(patch.owner, patch.name), f"{patch.owner} has no {patch.name}"
+        setattr(patch.owner, patch.name, value)
+
+
+def _replaying(kind: type[r.Record], function: Callable[[State, Any], State | None]) -> Patch:
+    return Patch(replay._REPLAY, kind, function)
+
+
+# ------------------------------------------------------------------------------------------------ putting and reading back
+
+Appended = Steps[tuple[View, dict[str, int]]]
+
+
+def _carried(view: View, batch: Batch, newest: str) -> tuple[View, dict[str, int]]:
+    return View(newest, protocol.replay(view.state, batch)), {batch.id: view.state.version + 1}
+
+
+def _read_last(view: View) -> Appended:
+    seen: dict[str, int] = {}
+    view = yield from protocol.refresh(view, seen)
+    return view, seen
+
+
+def _believe(view: View, batch: Batch) -> Appended:
+    answer = yield PutNew(log_key(view.state.version + 1), encode_batch(batch))
+    return _carried(view, batch, view.checkpoint) if answer is Answer.CREATED else (yield from _read_last(view))
+
+
+def _list_first(view: View, batch: Batch) -> Appended:
+    names = yield List(CHECKPOINTS)
+    key, data = log_key(view.state.version + 1), encode_batch(batch)
+    answer = yield PutNew(key, data)
+    if answer is Answer.CREATED and (yield Get(key)) == data and protocol._follows(view, max(names, default="")):
+        return _carried(view, batch, max(names, default=""))
+    return (yield from _read_last(view))
+
+
+def _always_parallel(view: View, batch: Batch) -> Appended:
+    key, data = log_key(view.state.version + 1), encode_batch(batch)
+    answer = yield PutNew(key, data)
+    if answer is not Answer.EXISTS:
+        reads: list[Op] = [Get(key), List(CHECKPOINTS)]
+        found, names = yield reads
+        if found == data and protocol._follows(view, newest := max(names, default="")):
+            return _carried(view, batch, newest)
+    return (yield from _read_last(view))
+
+
+def _decide_unlisted(view: View, batch: Batch) -> Appended:
+    key = log_key(view.state.version + 1)
+    if (yield PutNew(key, encode_batch(batch))) is Answer.EXISTS:
+        found = yield Get(key)
+        if found is not None:
+            other = decode_batch(found, key)
+            return View(view.checkpoint, protocol.replay(view.state, other)), {other.id: view.state.version + 1}
+    return (yield from _read_last(view))
+
+
+def _refresh_with_leftovers(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
+    new = yield from protocol.catch_up(view, seen=seen)
+    return new if new is not None else (yield from protocol.open_view())
+
+
+_decide_all = protocol._decide_all
+
+
+def _decide_all_certain(state: State, commands: Sequence[protocol.Command], now: int, unseen: object) -> Any:
+    return _decide_all(state, commands, now, ())
+
+
+# -------------------------------------------------------------------------------------------------- the fence and its kin
+
+
+def _commit_unfenced(state: State, record: r.Commit) -> State | None:
+    return replay._commit(state, with_values(record, upload_epoch=EVER))
+
+
+_decide_commit, _decide_swap, _decide_expire = decide.decide_commit, decide.decide_swap, decide.decide_expire
+
+
+def _decide_commit_unfenced(state: State, commit: r.Commit) -> Decision[Any]:
+    decision = _decide_commit(state, with_values(commit, upload_epoch=EVER))
+    return Decision((commit,), decision.reply) if decision.records else decision
+
+
+def _swap_unfenced(state: State, record: r.Swap) -> State | None:
+    return replay._swap(state, with_values(record, upload_epoch=EVER))
+
+
+def _decide_swap_unfenced(state: State, swap: r.Swap) -> Decision[bool]:
+    decision = _decide_swap(state, with_values(swap, upload_epoch=EVER))
+    return Decision((swap,), decision.reply) if decision.records else decision
+
+
+def _decide_fence_by_own_time(state: State, now_ms: int) -> Decision[int]:
+    limit = now_ms - cluster_config(state.configs, "gc.fence.age.ms")
+    upto = max((version for version, time in state.times if time <= limit), default=0)
+    return Decision((r.Fence(upto=upto),) if upto > state.fence else (), upto)
+
+
+def _decide_no_fence(state: State, now_ms: int) -> Decision[int]:
+    return Decision((), state.fence)
+
+
+def _garbage_by_age(state: State, names: Iterable[str]) -> list[str]:
+    limit = state.time - cluster_config(state.configs, "gc.fence.age.ms")
+    old = max((version for version, time in state.times if time <= limit), default=0)
+    return [
+        name
+        for name in names
+        if protocol.upload_epoch(name) < old and name not in state.objects and state.dropped.get(name, 0) < old
+    ]
+
+
+def _expire_any(state: State, record: r.ExpireProducers) -> State:
+    return with_fields(replay._expire_producers(with_fields(state, fence=EVER), record), fence=state.fence)
+
+
+def _decide_expire_any(state: State, now_ms: int) -> Decision[int]:
+    return _decide_expire(with_fields(state, fence=EVER), now_ms)
+
+
+def _admits_any_birth(state: State, record: r.Commit) -> bool:
+    return (record.producer not in state.producers and record.sequence == 0) or admits(state, record)
+
+
+def _admits_any_epoch(state: State, record: r.Commit) -> bool:
+    known = state.producers.get(record.producer)
+    return admits(state, record) or (known is not None and record.epoch < known.epoch)
+
+
+def _groups_hold_always(state: State, commits: object) -> bool:
+    return True
+
+
+def _check_no_generation(state: State, commit: object) -> None:
+    return None
+
+
+def _grace_from_plan(sim: Setting, before_load: int | None = None) -> int:
+    return sim.now
+
+
+# ----------------------------------------------------------------------------------------------------- counts and swaps
+
+_counted, _build_swap = replay._counted, rewrite.build_swap
+
+
+def _counted_and_forgotten(state: State, record: r.Swap) -> State:
+    return with_fields(_counted(state, record), dropped=state.dropped)
+
+
+def _build_uncounted(epoch: int, rewrites: Sequence[rewrite.Rewrite], name: str, objects: Any = ()) -> Any:
+    swap, data = _build_swap(epoch, rewrites, name, objects)
+    hidden = Counter(piece.object for rw in rewrites if rw.sealed for piece in rw.new_slices)
+    return with_values(swap, removed=dict(Counter(swap.removed) + hidden)), data
+
+
+def _build_unnamed(epoch: int, rewrites: Sequence[rewrite.Rewrite], name: str, objects: Any = ()) -> Any:
+    swap, data = _build_swap(epoch, rewrites, name, objects)
+    visible = {entry.object for rw in rewrites for entry in rw.old}
+    return with_values(swap, removed={key: n for key, n in swap.removed.items() if key in visible}), data
+
+
+def _any_edition(state: State, changes: Iterable[r.Change]) -> tuple[r.Change, ...]:
+    return tuple(
+        change._replace(edition=part.edition)
+        if (part := state.partitions.get((change.topic_id, change.partition)))
+        else change
+        for change in changes
+    )
+
+
+def _swap_any_edition(state: State, record: r.Swap) -> State | None:
+    return replay._swap(state, with_values(record, changes=_any_edition(state, record.changes)))
+
+
+def _decide_swap_any_edition(state: State, swap: r.Swap) -> Decision[bool]:
+    return _decide_swap(state, with_values(swap, changes=_any_edition(state, swap.changes)))
+
+
+# ------------------------------------------------------------------------------------------- checkpoints and truncation
+
+
+def _write_linked(view: View, context: Context) -> Steps[None]:
+    data = encode_checkpoint(view.state)
+    if view.checkpoint and context.rng.random() < 0.5:
+        data = LINK + view.checkpoint.encode() + b"\n" + data
+    yield Put(checkpoint_key(view.state.version, context.unique()), (data,))
+
+
+def _decode_linked(data: bytes, name: str) -> State:
+    return decode_checkpoint(unlinked(data), name)
+
+
+def _truncate_to_view(view: View) -> Steps[int]:
+    names = yield List(CHECKPOINTS)
+    old = [name for name in names if checkpoint_version(name) < checkpoint_version(max(names))]
+    records = [name for name in (yield List(LOG)) if int(name.removeprefix(LOG)[:20]) <= view.state.version]
+    yield Delete([*old, *records])
+    return 0
+
+
+MUTATIONS = {
+    "no_readback": Mutation(
+        "a put that answers 'created' is read back",
+        (Patch(protocol, "append", _believe),),
+    ),
+    "no_start_over": Mutation(
+        "the checkpoints are listed again after the log was read",
+        (Patch(protocol, "_follows", lambda view, newest: True),),
+    ),
+    "follow_one_beyond": Mutation(
+        "a newer checkpoint is accepted up to the version that was confirmed before, not beyond",
+        (Patch(protocol, "_follows", lambda view, newest: checkpoint_version(newest) <= view.state.version + 1),),
+    ),
+    "leftovers_placed": Mutation(
+        "batches that were read are forgotten when the log is opened anew",
+        (Patch(protocol, "refresh", _refresh_with_leftovers),),
+    ),
+    "certain_refusal": Mutation(
+        "a refusal after a put that was not seen to fail says that it may be in",
+        (Patch(protocol, "_decide_all", _decide_all_certain),),
+    ),
+    "no_fence_on_commit": Mutation(
+        "commits at or below the fence are void",
+        (_replaying(r.Commit, _commit_unfenced), Patch(decide, "decide_commit", _decide_commit_unfenced)),
+    ),
+    "no_fence_on_swap": Mutation(
+        "swaps at or below the fence are void",
+        (_replaying(r.Swap, _swap_unfenced), Patch(upkeep, "decide_swap", _decide_swap_unfenced)),
+    ),
+    "any_edition": Mutation(
+        "swaps of the same partition exclude each other",
+        (_replaying(r.Swap, _swap_any_edition), Patch(upkeep, "decide_swap", _decide_swap_any_edition)),
+    ),
+    "drop_at_once": Mutation(
+        "dropped objects are remembered until the fence has passed",
+        (Patch(replay, "_counted", _counted_and_forgotten),),
+    ),
+    "linked_checkpoint": Mutation(
+        "no checkpoint refers to the file of another",
+        (Patch(upkeep, "checkpoint", _write_linked), Patch(protocol, "decode_checkpoint", _decode_linked)),
+    ),
+    "log_above_checkpoint": Mutation(
+        "log records are deleted up to the newest checkpoint, not to the state just loaded",
+        (Patch(upkeep, "truncate", _truncate_to_view),),
+    ),
+    "age_gc": Mutation(
+        "garbage is what lies below a fence, not what is old",
+        (Patch(upkeep, "garbage", _garbage_by_age), Patch(upkeep, "decide_fence", _decide_no_fence)),
+    ),
+    "list_before_put": Mutation(
+        "the listing of the read-back starts after the put",
+        (Patch(protocol, "append", _list_first),),
+    ),
+    "parallel_after_lost": Mutation(
+        "read-back and listing run in parallel only if the put answered 'created'",
+        (Patch(protocol, "append", _always_parallel),),
+    ),
+    "decide_unlisted": Mutation(
+        "version taken by another: the next batch is decided after a listing",
+        (Patch(protocol, "append", _decide_unlisted),),
+    ),
+    "fence_by_own_time": Mutation(
+        "the fence goes to the version before the newest one that is old enough",
+        (Patch(upkeep, "decide_fence", _decide_fence_by_own_time),),
+    ),
+    "sealed_uncounted": Mutation(
+        "sealing does not forget the objects of the sealed slices",
+        (Patch(upkeep, "build_swap", _build_uncounted),),
+    ),
+    "sealed_drop_unnamed": Mutation(
+        "a swap of sealed slices names the data objects that it drops",
+        (Patch(upkeep, "build_swap", _build_unnamed),),
+    ),
+    "expire_any": Mutation(
+        "a producer expires only when its last commit is at or below the fence",
+        (_replaying(r.ExpireProducers, _expire_any), Patch(upkeep, "decide_expire", _decide_expire_any)),
+    ),
+    "no_birth": Mutation(
+        "an unknown producer starts only under an id that was drawn above the fence",
+        (Patch(replay, "admits", _admits_any_birth), Patch(decide, "admits", _admits_any_birth)),
+    ),
+    "any_epoch": Mutation(
+        "a producer's older epochs are fenced",
+        (Patch(replay, "admits", _admits_any_epoch), Patch(decide, "admits", _admits_any_epoch)),
+    ),
+    "any_generation": Mutation(
+        "a group's older generations are fenced",
+        (Patch(replay, "_groups_hold", _groups_hold_always), Patch(decide, "check_generation", _check_no_generation)),
+    ),
+    "hold_from_plan": Mutation(
+        "a reader counts its grace from the start of its load",
+        (Patch(others, "grace_start", _grace_from_plan),),
+    ),
+}
