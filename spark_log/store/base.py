@@ -53,3 +53,11 @@ def check_key(key: str) -> str:
     if any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
         raise InvalidRequest(f"key {key!r} is not a relative path of plain names")
     return key
+
+
+def check_prefix(prefix: str) -> str:
+    """The prefix of a listing.  Raises InvalidRequest for one that could leave the root, or stops within a name."""
+    if not prefix.endswith("/"):
+        raise InvalidRequest(f"prefix {prefix!r} does not end in '/'")
+    check_key(prefix[:-1])
+    return prefix

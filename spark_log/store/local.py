@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError
-from spark_log.store.base import Bytes, check_key
+from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.store.base import Bytes, check_key, check_prefix
 
 TEMPORARY = ".tmp-"
 """Files that begin so are being written, or were when their writer died."""
@@ -27,6 +28,10 @@ CURES = {
     errno.ENOTDIR: "a file is in the way of a directory",
     errno.EEXIST: "a file is in the way of a directory",
 }
+UNSURE = frozenset((errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ECONNRESET))
+"""Errors that do not tell whether it happened: a failing disk, a file server that is away."""
+CREATE_TRIES = 10
+"""A directory may be removed, being empty, between its making and its use."""
 
 
 class LocalStore:
@@ -66,9 +71,10 @@ class LocalStore:
     def size(self, key: str) -> int | None:
         with self._said(key):
             try:
-                return os.stat(self._path(key)).st_size
+                found = os.stat(self._path(key))
             except FileNotFoundError:
                 return None
+            return found.st_size if stat.S_ISREG(found.st_mode) else None
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
         self._write(key, chunks, self._rename)
@@ -79,15 +85,17 @@ class LocalStore:
 
     def list(self, prefix: str) -> list[str]:
         with self._said(prefix):
-            return sorted(self._walk(prefix.rstrip("/")))
+            return sorted(self._walk(check_prefix(prefix)[:-1]))
 
     def delete(self, keys: Iterable[str]) -> None:
+        folders = set()
         for key in keys:
-            with self._said(key):
-                try:
-                    os.unlink(self._path(key))
-                except FileNotFoundError:
-                    continue
+            path = self._path(key)
+            with self._said(key), suppress(FileNotFoundError):
+                os.unlink(path)
+            folders.add(os.path.dirname(path))
+        for folder in folders:
+            self._prune(folder)
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{check_key(key)}"
@@ -112,28 +120,42 @@ class LocalStore:
         with self._said(key):
             fd = self._create(temporary, folder)
             try:
-                try:
-                    for chunk in chunks:
-                        _write_all(fd, memoryview(chunk))
-                    if self._sync:
-                        os.fsync(fd)
-                finally:
-                    os.close(fd)
+                self._fill(fd, chunks)
                 placed = place(temporary, target)
             except BaseException:
                 _unlink(temporary)
                 raise
-            if self._sync:
+        if self._sync:
+            with self._said(key, placed=True):
                 _sync_folder(folder)
         return placed
 
+    def _fill(self, fd: int, chunks: Iterable[Bytes]) -> None:
+        try:
+            for chunk in chunks:
+                _write_all(fd, memoryview(chunk))
+            if self._sync:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
     def _create(self, path: str, folder: str) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        try:
-            return os.open(path, flags, 0o666)
-        except FileNotFoundError:
-            self._make_folders(folder)
-            return os.open(path, flags, 0o666)
+        for _ in range(CREATE_TRIES):
+            with suppress(FileNotFoundError):
+                return os.open(path, flags, 0o666)
+            with suppress(FileNotFoundError):
+                self._make_folders(folder)
+        return os.open(path, flags, 0o666)
+
+    def _prune(self, folder: str) -> None:
+        """Remove a directory that is empty, and its parents: there is one for each upload epoch."""
+        while len(folder) > len(self.root):
+            try:
+                os.rmdir(folder)
+            except OSError:  # not empty, gone already, or not ours to remove
+                return
+            folder = os.path.dirname(folder)
 
     def _make_folders(self, folder: str) -> None:
         """Make a directory and its parents, each durably in its own parent."""
@@ -162,22 +184,21 @@ class LocalStore:
             created = os.stat(temporary).st_nlink == 2
             if not created and not isinstance(error, FileExistsError):
                 raise
-        os.unlink(temporary)
+        _unlink(temporary)
         return created
 
     @contextmanager
-    def _said(self, key: str) -> Iterator[None]:
-        """Errors of the operating system as a sentence."""
+    def _said(self, key: str, *, placed: bool = False) -> Iterator[None]:
+        """Errors of the operating system as a sentence; after the object got its name, none says that it is not there."""
         try:
             yield
-        except ObjectNotFound:
+        except StorageError:
             raise
         except OSError as error:
-            if isinstance(error, StorageError):
-                raise
             cure = CURES.get(error.errno or 0)
             hint = f"; {cure}" if cure else ""
-            raise StorageError(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
+            kind = StorageUnavailable if placed or error.errno in UNSURE else StorageError
+            raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
 
 
 def _read(fd: int, start: int, end: int) -> bytes:
@@ -198,7 +219,11 @@ def _write_all(fd: int, data: memoryview) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Make names durable.  A folder that is gone had its objects deleted by somebody who knew of them."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
     try:
         os.fsync(fd)
     finally:

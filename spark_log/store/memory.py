@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterable
 
 from spark_log.errors import ObjectNotFound
-from spark_log.store.base import Bytes, check_key
+from spark_log.store.base import Bytes, check_key, check_prefix
 
 _lock = threading.Lock()
 _stores: dict[str, dict[str, bytes]] = {}
@@ -48,9 +48,13 @@ class MemoryStore:
     def put_new(self, key: str, data: bytes) -> bool:
         assert data, f"an empty object {key} cannot be put exclusively on every store"
         with _lock:
-            return self._objects.setdefault(check_key(key), data) is data
+            if check_key(key) in self._objects:
+                return False
+            self._objects[key] = bytes(data)
+            return True
 
     def list(self, prefix: str) -> list[str]:
+        check_prefix(prefix)
         return sorted(key for key in list(self._objects) if key.startswith(prefix))
 
     def delete(self, keys: Iterable[str]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from spark_log.errors import InvalidRequest
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
+
+SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+"""Of two letters at least: one is a drive."""
 
 
 def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durability: str = "disk") -> ObjectStore:
@@ -17,18 +21,35 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
 
     Raises InvalidRequest for a URL that cannot carry a log, with the reason.
     """
-    scheme = urlsplit(url).scheme if "://" in url else ""
-    if scheme in ("", "file"):
-        path = unquote(urlsplit(url).path) if scheme else url
-        if not path:
+    found = SCHEME.match(url)
+    if not found:
+        if not url:
             raise InvalidRequest(f"url: {url!r} has no path")
-        return LocalStore(path, durability)
-    if scheme == "memory":
-        return MemoryStore(url.removeprefix("memory://"))
-    if scheme == "pylog":
-        raise InvalidRequest(
-            f"url: {url} is a coordinator's address, and this version has none: give the log's storage URL"
-        )
+        return LocalStore(url, durability)
+    scheme, rest = found[1].lower(), url[found.end() :]
+    match scheme:
+        case "file":
+            return LocalStore(_path_of(url, rest), durability)
+        case "memory":
+            return MemoryStore(rest.removeprefix("//"))
+        case "pylog":
+            raise InvalidRequest(
+                f"url: {url} is a coordinator's address, and this version has none: give the log's storage URL"
+            )
     from spark_log.store.remote import FsspecStore
 
-    return FsspecStore(url, storage_options or {})
+    return FsspecStore(f"{scheme}:{rest}", storage_options or {})
+
+
+def _path_of(url: str, rest: str) -> str:
+    """The path in a file URL: `/path`, as Hadoop writes it, or `//[localhost]/path`."""
+    if not rest.startswith("//"):
+        return unquote(rest)
+    host, _, path = rest[2:].partition("/")
+    if host not in ("", "localhost"):
+        raise InvalidRequest(
+            f"url: {url} names the host {host!r}; a path begins after three slashes: file:///{rest[2:]}"
+        )
+    if not path:
+        raise InvalidRequest(f"url: {url!r} has no path")
+    return unquote(f"/{path}")

@@ -6,8 +6,9 @@ One race misses most bad stores: the check-then-write of fsspec's base class los
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
-from spark_log.errors import StorageUnavailable, StoreNotExclusive
+from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable, StoreNotExclusive
 from spark_log.store.base import ObjectStore
 
 PROBES = "meta/probe/"
@@ -27,7 +28,9 @@ def probe(store: ObjectStore, *, races: int = 64, threads: int = 8, nonce: str) 
             for key in keys[1:]:
                 _race(store, key, threads, pool)
     finally:
-        store.delete(keys)
+        # What was found counts; objects that stay behind are in nobody's way.
+        with suppress(StorageError):
+            store.delete(keys)
 
 
 def _check_existing(store: ObjectStore, key: str) -> None:
@@ -37,17 +40,34 @@ def _check_existing(store: ObjectStore, key: str) -> None:
 
 
 def _race(store: ObjectStore, key: str, threads: int, pool: ThreadPoolExecutor) -> None:
-    won = [data for data in pool.map(lambda number: _try(store, key, b"%d" % number), range(threads)) if data]
-    found = store.get(key)
-    if len(won) > 1 or (won and found != won[0]):
+    sent = [b"%d" % number for number in range(threads)]
+    answers = list(pool.map(lambda data: _try(store, key, data), sent))
+    won = [data for data, answer in zip(sent, answers, strict=True) if answer]
+    if len(won) > 1:
         _refuse(store, f"{len(won)} of {threads} writers that created one name at once were told that they had")
+    if not won and None in answers:
+        return
+    found = _maybe_get(store, key)
+    # A client that repeats a put by itself may find its own object and report it as another's: then nobody won.
+    if found is None or found not in (won or sent):
+        _refuse(
+            store,
+            f"after a race of {threads} writers for one name it held {found!r}, {won or 'nobody'} was told to win",
+        )
 
 
-def _try(store: ObjectStore, key: str, data: bytes) -> bytes | None:
-    """The data if this writer was told that it created the name; an unknown outcome is no claim."""
+def _try(store: ObjectStore, key: str, data: bytes) -> bool | None:
+    """Whether this writer was told that it created the name; None, which is no claim, if the outcome is unknown."""
     try:
-        return data if store.put_new(key, data) else None
+        return store.put_new(key, data)
     except StorageUnavailable:
+        return None
+
+
+def _maybe_get(store: ObjectStore, key: str) -> bytes | None:
+    try:
+        return store.get(key)
+    except ObjectNotFound:
         return None
 
 

@@ -8,22 +8,28 @@ from such a listing first.
 from __future__ import annotations
 
 import errno
-import json
+import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
-from spark_log.store.base import Bytes, check_key
+from spark_log.store.base import Bytes, check_key, check_prefix
+from spark_log.store.options import parse_json, typed_options
+
+logger = logging.getLogger("spark_log")
 
 SMALL_BYTES = 8 << 20
 """Objects up to this size are one put; larger ones are uploaded in parts as they come."""
 DELETES_PER_CALL = 1000
-CONNECT_TIMEOUT_S = 10
+CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
+S3_ATTEMPTS = 4
+"""Of botocore, which repeats refused connections, 5xx and throttling with growing waits."""
+S3FS_ATTEMPTS = 2
+"""Around those, by s3fs: with its own 5 of 5 a host that does not answer is noticed after four minutes."""
 
 
 class Backend(NamedTuple):
@@ -48,24 +54,30 @@ BACKENDS = {
 class FsspecStore:
     """Objects under a prefix of a bucket.
 
-    storage_options:  of the fsspec file system; text is taken for true, false, numbers and JSON objects, as Spark options
-                      are all text.  `endpoint_url` works everywhere.
+    storage_options:  of the fsspec file system, see options.py for those that come as text.
     """
 
     local = False
 
     def __init__(self, url: str, storage_options: Mapping[str, Any]) -> None:
-        scheme, _, rest = url.partition("://")
+        scheme, _, rest = url.partition(":")
         if scheme not in BACKENDS:
             raise InvalidRequest(
-                f"url: {scheme}:// cannot carry a log, since it has no way to create a name exclusively; possible are "
+                f"url: {scheme}: cannot carry a log, since it has no way to create a name exclusively; possible are "
                 f"paths, file://, {', '.join(f'{name}://' for name in BACKENDS)}"
             )
-        if not urlsplit(url).netloc:
-            raise InvalidRequest(f"url: {url!r} names no bucket")
         self._backend = BACKENDS[scheme]
-        self._root = rest.rstrip("/")
-        self._options = {name: _value(given) for name, given in storage_options.items()}
+        self._address = rest.removeprefix("//").rstrip("/")
+        bucket, _, folder = self._address.partition("/")
+        if not rest.startswith("//") or not bucket:
+            raise InvalidRequest(f"url: {url!r} names no bucket")
+        self._options = {name: parse_json(name, given) for name, given in storage_options.items()}
+        if self._backend.protocol == "abfs" and "@" in bucket:
+            # Spark's way to write it: container@account.dfs.core.windows.net
+            bucket, _, host = bucket.partition("@")
+            self._options.setdefault("account_name", host.partition(".")[0])
+        self._bucket = bucket
+        self._root = f"{bucket}/{check_key(folder)}" if folder else bucket
         self._opened: tuple[int, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -73,7 +85,7 @@ class FsspecStore:
 
     @property
     def url(self) -> str:
-        return f"{self._backend.protocol}://{self._root}"
+        return f"{self._backend.protocol}://{self._address}"
 
     def fingerprint(self) -> str:
         return " ".join((self._backend.protocol, *(f"{name} {_version(name)}" for name in self._backend.libraries)))
@@ -88,23 +100,23 @@ class FsspecStore:
     def _open(self) -> Any:
         import fsspec
 
-        options: dict[str, Any] = {"use_listings_cache": False, "skip_instance_cache": True, **self._options}
-        if self._backend.protocol == "s3":
-            given = options.get("config_kwargs", {})
-            options["config_kwargs"] = {
-                "connect_timeout": CONNECT_TIMEOUT_S,
-                "read_timeout": READ_TIMEOUT_S,
-                **(given if isinstance(given, dict) else {}),
-            }
         try:
-            fs = fsspec.filesystem(self._backend.protocol, **options)
+            kind = fsspec.get_filesystem_class(self._backend.protocol)
         except ImportError as error:
             raise InvalidRequest(
                 f"url: {self.url} needs a library that is not installed: pip install 'spark-log[{self._backend.extra}]'"
             ) from error
+        options = {**_defaults(self._backend.protocol), **typed_options(kind, self._options)}
+        if self._backend.protocol == "s3":
+            options["config_kwargs"] = {**S3_CONFIG, **_mapping(options.get("config_kwargs"), "config_kwargs")}
+        try:
+            fs = kind(**options)
+            if self._backend.protocol == "s3":
+                fs.retries = S3FS_ATTEMPTS
+                fs.connect()  # makes the client, so that a wrong option is told as one; asks nobody for anything
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"storage options of {self.url}: {error}") from error
-        if self._backend.protocol == "gs" and _is_zonal(fs, self._root.split("/")[0]):
+        if self._backend.protocol == "gs" and _is_zonal(fs, self._bucket):
             raise InvalidRequest(
                 f"url: {self.url} is a zonal bucket, where an exclusive create overwrites; use a regional one"
             )
@@ -118,7 +130,8 @@ class FsspecStore:
                 return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
             except FileNotFoundError:
                 raise ObjectNotFound(f"{self.url}/{key} is not there", key=key) from None
-            except OSError as error:
+            except Exception as error:
+                # A range past the end: each library has an error of its own for it.
                 if "range" in str(error).lower() and (size := self.size(key)) is not None and start >= size:
                     return b""
                 raise
@@ -126,9 +139,10 @@ class FsspecStore:
     def size(self, key: str) -> int | None:
         with self._said(key):
             try:
-                return int(self._fs.info(self._path(key))["size"])
+                found = self._fs.info(self._path(key))
             except FileNotFoundError:
                 return None
+        return int(found["size"]) if found["type"] == "file" else None
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
         path, head, rest = self._path(key), bytearray(), iter(chunks)
@@ -136,14 +150,27 @@ class FsspecStore:
             head += chunk
             if len(head) > SMALL_BYTES:
                 break
+        if len(head) > SMALL_BYTES:
+            self._put_parts(key, head, rest)
+            return
         with self._said(key):
-            if len(head) <= SMALL_BYTES:
-                self._fs.pipe_file(path, bytes(head))
-                return
-            with self._fs.open(path, "wb", block_size=SMALL_BYTES) as target:
+            self._fs.pipe_file(path, bytes(head))
+
+    def _put_parts(self, key: str, head: Bytes, rest: Iterator[Bytes]) -> None:
+        """Upload in parts.  If it breaks, the parts are given up: closing the file would make them an object."""
+        with self._said(key):
+            target = self._fs.open(self._path(key), "wb", block_size=SMALL_BYTES)
+        try:
+            with self._said(key):
                 target.write(head)
-                for chunk in rest:
+            for chunk in rest:
+                with self._said(key):
                     target.write(chunk)
+            with self._said(key):
+                target.close()
+        except BaseException:
+            _give_up(target)
+            raise
 
     def put_new(self, key: str, data: bytes) -> bool:
         """A conditional put.  A client may repeat a put whose answer was lost, and then find its own object: False may lie."""
@@ -160,13 +187,14 @@ class FsspecStore:
         return True
 
     def list(self, prefix: str) -> list[str]:
-        cut = len(self._root) + 1
+        folder = f"{self._root}/{check_prefix(prefix)}"
         with self._said(prefix):
             try:
-                found = self._fs.find(f"{self._root}/{prefix}".rstrip("/"))
+                found = self._fs.find(folder.rstrip("/"))
             except FileNotFoundError:
                 return []
-        return sorted(name[cut:] for name in found)
+        cut = len(self._root) + 1
+        return sorted(name[cut:] for name in found if name.startswith(folder))
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
@@ -195,10 +223,6 @@ class FsspecStore:
             yield
         except (StorageError, InvalidRequest):
             raise
-        except PermissionError as error:
-            raise StorageError(
-                f"{self.url}/{key}: access denied ({error}); check credentials and permissions"
-            ) from error
         except FileNotFoundError as error:
             raise StorageError(f"{self.url}: no such bucket ({error})") from error
         except Exception as error:
@@ -207,31 +231,60 @@ class FsspecStore:
                     f"{self.url}: no credentials here ({error}); give them as storage options "
                     "(in Spark: storage.key, storage.secret), so that tasks on other machines have them too"
                 ) from error
+            if _is_denied(error):
+                raise StorageError(
+                    f"{self.url}/{key}: access denied ({error}); check credentials and permissions"
+                ) from error
             raise StorageUnavailable(f"{self.url}/{key}: {type(error).__name__}: {error}") from error
+
+
+S3_CONFIG = {
+    "connect_timeout": CONNECT_TIMEOUT_S,
+    "read_timeout": READ_TIMEOUT_S,
+    "retries": {"total_max_attempts": S3_ATTEMPTS, "mode": "standard"},
+}
+
+
+def _defaults(protocol: str) -> dict[str, Any]:
+    """Options of a file system where the user gives none."""
+    common = {"use_listings_cache": False, "skip_instance_cache": True}
+    if protocol == "abfs":
+        return {**common, "connection_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S}
+    return common
+
+
+def _mapping(given: Any, name: str) -> Mapping[str, Any]:
+    if given is None or isinstance(given, Mapping):
+        return given or {}
+    raise InvalidRequest(f"storage option {name}: {given!r} is not a JSON object")
+
+
+def _give_up(target: Any) -> None:
+    """Drop the parts of an upload.  Where that fails the bucket's lifecycle rule takes them."""
+    try:
+        target.discard()
+    except Exception as error:  # noqa: BLE001  the reason why it is given up is what the caller hears
+        logger.debug("parts of %s stay behind: %s", target.path, error)
+    target.closed = True
 
 
 def _no_credentials(error: BaseException) -> bool:
     return "credential" in f"{type(error).__name__} {error}".lower()
 
 
+def _is_denied(error: BaseException) -> bool:
+    """S3's errors are PermissionErrors, Azure's carry the HTTP status, Google's the word."""
+    if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):
+        return True
+    return any(getattr(error, name, None) in (401, 403) for name in ("status_code", "code"))
+
+
 def _is_zonal(fs: Any, bucket: str) -> bool:
-    check: Callable[[str], bool] | None = getattr(fs, "_is_zonal_bucket", None)
-    return bool(check and check(bucket))
+    """Older gcsfs does not know zonal buckets; where it cannot tell, the probe finds out."""
+    from fsspec.asyn import sync
 
-
-def _value(given: Any) -> Any:
-    """A Spark option's text as what it stands for."""
-    if not isinstance(given, str):
-        return given
-    text = given.strip()
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    if text.startswith("{"):
-        try:
-            return json.loads(text)
-        except json.JSONDecodeError as error:
-            raise InvalidRequest(f"storage options: {text!r} is not JSON: {error}") from error
-    return given
+    check = getattr(fs, "_is_zonal_bucket", None)
+    return check is not None and bool(sync(fs.loop, check, bucket))
 
 
 def _version(library: str) -> str:
