@@ -18,5 +18,10 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except SparkLogError as error:
-        os.environ[HIDE] = "1"
-        raise error.with_traceback(None) from None
+        raise plain(error) from None
+
+
+def plain(error: SparkLogError) -> SparkLogError:
+    """The error, to be raised at once, as its message alone."""
+    os.environ[HIDE] = "1"
+    return error.with_traceback(None)

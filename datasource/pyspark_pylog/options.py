@@ -31,6 +31,7 @@ READ = {
     "maxoffsetspertrigger", "maxbytespertrigger", "minpartitions", "maxrecordsperpartition", "maxbytesperpartition",
     "failondataloss", "kafka.isolation.level",
 }  # fmt: skip
+STRATEGIES = ("subscribe", "subscribepattern", "assign")
 WRITE = {"topic", "acks", "partitioner", "compression", "durability", "txnappid", "txnversion", "producerid"}
 INTERNAL = {"pylog.txnfromquery"}
 """Set by `spark_log.sink`: the application is the streaming query that the tasks run in."""
@@ -158,10 +159,11 @@ def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
 def check_load(options: Options) -> None:
     """What can be said at `load()`, before it is known whether the read is a batch or a stream.
 
-    `CREATE TABLE` comes here with options of its own and is let through: its reads bring their options with them.
-    Raises InvalidRequest.
+    `CREATE TABLE` comes here with options of its own and is let through: its reads bring their options with them.  So is
+    a view to insert into.  Raises InvalidRequest.
     """
-    if "provider" not in options:
+    to_insert = any(name in WRITE for name in options) and not any(name in STRATEGIES for name in options)
+    if "provider" not in options and not to_insert:
         read_options(options, streaming=None)
 
 
@@ -170,7 +172,7 @@ def _by_timestamp(options: Options) -> bool:
 
 
 def _strategy(options: Options) -> tuple[tuple[str, ...], str, tuple[TopicPartition, ...]]:
-    given = [name for name in ("subscribe", "subscribepattern", "assign") if name in options]
+    given = [name for name in STRATEGIES if name in options]
     if len(given) != 1:
         found = "none" if not given else " and ".join(SPELLING.get(name, name) for name in given)
         raise InvalidRequest(f"give exactly one of the options subscribe, subscribePattern and assign; found {found}")
@@ -373,6 +375,8 @@ def _check_names(options: Options, own: set[str]) -> None:
             raise InvalidRequest(f"option {name} is not supported: {REFUSED[name]}")
         if name.startswith("kafka."):
             raise InvalidRequest(f"option {name} has no meaning for pylog, which has no Kafka client: leave it out")
+        if name in READ | WRITE:
+            raise InvalidRequest(f"option {SPELLING.get(name, name)} is for {'writes' if name in WRITE else 'reads'}")
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {SPELLING.get(near[0], near[0])}?" if near else ""
         raise InvalidRequest(f"option {name} is not known{hint}")

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.batch import ReadTask, journal_of, quiet_gc, read_batches, store_of
-from pyspark_pylog.errors import plain_errors
+from pyspark_pylog.errors import plain, plain_errors
 from pyspark_pylog.limits import share, within_bytes
 from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.ranges import lost, start_offsets, wanted_partitions
@@ -203,7 +203,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return [ReadTask(n, len(dealt), tuple(reads)) for n, reads in enumerate(dealt) if reads]
 
 
-class Refused(SupportsTriggerAvailableNow, DataSourceStreamReader):
+class Refused(DataSourceStreamReader):
     """Says what is wrong with the options when Spark asks for anything.
 
     PySpark hides what is raised before it has a reader: its own clean-up fails then.
@@ -211,9 +211,6 @@ class Refused(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def __init__(self, error: SparkLogError) -> None:
         self.error = error
-
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        return self._refuse()
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
         return self._refuse()
@@ -230,18 +227,7 @@ class Refused(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return self._refuse()
 
     def _refuse(self) -> NoReturn:
-        with plain_errors():
-            raise self.error
-        raise AssertionError
-
-    def reportLatestOffset(self) -> None:  # noqa: N802  Spark's name
-        return None
-
-    def commit(self, end: dict[str, Any]) -> None:
-        """Nothing was read."""
-
-    def stop(self) -> None:
-        """Nothing is held open."""
+        raise plain(self.error)
 
 
 def _report(message: str, fail: bool) -> None:
