@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_log.client.fetch import Fetched, fetch
-from spark_log.client.plan import OffsetRange, SliceRead, Window, plan_reads
+from spark_log.client.plan import REPLAN_TRIES, OffsetRange, SliceRead, Window, plan_reads
 from spark_log.errors import InvalidRequest, ObjectNotFound
 from spark_log.journal.journal import Journal
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
@@ -36,16 +36,24 @@ def fetch_ranges(
 ) -> Iterator[Fetched]:
     """The records of planned reads; an object that a merge has replaced meanwhile is planned again by offset."""
     for read in reads:
-        at = read.start
-        try:
-            for part in fetch(journal.store, read, columns, window):
-                yield part
-                at = part.first + part.records.num_rows
-        except ObjectNotFound:
-            journal.refresh()
-            rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
-            for again in plan_reads(journal, [rest], window):
-                yield from fetch(journal.store, again, columns, window)
+        yield from _fetch(journal, read, columns, window, REPLAN_TRIES)
+
+
+def _fetch(
+    journal: Journal, read: SliceRead, columns: Sequence[str] | None, window: Window | None, tries: int
+) -> Iterator[Fetched]:
+    at = read.start
+    try:
+        for part in fetch(journal.store, read, columns, window):
+            yield part
+            at = part.first + part.records.num_rows
+    except ObjectNotFound:
+        if not tries:
+            raise
+        journal.refresh()
+        rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
+        for again in plan_reads(journal, [rest], window):
+            yield from _fetch(journal, again, columns, window, tries - 1)
 
 
 def scan_batches(

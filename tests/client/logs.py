@@ -42,10 +42,10 @@ def quick_store(folder: Path) -> LocalStore:
 
 def values(log: spark_log.Log, topic: str) -> list[bytes]:
     """All values of a topic, partition by partition."""
-    return log.read(topic, columns=["value"]).column("value").to_pylist()
+    return list(log.read(topic, columns=["value"]).column("value").to_pylist())
 
 
-def in_child(work: Callable[[], None]) -> int:
+def in_child(work: Callable[[], object]) -> int:
     """Exit status of a forked child that does `work`: 0 if it raised nothing."""
     child = os.fork()
     if child == 0:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -22,6 +24,7 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.model import TopicPartition
+from spark_log.node.maintain import maintain_once
 from spark_log.testing.stores import Faults
 from tests.client.logs import Flaky, in_child, log_on, new_log, quick_store, values
 
@@ -79,7 +82,7 @@ def test_a_full_batch_does_not_wait_for_the_linger(tmp_path: Path) -> None:
     """batch_size bytes for each partition are enough to send."""
     log = new_log(tmp_path, orders=1)
     producer = log.producer(linger_ms=60_000, batch_size=1000)
-    *_, future = [producer.send("orders", b"x" * 100) for _ in range(10)]
+    future, *_ = [producer.send("orders", b"x" * 100) for _ in range(10)]
     end = time.monotonic() + 10
     while not future.done() and time.monotonic() < end:
         time.sleep(0.005)
@@ -317,7 +320,7 @@ def test_appends_of_parent_and_forked_child_are_both_in(tmp_path: Path) -> None:
     """A child commits under an identity of its own: under the parent's, one append would pass for a repeat."""
     log = new_log(tmp_path, orders=1)
     log.append("orders", [{"value": b"before"}])
-    assert in_child(lambda: log.append("orders", [{"value": b"child"}]) and None) == 0
+    assert in_child(lambda: log.append("orders", [{"value": b"child"}])) == 0
     log.append("orders", [{"value": b"parent"}])
     assert values(log, "orders") == [b"before", b"child", b"parent"]
 
@@ -369,3 +372,48 @@ def test_producers_write_to_a_bucket(s3: object) -> None:
         assert futures[99].result(30).offset == 99
     with spark_log.connect(bucket.url, bucket.options).consumer("orders", auto_offset_reset="earliest") as consumer:
         assert len(consumer.poll(5000)[TopicPartition("orders", 0)]) == 100
+
+
+class Broken:
+    """A partitioner that fails."""
+
+    def partition(self, keys: object, values: object, count: int) -> object:
+        raise ZeroDivisionError("the user's own")
+
+
+def test_a_thread_that_fails_does_not_fail_in_silence(tmp_path: Path) -> None:
+    """Who waits is told, and so is who sends afterwards."""
+    log = new_log(tmp_path, orders=2)
+    producer = log.producer(partitioner=f"{__name__}:Broken")
+    future = producer.send("orders", b"1")
+    with pytest.raises(RuntimeError, match="the user's own"):
+        future.result(10)
+    with pytest.raises(RuntimeError, match="nothing more can be sent") as error:
+        producer.send("orders", b"2")
+    assert isinstance(error.value.__cause__, ZeroDivisionError)
+    producer.flush(1)
+    producer.close(1)
+
+
+def test_a_program_that_ends_without_closing_loses_nothing(tmp_path: Path) -> None:
+    """What was sent is written on the way out."""
+    url = new_log(tmp_path, orders=1).url
+    code = f"import spark_log; p = spark_log.connect({url!r}).producer(linger_ms=60000); p.send('orders', b'1')"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert values(spark_log.connect(url), "orders") == [b"1"]
+
+
+def test_a_handle_that_lay_idle_goes_on_writing(tmp_path: Path) -> None:
+    """Its uploads begin above the fence, and its producer's id is drawn anew if it was forgotten."""
+    idle = new_log(tmp_path, orders=1)
+    idle.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1", "producer.id.expiration.ms": "1"}})
+    idle.append("orders", [{"value": "1"}])
+    log = spark_log.connect(idle.url)
+    for n in range(5):
+        log.append("orders", [{"value": f"other {n}"}])
+        time.sleep(0.01)
+        maintain_once(log)
+    assert log.journal.state.fence > idle.journal.state.version
+    time.sleep(0.01)
+    idle.append("orders", [{"value": "2"}])
+    assert values(log, "orders")[-1] == b"2"

@@ -1,0 +1,20 @@
+"""The page on clients runs, block after block."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
+
+
+def test_the_python_of_the_page_on_clients_runs(tmp_path: Path) -> None:
+    """All blocks, in one session."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    assert len(blocks) == 7
+    code = "\n".join(blocks).replace("/tmp/pylog-clients", str(tmp_path / "log"))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "in at 1" in done.stdout and "assigned" in done.stdout
