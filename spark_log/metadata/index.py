@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 from crc32c import crc32c
 
 from spark_log.errors import CorruptObject
@@ -96,14 +96,23 @@ def decode_piece(piece: Piece, data: bytes) -> pa.Table:
             f"or another checksum (offsets {piece.start} to {piece.end})"
         )
     table = pa.ipc.open_stream(data).read_all()
-    base = pa.scalar(piece.start, pa.int64())
-    table = table.set_column(0, "start", pa.compute.add(table["start"], base))
-    table = table.set_column(1, "end", pa.compute.add(table["end"], base))
+    table = table.set_column(0, "start", _shifted(table["start"], piece.start))
+    table = table.set_column(1, "end", _shifted(table["end"], piece.start))
     if piece.time_kind == APPEND_TIME:
         for name, value in (("min_us", piece.min_us), ("max_us", piece.max_us), ("time_kind", APPEND_TIME)):
             at = table.schema.get_field_index(name)
             table = table.set_column(at, name, pa.array([value] * table.num_rows, SCHEMA.field(name).type))
     return table
+
+
+def _shifted(column: pa.ChunkedArray, by: int) -> pa.Array:
+    """An int64 column without nulls plus a number.
+
+    By its buffer: pa.scalar and pa.array import pandas where it is installed, 0.1 s and more on the way to a first record.
+    """
+    array = column.combine_chunks()
+    values = np.frombuffer(array.buffers()[1], dtype=np.int64, count=len(array), offset=8 * array.offset)
+    return pa.Array.from_buffers(pa.int64(), len(array), [None, pa.py_buffer(values + by)])
 
 
 def slices_of(table: pa.Table) -> list[Slice]:
