@@ -1,0 +1,354 @@
+"""What is decided, decision by decision."""
+
+from __future__ import annotations
+
+import pytest
+
+from spark_log.errors import (
+    IllegalGeneration,
+    InvalidPartitions,
+    InvalidTopic,
+    OffsetOutOfRange,
+    OutOfOrderSequence,
+    ProducerFenced,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownProducerId,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.metadata import decide as d
+from spark_log.model import APPEND_TIME
+from tests.unit.metadata.history import History, positions
+
+
+@pytest.fixture
+def log() -> History:
+    return History()
+
+
+# -------------------------------------------------------------------------------------------------------------- commits
+
+
+def test_offsets_follow_from_the_order_of_commits_and_of_slices(log: History) -> None:
+    """Base offsets are given by the place in the log, gap-free in every partition."""
+    topic = log.create(partitions=2)
+    assert log.commit((topic, 0, 3), (topic, 1, 5)).ranges == {(topic, 0): range(3), (topic, 1): range(5)}
+    assert log.commit((topic, 0, 2), (topic, 0, 4)).ranges == {(topic, 0): range(3, 9)}
+    assert [(s.start, s.end) for s in log.slices((topic, 0))] == [(0, 3), (3, 5), (5, 9)]
+
+
+def test_a_repeated_commit_gets_the_first_offsets_and_adds_nothing(log: History) -> None:
+    """A retry whose first try was in is told where that went."""
+    topic = log.create()
+    commit = log.upload((topic, 0, 3), producer="p", sequence=0)
+    first = log.do(lambda state, now: d.decide_commit(state, commit))
+    log.commit((topic, 0, 1))
+    version = log.state.version
+    again = log.do(lambda state, now: d.decide_commit(state, commit))
+    assert again == d.Committed(first.version, first.ranges, repeated=True)
+    assert log.state.version == version
+
+
+def test_the_last_five_commits_of_a_producer_are_known_with_their_offsets(log: History) -> None:
+    """As Kafka: five are recognised; an older one is out of order."""
+    topic, birth = log.create(), log.state.version
+    for sequence in range(7):
+        log.commit((topic, 0, 1), producer="p", sequence=sequence, birth=birth)
+    for sequence in range(2, 7):
+        assert log.commit((topic, 0, 1), producer="p", sequence=sequence).ranges == {
+            (topic, 0): range(sequence, sequence + 1)
+        }
+    with pytest.raises(OutOfOrderSequence):
+        log.commit((topic, 0, 1), producer="p", sequence=1)
+
+
+def test_a_gap_in_a_dense_sequence_is_refused(log: History) -> None:
+    """A commit that is missing may still come; nothing overtakes it."""
+    topic, birth = log.create(), log.state.version
+    log.commit((topic, 0, 1), producer="p", sequence=0, birth=birth)
+    with pytest.raises(OutOfOrderSequence, match="commit 2 does not follow 0"):
+        log.commit((topic, 0, 1), producer="p", sequence=2, birth=birth)
+
+
+def test_a_stream_skips_empty_batches_and_knows_old_ones_again(log: History) -> None:
+    """A streaming sequence must grow, not be the next; a replay of an old batch is done already."""
+    topic = log.create()
+    log.commit((topic, 0, 1), producer="q", sequence=3, birth=-1, dense=False)
+    assert log.commit((topic, 0, 1), producer="q", sequence=7, birth=-1, dense=False).ranges == {
+        (topic, 0): range(1, 2)
+    }
+    for batch in range(8, 20):
+        log.commit((topic, 0, 1), producer="q", sequence=batch, birth=-1, dense=False)
+    old = log.commit((topic, 0, 1), producer="q", sequence=3, birth=-1, dense=False)
+    assert old.repeated and old.ranges == {}
+    assert log.state.partitions[topic, 0].end == 14
+
+
+def test_a_transactional_application_writes_a_version_once(log: History) -> None:
+    """txnAppId and txnVersion: the second write of a version adds nothing, another application's does."""
+    topic = log.create()
+    for _ in range(2):
+        log.commit((topic, 0, 2), producer="app:a:t", sequence=5, birth=-1, dense=False)
+    log.commit((topic, 0, 1), producer="app:b:t", sequence=5, birth=-1, dense=False)
+    assert log.state.partitions[topic, 0].end == 3
+
+
+def test_an_older_epoch_of_a_producer_is_fenced(log: History) -> None:
+    """Who takes a transactional id over fences who held it, and starts at sequence 0."""
+    topic = log.create()
+    assert log.do(lambda state, now: d.decide_init_producer(state, "x")) == 0
+    log.commit((topic, 0, 1), producer="x", epoch=0, sequence=0, birth=-1)
+    assert log.do(lambda state, now: d.decide_init_producer(state, "x")) == 1
+    with pytest.raises(ProducerFenced) as caught:
+        log.commit((topic, 0, 1), producer="x", epoch=0, sequence=1, birth=-1)
+    assert caught.value.current == 1
+    assert log.commit((topic, 0, 1), producer="x", epoch=1, sequence=0, birth=-1).ranges == {(topic, 0): range(1, 2)}
+
+
+def test_a_new_holder_takes_over_and_the_former_one_is_fenced_for_good(log: History) -> None:
+    """A new query under a known producerId: a new epoch that starts afresh; the old query cannot come back."""
+    topic = log.create()
+    log.commit((topic, 0, 1), producer="s", holder="query1", sequence=8, birth=-1, dense=False)
+    epoch = d.epoch_of_holder(log.state, "s", "query2")
+    taken = log.commit((topic, 0, 1), producer="s", holder="query2", epoch=epoch, sequence=0, birth=-1, dense=False)
+    assert (epoch, taken.ranges) == (1, {(topic, 0): range(1, 2)})
+    assert d.epoch_of_holder(log.state, "s", "query2") == 1
+    with pytest.raises(ProducerFenced, match="query1 was replaced by query2"):
+        d.epoch_of_holder(log.state, "s", "query1")
+    for stale in (0, 2):
+        with pytest.raises(ProducerFenced):
+            log.commit((topic, 0, 1), producer="s", holder="query1", epoch=stale, sequence=9, birth=-1, dense=False)
+
+
+def test_an_upload_below_the_fence_is_refused(log: History) -> None:
+    """What is garbage for collectors cannot be committed any more."""
+    topic = log.create()
+    old = log.state.version
+    assert log.pass_fence() >= old
+    with pytest.raises(UploadFenced, match="write the data again"):
+        log.commit((topic, 0, 1), upload_epoch=old)
+    assert log.commit((topic, 0, 1)).ranges == {(topic, 0): range(1)}
+
+
+def test_an_unknown_producer_born_below_the_fence_may_have_committed_before(log: History) -> None:
+    """Its commits may have been in and forgotten: it is told so, and does not start again."""
+    topic, birth = log.create(), log.state.version
+    log.pass_fence()
+    for fields in ({"sequence": 0, "birth": birth}, {"sequence": 3, "birth": log.state.version}):
+        with pytest.raises(UnknownProducerId) as caught:
+            log.commit((topic, 0, 1), producer="p", **fields)
+        assert caught.value.maybe_applied
+
+
+def test_a_deleted_topic_refuses_what_was_on_its_way(log: History) -> None:
+    """Also under the name of a new topic: records go by the id."""
+    topic = log.create("t")
+    commit = log.upload((topic, 0, 1))
+    log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+    assert log.create("t") != topic
+    with pytest.raises(UnknownTopicOrPartition, match="deleted"):
+        log.do(lambda state, now: d.decide_commit(state, commit))
+
+
+def test_a_partition_that_a_topic_does_not_have_is_refused(log: History) -> None:
+    """Nothing of the commit is in."""
+    topic = log.create(partitions=2)
+    with pytest.raises(UnknownTopicOrPartition, match="no partition 2, it has 2"):
+        log.commit((topic, 0, 1), (topic, 2, 1))
+    assert log.state.partitions[topic, 0].end == 0
+
+
+def test_slices_of_a_log_append_time_topic_carry_the_time_of_their_commit(log: History) -> None:
+    """In one commit, topics of both kinds."""
+    stamped = log.create("stamped", message_timestamp_type="LogAppendTime")
+    plain = log.create("plain")
+    log.commit((stamped, 0, 1), (plain, 0, 1))
+    (mine,), (theirs,) = log.slices((stamped, 0)), log.slices((plain, 0))
+    assert (mine.min_us, mine.max_us, mine.time_kind) == (log.state.time * 1000, log.state.time * 1000, APPEND_TIME)
+    assert (theirs.min_us, theirs.max_us, theirs.time_kind) == (10, 20, 0)
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+
+
+def test_names_that_differ_only_in_dots_and_underscores_collide(log: History) -> None:
+    """As in Kafka, whose metrics cannot tell them apart; the same name twice is another error."""
+    log.create("a.b")
+    with pytest.raises(InvalidTopic, match=r"collides with 'a\.b'"):
+        log.create("a_b")
+    with pytest.raises(TopicAlreadyExists):
+        log.create("a.b")
+    assert log.create("ab")
+
+
+def test_creating_a_topic_again_under_its_id_is_no_change(log: History) -> None:
+    """A retry whose first try was in."""
+    create = lambda state, now: d.decide_create_topic(state, "t", 1, {}, "id")  # noqa: E731
+    assert log.do(create) == log.do(create) == "id"
+    assert log.state.version == 1
+
+
+def test_partitions_can_only_be_added(log: History) -> None:
+    """As in Kafka there is no way down."""
+    topic = log.create(partitions=2)
+    with pytest.raises(InvalidPartitions, match="has 2 partitions already"):
+        log.do(lambda state, now: d.decide_add_partitions(state, "t", 2))
+    log.do(lambda state, now: d.decide_add_partitions(state, "t", 5))
+    assert log.commit((topic, 4, 1)).ranges == {(topic, 4): range(1)}
+
+
+def test_trimming_moves_the_start_forward_and_never_back(log: History) -> None:
+    """Up to the end, not beyond; below the start is no change."""
+    topic = log.create()
+    log.commit((topic, 0, 10))
+    trim = lambda start: log.do(lambda state, now: d.decide_trim(state, {(topic, 0): start}))  # noqa: E731
+    assert trim(4) == {(topic, 0): 4}
+    version = log.state.version
+    assert trim(2) == {(topic, 0): 4} and log.state.version == version
+    with pytest.raises(OffsetOutOfRange) as caught:
+        trim(11)
+    assert (caught.value.start, caught.value.end) == (4, 10)
+    assert trim(10) == {(topic, 0): 10}
+
+
+def test_deleting_a_topic_frees_its_name_and_forgets_its_positions(log: History) -> None:
+    """Its slices stay until they are pruned; then nothing of it is left."""
+    topic = log.create()
+    log.commit((topic, 0, 1), groups=(positions("g", topic, 1),))
+    log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+    assert "t" not in log.state.names and not log.state.groups["g"].offsets
+    assert log.counts() == log.recount() != {}
+    assert log.prune((topic, 0))
+    assert topic not in log.state.topics and not log.state.partitions and log.counts() == {}
+    assert len(log.state.dropped) == 1
+
+
+def test_topics_cannot_be_deleted_where_the_log_says_so(log: History) -> None:
+    """delete.topic.enable."""
+    log.create()
+    log.do(lambda state, now: d.decide_set_configs(state, None, {"delete.topic.enable": "false"}))
+    with pytest.raises(TopicDeletionDisabled):
+        log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+
+
+def test_a_topic_that_is_not_there_is_named_with_its_neighbours(log: History) -> None:
+    """The next thing to try is in the message."""
+    log.create("orders")
+    with pytest.raises(UnknownTopicOrPartition, match="did you mean orders"):
+        log.do(lambda state, now: d.decide_delete_topic(state, "order"))
+
+
+def test_configs_are_set_and_go_back_to_their_defaults(log: History) -> None:
+    """None takes a config back; what stands already writes nothing."""
+    log.create(retention_ms="5")
+    change = lambda value: log.do(lambda state, now: d.decide_set_configs(state, "t", {"retention.ms": value}))  # noqa: E731
+    change("7")
+    version = log.state.version
+    change("7")
+    assert log.state.version == version
+    change(None)
+    assert dict(next(iter(log.state.topics.values())).configs) == {}
+
+
+# --------------------------------------------------------------------------------------------------------------- groups
+
+
+def test_a_consumer_of_an_older_generation_is_refused(log: History) -> None:
+    """A newer one owns the group: neither positions alone nor positions with records are taken."""
+    topic = log.create()
+    first = log.do(lambda state, now: d.decide_join_group(state, "g", "m1"))
+    second = log.do(lambda state, now: d.decide_join_group(state, "g", "m2"))
+    assert (first, second) == (1, 2)
+    stale = positions("g", topic, 0, generation=first)
+    with pytest.raises(IllegalGeneration) as caught:
+        log.do(lambda state, now: d.decide_commit_offsets(state, (stale,)))
+    assert caught.value.current == second
+    with pytest.raises(IllegalGeneration):
+        log.commit((topic, 0, 1), groups=(stale,))
+    assert log.state.partitions[topic, 0].end == 0
+    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 5, generation=second),)))
+    assert log.state.groups["g"].offsets[topic, 0].offset == 5
+
+
+def test_joining_again_as_the_same_member_keeps_the_generation(log: History) -> None:
+    """A retry whose first try was in."""
+    for _ in range(2):
+        assert log.do(lambda state, now: d.decide_join_group(state, "g", "m")) == 1
+
+
+def test_positions_that_stand_already_write_nothing(log: History) -> None:
+    """A consumer that polls an idle topic leaves the log alone."""
+    topic = log.create()
+    for _ in range(2):
+        log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 3),)))
+    assert log.state.version == 2
+
+
+def test_positions_of_unknown_partitions_are_refused(log: History) -> None:
+    """Nothing can be committed for what is not there."""
+    with pytest.raises(UnknownTopicOrPartition):
+        log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", "nothing", 3),)))
+
+
+def test_positions_are_forgotten_one_by_one_or_with_their_group(log: History) -> None:
+    """No partitions named: the group goes."""
+    topic = log.create(partitions=2)
+    for number in range(2):
+        entry = positions("g", topic, 1, partition=number)
+        log.do(lambda state, now, entry=entry: d.decide_commit_offsets(state, (entry,)))
+    log.do(lambda state, now: d.decide_delete_offsets(state, "g", ((topic, 0),)))
+    assert set(log.state.groups["g"].offsets) == {(topic, 1)}
+    log.do(lambda state, now: d.decide_delete_offsets(state, "g", ()))
+    assert "g" not in log.state.groups
+
+
+# --------------------------------------------------------------------------------------------------------------- upkeep
+
+
+def test_the_fence_stops_before_the_newest_version_that_is_old_enough(log: History) -> None:
+    """And never goes back or repeats itself."""
+    for name in ("a", "b", "c"):
+        log.create(name)
+        log.now += 1_000_000
+    log.now += 86_400_000 - 2_000_000
+    log.create("d")
+    assert log.do(d.decide_fence) == 1
+    version = log.state.version
+    assert log.do(d.decide_fence) == 1 and log.state.version == version
+
+
+def test_an_idle_log_writes_one_fence_and_no_more(log: History) -> None:
+    """A fence is no reason for the next one."""
+    log.create()
+    log.pass_fence()
+    version = log.state.version
+    for _ in range(3):
+        log.now += 100_000_000
+        log.do(d.decide_fence)
+    assert log.state.version <= version + 1
+
+
+def test_a_producer_expires_only_below_the_fence_and_after_its_time(log: History) -> None:
+    """Before that a retry of its last commit may be under way."""
+    topic = log.create()
+    log.commit((topic, 0, 1), producer="plain")
+    log.commit((topic, 0, 1), producer="stream", birth=-1, dense=False)
+    log.now += 100_000_000
+    assert log.do(d.decide_expire) == 0
+    log.pass_fence()
+    assert log.do(d.decide_expire) == 1
+    assert set(log.state.producers) == {"stream"}
+
+
+def test_a_swap_that_does_not_fit_any_more_is_not_written(log: History) -> None:
+    """Two that were prepared on the same partition exclude each other."""
+    topic = log.create()
+    for _ in range(4):
+        log.commit((topic, 0, 1))
+    edition = log.state.partitions[topic, 0].edition
+    assert log.seal((topic, 0))
+    late = d.r.Swap(upload_epoch=log.state.version, changes=(d.r.Change(topic, 0, edition, 0, 4),))
+    version = log.state.version
+    assert log.do(lambda state, now: d.decide_swap(state, late)) is False
+    assert log.state.version == version
