@@ -21,7 +21,7 @@ from functools import partial
 from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.run import Result, simulate
 
-TRIES = 400
+TRIES = 1000
 """Seeds in which a missing rule has to be noticed."""
 
 

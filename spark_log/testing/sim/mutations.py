@@ -82,7 +82,7 @@ Appended = Steps[tuple[View, dict[str, int]]]
 
 
 def _carried(view: View, batch: Batch, newest: str) -> tuple[View, dict[str, int]]:
-    return View(newest, protocol.replay(view.state, batch)), {batch.id: view.state.version + 1}
+    return View(newest, replay.replay(view.state, batch)), {batch.id: view.state.version + 1}
 
 
 def _read_last(view: View) -> Appended:
@@ -122,7 +122,7 @@ def _decide_unlisted(view: View, batch: Batch) -> Appended:
         found = yield Get(key)
         if found is not None:
             other = decode_batch(found, key)
-            return View(view.checkpoint, protocol.replay(view.state, other)), {other.id: view.state.version + 1}
+            return View(view.checkpoint, replay.replay(view.state, other)), {other.id: view.state.version + 1}
     return (yield from _read_last(view))
 
 

@@ -17,7 +17,7 @@ positions   of a fenced group never go back
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, View, checkpoint_version
@@ -128,13 +128,14 @@ class Oracle:
                 self._note_positions(record.commits)
             case r.DeleteOffsets() | r.DeleteTopic():
                 self._positions = {
-                    (group, *key): offset
-                    for (group, *key), offset in self._positions.items()  # type: ignore[misc]
-                    if group in after.groups and tuple(key) in after.groups[group].offsets
+                    (group, topic_id, number): offset
+                    for (group, topic_id, number), offset in self._positions.items()
+                    if group in after.groups and (topic_id, number) in after.groups[group].offsets
                 }
             case r.Swap():
                 for change in record.changes:
-                    self._check_there(entry.object for entry in (*change.slices, *change.pieces))
+                    self._check_there(piece.object for piece in change.slices)
+                    self._check_there(piece.object for piece in change.pieces)
 
     def _note_commit(self, commit: r.Commit, after: State) -> None:
         who = identity(commit)
@@ -238,7 +239,7 @@ class Oracle:
         if state.version >= len(self.states) or self.states[state.version] != state:
             raise Violation(f"state: {where} at version {state.version} is not the fold of the log")
 
-    def _check_there(self, names: Any) -> None:
+    def _check_there(self, names: Iterable[str]) -> None:
         for name in names:
             if name not in self.files[DATA]:
                 raise Violation(f"dangling: version {self.state.version + 1} names {name}, which does not exist")

@@ -6,7 +6,13 @@ import io
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from spark_log.errors import IllegalGeneration, InvalidRequest, StorageUnavailable, UnknownTopicOrPartition
+from spark_log.errors import (
+    IllegalGeneration,
+    InvalidRequest,
+    StorageUnavailable,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
 from spark_log.journal import protocol, upkeep
 from spark_log.journal.ops import Sleep, Steps
 from spark_log.journal.protocol import Command, View
@@ -30,7 +36,7 @@ def reader(sim: Setting) -> Steps[None]:
         view = yield from sim.load()
         start = grace_start(sim, start)
         if sim.rng.random() < 0.7:
-            yield Sleep(sim.rng.randrange(1, sim.age))
+            yield Sleep(sim.age - 20 if sim.rng.random() < 0.3 else sim.rng.randrange(1, sim.age))
         for key in sorted(view.state.partitions):
             yield from read_partition(sim, view, key, start)
         yield Sleep(sim.rng.choice((1, 100)))
@@ -124,7 +130,7 @@ def topics(sim: Setting) -> Steps[None]:
         view = yield from sim.load()
         command = Command(_some_change(sim, view.state))
         yield from sim.propose(view, [command])
-        expected = InvalidRequest | UnknownTopicOrPartition | d.TopicAlreadyExists
+        expected = InvalidRequest | UnknownTopicOrPartition | TopicAlreadyExists
         if command.error is not None and not isinstance(command.error, expected):
             raise command.error
 

@@ -57,7 +57,7 @@ def _simulate(sim: Setting, seed: int) -> Result:
 
 def _add_actors(sim: Setting) -> None:
     rng, start = sim.rng, sim.world.start
-    for n in range(rng.randint(2, 4)):
+    for n in range(rng.randint(1, 3)):
         start(f"plain{n}", persistent(partial(plain_writer, sim, f"w{n}")), counts=True)
     for n in range(rng.randint(0, 1)):
         start(f"grouping{n}", persistent(partial(grouping_writer, sim, f"g{n}")), counts=True)
@@ -71,9 +71,9 @@ def _add_actors(sim: Setting) -> None:
         start(f"txn{n}", persistent(partial(transactional_writer, sim, "txn")), counts=True, leaves_zombies=True)
     for n in range(rng.choice((0, 1, 2))):
         start(f"consumer{n}", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
-    for n in range(rng.randint(1, 3)):
+    for n in range(rng.choice((1, 1, 2, 3))):
         start(f"maintainer{n}", persistent(partial(maintainer, sim)), counts=False)
-    for n in range(rng.randint(1, 2)):
+    for n in range(rng.choice((1, 1, 2))):
         start(f"reader{n}", persistent(partial(reader, sim)), counts=False)
     if rng.random() < 0.3:
         start("follower", persistent(partial(follower, sim)), counts=False)

@@ -34,7 +34,7 @@ class Setting:
         self.age = rng.choice((300, 900, 2500))
         self.pauses = rng.choice(((20, 300), (20, 3000)))
         self.p_pause = rng.choice((0.3, 0.9))
-        self.truncations = rng.choice((1, 10))
+        self.truncations = rng.choice((1, 5))
         self.limits = rng.choice((SMALL, upkeep.Limits(inline_slices=12, inline_per_partition=4)))
         self.oracle = Oracle(self.codec, self.age)
         self.world = World(rng, Weather.draw(rng), self.oracle, transcript=transcript)
@@ -142,7 +142,8 @@ class Setting:
         # The last of three objects has rows of its own for a partition of another one.
         if len(halves) == 3:
             halves[2] = [(runs[0][0], (Row(payload, 1000),))]
-        objects, slices = [], []
+        objects: list[DataObject] = []
+        slices: list[tuple[int, Run]] = []
         for half in filter(None, halves):
             made, found = yield from self.put_object(state.version, half)
             slices += [(len(objects), run) for run in found]

@@ -166,7 +166,7 @@ class World:
             if not self._ready:
                 self.now = self._later[0][0]
                 continue
-            at = self.rng.randrange(len(self._ready))
+            at = int(self.rng.random() * len(self._ready))
             self._ready[at], self._ready[-1] = self._ready[-1], self._ready[at]
             self.now += 1
             self.events += 1
@@ -267,7 +267,7 @@ class World:
             self._lost(actor, place, op)
         else:
             # Stalls go where they hurt most.
-            more = 8 if actor.many and isinstance(op, Get) else 5 if isinstance(op, PutNew) else 1
+            more = 8 if actor.many and isinstance(op, Get) else 12 if isinstance(op, PutNew) else 1
             lost = self._chance(self.weather.lost)
             self._at(self._stall(more), ("effect", actor, (place, op, lost, decided)))
 
