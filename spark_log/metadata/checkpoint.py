@@ -1,6 +1,6 @@
 """A checkpoint: the whole state at one version in one file that refers to no other.
 
-pylog-checkpoint 1 <plain length> <crc32c>\\n      of the compressed bytes that follow, checksum in hex
+pylog-checkpoint 1 <plain length> <crc32c>\\n      of the length as it is written and the bytes that follow, in hex
 zstd(JSON document)                                the fields of `State`, maps as lists of [key, value]
 """
 
@@ -46,7 +46,8 @@ def encode_checkpoint(state: State) -> bytes:
     """The bytes of a checkpoint."""
     plain = state_json(state)
     body = pa.compress(plain, codec=CODEC, asbytes=True)
-    return b"%s %d %d %08x\n" % (MAGIC, VERSION, len(plain), crc32c(body)) + body
+    size = b"%d" % len(plain)
+    return b"%s %d %s %08x\n" % (MAGIC, VERSION, size, crc32c(body, crc32c(size))) + body
 
 
 def state_json(state: State) -> bytes:
@@ -98,7 +99,7 @@ def decode_checkpoint(data: bytes, name: str) -> State:
         raise UnsupportedVersion(f"{name} is not a checkpoint of a pylog metadata log; it starts with {data[:16]!r}")
     if fields[1] != b"%d" % VERSION:
         raise UnsupportedVersion(f"{name} has format {fields[1]!r}, this pylog reads {VERSION}: update pylog")
-    if fields[3] != b"%08x" % crc32c(body):
+    if fields[3] != b"%08x" % crc32c(body, crc32c(fields[2])):
         raise CorruptObject(f"{name} is damaged: the checksum of its {len(body)} bytes differs from its first line")
     plain = pa.decompress(body, decompressed_size=int(fields[2]), codec=CODEC, asbytes=True)
     try:

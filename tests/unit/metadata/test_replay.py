@@ -23,7 +23,9 @@ COMMANDS = (
     "create", "create", "delete", "grow", "configs", "trim", "commit", "commit", "commit", "commit", "stream", "sink",
     "init", "transaction", "positions", "join", "forget", "seal", "prune", "fence", "expire",
 )  # fmt: skip
-commands = st.lists(st.tuples(st.sampled_from(COMMANDS), st.integers(0, 3), st.integers(0, 5)), min_size=15, max_size=60)
+commands = st.lists(
+    st.tuples(st.sampled_from(COMMANDS), st.integers(0, 3), st.integers(0, 5)), min_size=15, max_size=60
+)
 
 
 def carry_out(command: Iterable[tuple[str, int, int]]) -> History:

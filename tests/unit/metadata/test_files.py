@@ -1,0 +1,122 @@
+"""Batches and checkpoints as bytes: what is damaged or from elsewhere is refused, never misread."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from crc32c import crc32c
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_log.errors import CorruptObject, UnsupportedVersion
+from spark_log.metadata import records as r
+from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
+from spark_log.metadata.records import Batch, decode_batch, encode_batch
+from tests.unit.metadata.history import History, positions
+
+text = st.text(max_size=8)
+number = st.integers(-1, 2**53)
+piece = st.builds(r.Piece, *[number] * 2, text, *[number] * 7)
+a_slice = st.builds(r.Slice, *[number] * 2, text, *[number] * 6)
+change = st.builds(
+    r.Change, text, number, number, number, number, st.lists(a_slice, max_size=2).map(tuple), st.just(())
+)
+group = st.builds(
+    r.GroupCommit, text, number, st.lists(st.builds(r.OffsetEntry, text, number, number), max_size=2).map(tuple)
+)
+record = st.one_of(
+    st.builds(
+        r.CreateTopic, topic_id=text, name=text, partitions=number, configs=st.dictionaries(text, text, max_size=2)
+    ),
+    st.builds(r.AddPartitions, topic_id=text, total=number),
+    st.builds(r.SetConfigs, configs=st.dictionaries(text, text | st.none(), max_size=2)),
+    st.builds(r.Trim, topic_id=text, partition=number, start=number),
+    st.builds(
+        r.Commit,
+        producer=text,
+        sequence=number,
+        upload_epoch=number,
+        objects=st.tuples(st.builds(r.DataObject, text, number, number)),
+        slices=st.tuples(st.tuples(number, st.builds(r.Run, text, *[number] * 8))),
+        pieces=st.tuples(st.tuples(text, number, piece)),
+        groups=st.tuples(group),
+    ),
+    st.builds(r.CommitOffsets, commits=st.tuples(group)),
+    st.builds(r.JoinGroup, group=text, member=text),
+    st.builds(r.Swap, upload_epoch=number, changes=st.tuples(change), added=st.dictionaries(text, number, max_size=2)),
+    st.builds(r.Fence, upto=number),
+    st.builds(r.ExpireProducers, producers=st.tuples(text)),
+)
+batches = st.builds(Batch, id=text, time=number, records=st.lists(record, max_size=3).map(tuple))
+
+
+@given(batches)
+def test_a_batch_survives_its_bytes(batch: Batch) -> None:
+    """Names may hold any text: line ends and other scripts are escaped."""
+    assert decode_batch(encode_batch(batch), "x") == batch
+
+
+def small_batch() -> bytes:
+    return encode_batch(Batch(id="b", time=5, records=(r.JoinGroup(group="g", member="m"),)))
+
+
+def small_checkpoint() -> bytes:
+    log = History()
+    topic = log.create()
+    log.commit((topic, 0, 2), groups=(positions("g", topic, 1),))
+    return encode_checkpoint(log.state)
+
+
+@pytest.mark.parametrize(("data", "decode"), [(small_batch(), decode_batch), (small_checkpoint(), decode_checkpoint)])
+def test_a_damaged_byte_is_noticed_wherever_it_is(data: bytes, decode: object) -> None:
+    """Every position, turned in one bit and in all; and every length that is too short or too long."""
+    assert callable(decode)
+    for at in range(len(data)):
+        for mask in (0x01, 0xFF):
+            damaged = data[:at] + bytes([data[at] ^ mask]) + data[at + 1 :]
+            with pytest.raises((CorruptObject, UnsupportedVersion)):
+                decode(damaged, "x")
+        with pytest.raises((CorruptObject, UnsupportedVersion)):
+            decode(data[:at], "x")
+    with pytest.raises((CorruptObject, UnsupportedVersion)):
+        decode(data + b"x", "x")
+
+
+def sealed_batch(*lines: dict[str, object]) -> bytes:
+    """A batch whose checksum is right, whatever its lines say."""
+    body = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
+    return b"pylog-batch 1 %d %08x\n" % (len(body), crc32c(body)) + body
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"type": "levitate", "height": 3},
+        {"type": "fence", "upto": 3, "colour": "red"},
+        {"type": "fence"},
+        {"upto": 3},
+    ],
+)
+def test_a_record_that_is_not_known_asks_for_a_newer_pylog(line: dict[str, object]) -> None:
+    """Its type, or a field of it: nothing is skipped, since replay would be wrong from there on."""
+    with pytest.raises(UnsupportedVersion, match="update pylog"):
+        decode_batch(sealed_batch({"id": "b", "time": 1}, line), "meta/log/1.rec")
+
+
+def test_another_kind_of_file_and_a_newer_format_are_named_as_such() -> None:
+    """What was found is in the message."""
+    with pytest.raises(UnsupportedVersion, match="is not a record of a pylog metadata log"):
+        decode_batch(b'{"commitInfo":{}}\n', "x")
+    with pytest.raises(UnsupportedVersion, match="has format 2, this pylog reads 1"):
+        decode_batch(small_batch().replace(b"pylog-batch 1", b"pylog-batch 2"), "x")
+    with pytest.raises(UnsupportedVersion, match="is not a checkpoint"):
+        decode_checkpoint(small_batch(), "x")
+    with pytest.raises(UnsupportedVersion, match="update pylog"):
+        decode_checkpoint(small_checkpoint().replace(b"pylog-checkpoint 1", b"pylog-checkpoint 2"), "x")
+
+
+def test_a_state_can_be_read_by_people() -> None:
+    """The document inside of a checkpoint is plain JSON."""
+    log = History()
+    log.create("orders")
+    assert msgspec.json.decode(state_json(log.state))["topics"][0][1] == "orders"
