@@ -33,8 +33,8 @@ READ = {
 }  # fmt: skip
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
 WRITE = {"topic", "acks", "partitioner", "compression", "durability", "txnappid", "txnversion", "producerid"}
-INTERNAL = {"pylog.txnfromquery"}
-"""Set by `spark_log.sink`: the application is the streaming query that the tasks run in."""
+INTERNAL = {"pylog.txnfromquery", "pylog.queryid"}
+"""Set by `spark_log.sink`: the application is the streaming query that the tasks run in, or that is named."""
 SPELLING = {
     name.lower(): name
     for name in (
@@ -111,6 +111,8 @@ class WriteOptions:
     txn_app_id: str | None
     txn_version: int | None
     txn_from_query: bool
+    query_id: str | None
+    """Of the streaming query, where tasks do not know it."""
     producer_id: str | None
 
 
@@ -328,6 +330,7 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         txn_app_id=options.get("txnappid"),
         txn_version=_whole(options, "txnversion"),
         txn_from_query=flag(options, "pylog.txnfromquery", False),
+        query_id=options.get("pylog.queryid"),
         producer_id=options.get("producerid"),
     )
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def sink(url: str, *, topic: str | None = None, name: str = "sink", **options: Any) -> Callable[[DataFrame, int], None]:
+def sink(
+    url: str, *, topic: str | None = None, name: str = "sink", checkpoint: str | None = None, **options: Any
+) -> Callable[[DataFrame, int], None]:
     """A function for `writeStream.foreachBatch`, the way to write streaming aggregates (`outputMode("update")`).
 
-    name:     tells apart several sinks of one query that write the same topic.
-    options:  of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`.
+    name:        tells apart several sinks of one query that write the same topic.
+    checkpoint:  the query's checkpointLocation; only Spark Connect needs it, where tasks do not know their query.
+    options:     of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`.
 
     A batch that Spark runs again after a crash adds nothing: the write's identity is (query id, name, batch id, topics).
     """
@@ -21,8 +27,21 @@ def sink(url: str, *, topic: str | None = None, name: str = "sink", **options: A
     def append(frame: DataFrame, batch_id: int) -> None:
         writer = frame.write.format("pylog").mode("append")
         writer = writer.option("txnAppId", name).option("txnVersion", batch_id).option("pylog.txnFromQuery", True)
+        if type(frame).__module__.startswith("pyspark.sql.connect"):
+            writer = writer.option("pylog.queryId", _query_of(frame, checkpoint))
         if topic is not None:
             writer = writer.option("topic", topic)
         writer.options(**options).save(url)
 
     return append
+
+
+def _query_of(frame: DataFrame, checkpoint: str | None) -> str:
+    """The id that the query has for as long as its checkpoint: read from there, by Spark."""
+    if checkpoint is None:
+        raise InvalidRequest(
+            "under Spark Connect a batch does not know its query: give the sink the query's checkpointLocation as well, "
+            "spark_log.sink(URL, topic=…, checkpoint=…)"
+        )
+    lines = frame.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+    return str(json.loads(lines[0].value)["id"])

@@ -241,7 +241,7 @@ def _batch_identity(options: WriteOptions, done: Sequence[Written]) -> Identity 
         return None
     application = options.txn_app_id or ""
     if options.txn_from_query:
-        query = next((message.query_id for message in done if message.query_id), None)
+        query = options.query_id or next((message.query_id for message in done if message.query_id), None)
         if query is None:
             raise InvalidRequest("spark_log.sink() is for foreachBatch; in a batch job use txnAppId and txnVersion")
         application = f"{query}/{application}"
