@@ -30,7 +30,7 @@ CURES = {
 }
 UNSURE = frozenset((errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ECONNRESET))
 """Errors that do not tell whether it happened: a failing disk, a file server that is away."""
-CREATE_TRIES = 10
+CREATE_TRIES = 100
 """A directory may be removed, being empty, between its making and its use."""
 
 
@@ -166,7 +166,8 @@ class LocalStore:
         try:
             os.mkdir(folder)
         except FileExistsError:
-            if not os.path.isdir(folder):
+            # Asked once: what is gone again by now is made anew by the caller.
+            if not stat.S_ISDIR(os.stat(folder).st_mode):
                 raise
         if self._sync:
             _sync_folder(parent)

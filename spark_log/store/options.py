@@ -32,7 +32,7 @@ def _kinds(filesystem: type) -> dict[str, frozenset[str]]:
     """Names of the types that each parameter takes, by its default and annotation."""
     kinds: dict[str, frozenset[str]] = {}
     for base in reversed(filesystem.__mro__):
-        for name, parameter in inspect.signature(base.__init__).parameters.items():
+        for name, parameter in inspect.signature(vars(base).get("__init__", object)).parameters.items():
             said = re.findall(r"\w+", inspect.formatannotation(parameter.annotation))
             kinds[name] = frozenset((type(parameter.default).__name__, *said))
     return kinds

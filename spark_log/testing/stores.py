@@ -6,10 +6,10 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import ObjectNotFound, SparkLogError, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, ObjectStore
 
 
@@ -59,10 +59,12 @@ class Faults:
     """It takes effect, and the caller hears of a failure."""
     full_after: int | None = None
     """Bytes that may be put before there is no space left."""
+    errors: Mapping[str, SparkLogError] = field(default_factory=dict)
+    """What every request for a key or prefix that begins so raises."""
 
 
 class FaultyStore(Wrapper):
-    """Loses requests and answers, and runs full."""
+    """Loses requests and answers, refuses some keys, and runs full."""
 
     def __init__(self, inner: ObjectStore, rng: random.Random, faults: Faults) -> None:
         super().__init__(inner)
@@ -92,9 +94,24 @@ class FaultyStore(Wrapper):
 
     def list(self, prefix: str) -> list[str]:
         self._request(prefix)
-        return self.inner.list(prefix)
+        names = self.inner.list(prefix)
+        self._answer(prefix)
+        return names
+
+    def size(self, key: str) -> int | None:
+        self._request(key)
+        return self.inner.size(key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._request(key)
+            self.inner.delete([key])
+            self._answer(key)
 
     def _request(self, key: str) -> None:
+        for start, error in self._faults.errors.items():
+            if key.startswith(start):
+                raise error
         if self._rng.random() < self._faults.lost_request:
             raise StorageUnavailable(f"{key}: the request was lost")
 

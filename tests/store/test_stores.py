@@ -9,7 +9,9 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3
 import pytest
+import s3fs
 
 import spark_log
 from spark_log.errors import InvalidRequest, StorageError, StoreNotExclusive
@@ -17,6 +19,7 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.open import open_store
+from spark_log.store.options import typed_options
 from spark_log.store.probe import probe
 from spark_log.store.remote import FsspecStore
 from spark_log.testing.store_contract import ObjectStoreContract
@@ -49,6 +52,16 @@ class TestLocalDisk(ObjectStoreContract):
         assert isinstance(store, LocalStore)
         assert sorted(os.listdir(store.root)) == ["a", "b"]
 
+    def test_folders_that_a_delete_empties_go(self, store: ObjectStore) -> None:
+        """There is one for each upload epoch; the root stays."""
+        store.put("data/0/a", [b"x"])
+        store.put("data/1/a", [b"x"])
+        store.delete(["data/0/a"])
+        assert isinstance(store, LocalStore)
+        assert os.listdir(f"{store.root}/data") == ["1"]
+        store.delete(["data/1/a"])
+        assert os.listdir(store.root) == []
+
 
 class TestLocalWithoutSync(TestLocalDisk):
     @pytest.fixture
@@ -59,8 +72,20 @@ class TestLocalWithoutSync(TestLocalDisk):
 class TestS3(ObjectStoreContract):
     @pytest.fixture
     def store(self, s3: Callable[[], Bucket]) -> ObjectStore:
-        bucket = s3()
-        return FsspecStore(f"{bucket.url}/some/prefix", bucket.options)
+        self.bucket = s3()
+        return FsspecStore(f"{self.bucket.url}/some/prefix", self.bucket.options)
+
+    def raw_get(self, store: ObjectStore, key: str) -> bytes:
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.bucket.options["endpoint_url"],
+            aws_access_key_id="key",
+            aws_secret_access_key="secret",
+            region_name="us-east-1",
+        )
+        answer = client.get_object(Bucket=self.bucket.url.removeprefix("s3://"), Key=f"some/prefix/{key}")
+        data: bytes = answer["Body"].read()
+        return data
 
 
 def test_a_store_that_looks_before_it_puts_is_refused() -> None:
@@ -91,6 +116,15 @@ class _Unsure(FaultyStore):
         return self.inner.put_new(key, data)
 
 
+def test_faults_hit_the_keys_that_they_name() -> None:
+    """And no others."""
+    denied = StorageError("access denied")
+    store = FaultyStore(MemoryStore(uuid.uuid4().hex), random.Random(1), Faults(errors={"meta/": denied}))
+    store.put("data/0/a", [b"x"])
+    with pytest.raises(StorageError, match="access denied"):
+        store.put_new("meta/log/1", b"x")
+
+
 @pytest.mark.parametrize(
     ("url", "said"),
     [
@@ -98,6 +132,12 @@ class _Unsure(FaultyStore):
         ("http://host/log", "no way to create a name exclusively"),
         ("pylog://host:9550", "coordinator"),
         ("s3://", "names no bucket"),
+        ("s3:/bucket/log", "names no bucket"),
+        ("s3://bucket/a/../log", "relative path"),
+        ("webhdfs://host/log", "no way to create a name exclusively"),
+        ("dbfs:/mnt/log", "no way to create a name exclusively"),
+        ("file://data/log", "file:///data/log"),
+        ("file://", "has no path"),
         ("", "has no path"),
     ],
 )
@@ -105,6 +145,34 @@ def test_a_url_that_cannot_carry_a_log_is_refused_with_the_reason(url: str, said
     """Before anything is written."""
     with pytest.raises(InvalidRequest, match=said):
         open_store(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "root"),
+    [
+        ("/data/log", "/data/log"),
+        ("file:///data/log", "/data/log"),
+        ("file://localhost/data/log", "/data/log"),
+        ("file:/data/log", "/data/log"),
+        ("file:///data/a%20b", "/data/a b"),
+        ("file:///data/a#b", "/data/a#b"),
+        ("log", f"{os.getcwd()}/log"),
+        ("~/log", os.path.expanduser("~/log")),
+    ],
+)
+def test_a_path_may_be_written_as_people_do(url: str, root: str) -> None:
+    """Hadoop writes one slash; the store's own URL leads back to it."""
+    store = open_store(url)
+    assert isinstance(store, LocalStore) and store.root == root
+    again = open_store(store.url)
+    assert isinstance(again, LocalStore) and again.root == root
+
+
+def test_an_azure_url_may_name_its_account() -> None:
+    """As Spark's users write it."""
+    store = FsspecStore("abfss://logs@acme.dfs.core.windows.net/a/b", {})
+    assert store.url == "abfs://logs@acme.dfs.core.windows.net/a/b"
+    assert store._path("meta/format") == "logs/a/b/meta/format"
 
 
 def test_s3a_is_s3(s3: Callable[[], Bucket]) -> None:
@@ -126,6 +194,34 @@ def test_storage_options_may_be_text(s3: Callable[[], Bucket]) -> None:
     store = open_store(bucket.url, options)
     store.put("a", [b"x"])
     assert store.get("a") == b"x"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"anon": "perhaps"}, "anon: 'perhaps' is neither true nor false"),
+        ({"max_concurrency": "many"}, "max_concurrency: 'many' is not a whole number"),
+        ({"client_kwargs": "{region"}, "client_kwargs is not JSON"),
+        ({"config_kwargs": "5"}, "config_kwargs: '5' is not a JSON object"),
+        ({"endpiont_url": "http://localhost"}, "endpiont_url"),
+    ],
+)
+def test_a_wrong_storage_option_is_told_by_its_name(options: dict[str, str], said: str) -> None:
+    """At once: it is no storage that does not answer."""
+    with pytest.raises(InvalidRequest, match=said):
+        open_store("s3://bucket/log", {"key": "key", "secret": "secret", **options}).get("a")
+
+
+def test_text_is_taken_for_what_its_parameter_is() -> None:
+    """A key of digits is a text, a number of requests is none."""
+    given = {"key": "123", "anon": "0", "max_concurrency": "4", "default_block_size": "8", "use_ssl": True}
+    assert typed_options(s3fs.S3FileSystem, given) == {
+        "key": "123",
+        "anon": False,
+        "max_concurrency": 4,
+        "default_block_size": 8,
+        "use_ssl": True,
+    }
 
 
 def test_a_bucket_that_is_not_there_is_told(s3: Callable[[], Bucket]) -> None:
