@@ -27,7 +27,7 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.metadata import records as r
-from spark_log.metadata.replay import admits
+from spark_log.metadata.replay import admits, next_generation
 from spark_log.metadata.state import Group, State, Topic, TopicKey
 from spark_log.settings import (
     check_topic_name,
@@ -284,7 +284,7 @@ def decide_join_group(state: State, group: str, member: str) -> Decision[int]:
     current = state.groups.get(group, Group())
     if current.member == member:
         return Decision((), current.generation)
-    return Decision((r.JoinGroup(group=group, member=member),), current.generation + 1)
+    return Decision((r.JoinGroup(group=group, member=member),), next_generation(state, group))
 
 
 def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) -> Decision[None]:

@@ -317,9 +317,18 @@ def _commit_offsets(state: State, record: r.CommitOffsets) -> State | None:
     return replace(state, groups=_positions(state, record.commits))
 
 
+def next_generation(state: State, group: str) -> int:
+    """The generation that the next consumer of a group gets.
+
+    Not below the version, and so higher than any that the group had before it was deleted or expired: a consumer of that
+    time stays fenced.
+    """
+    return max(state.groups.get(group, Group()).generation + 1, state.version)
+
+
 def _join_group(state: State, record: r.JoinGroup) -> State:
     group = state.groups.get(record.group, Group())
-    group = group._replace(generation=group.generation + 1, member=record.member)
+    group = group._replace(generation=next_generation(state, record.group), member=record.member)
     return replace(state, groups=state.groups.set(record.group, group))
 
 
