@@ -97,6 +97,8 @@ class ReadOptions:
     fail_on_data_loss: bool
     max_offsets: int | None
     max_bytes: int | None
+    max_bytes_asked: bool
+    """Whether it is more than the default."""
     min_partitions: int | None
     max_records: int | None
     bytes_per_partition: int
@@ -152,6 +154,7 @@ def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
         fail_on_data_loss=flag(options, "failondataloss", True),
         max_offsets=_positive(options, "maxoffsetspertrigger"),
         max_bytes=_bytes_per_trigger(options),
+        max_bytes_asked="maxbytespertrigger" in options,
         min_partitions=_positive(options, "minpartitions"),
         max_records=_positive(options, "maxrecordsperpartition"),
         bytes_per_partition=_size(options, "maxbytesperpartition") or DEFAULT_BYTES_PER_PARTITION,

@@ -183,7 +183,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         if self.options.max_offsets is not None:
             shares = share(self.options.max_offsets, {tp: max(end - starts[tp], 0) for tp, end in ends.items()})
             ends = {tp: starts[tp] + shares[tp] for tp in ends}
-        if self.options.max_bytes is not None:
+        # Before 4.2 Spark runs available-now as one batch and does not say so: the default must not cut that short.
+        if self.options.max_bytes is not None and (ReadAllAvailable is not None or self.options.max_bytes_asked):
             state = self.journal.state
             ranges = [
                 OffsetRange(tp.topic, state.names[tp.topic], tp.partition, starts[tp], end)

@@ -105,7 +105,7 @@ def session(master, **confs):
     for name, value in {CONFS!r}.items():
         builder = builder.config(name, value)
     for name, value in confs.items():
-        builder = builder.config(name.replace("_", "."), value)
+        builder = builder.config(name if "." in name else name.replace("_", "."), value)
     return builder.getOrCreate()
 """
 

@@ -20,14 +20,14 @@ from tests.spark.builders import append, as_bytes, copy, load, load_stream, numb
 MAIN_PATHS = """
 import os
 
-def main_paths(spark, url, checkpoint, **options):
+def main_paths(spark, url, checkpoint, limits={"maxOffsetsPerTrigger": 40}, **options):
     rows = spark.range(0, 100, 1, 4).selectExpr("string(id % 3) as key", "string(id) as value")
     rows.write.format("pylog").mode("append").options(topic="t", **options).save(url)
     frame = spark.read.format("pylog").options(subscribe="t", **options).load(url)
     assert sorted(int(row.value) for row in frame.collect()) == list(range(100))
     assert frame.count() == 100
     stream = spark.readStream.format("pylog").options(subscribe="t", startingOffsets="earliest", **options)
-    stream = stream.option("maxOffsetsPerTrigger", 40).load(url)
+    stream = stream.options(**limits).load(url)
     writer = stream.writeStream.format("pylog").options(topic="copy", checkpointLocation=checkpoint, **options)
     writer.trigger(availableNow=True).start(url).awaitTermination()
     copied = spark.read.format("pylog").options(subscribe="copy", **options).load(url)
@@ -123,7 +123,7 @@ import sys, pyspark
 from pyspark.sql import SparkSession
 {MAIN_PATHS}
 spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
-main_paths(spark, *sys.argv[1:])
+main_paths(spark, *sys.argv[1:], limits={{}})
 print("version", pyspark.__version__)
 """
 
@@ -155,7 +155,7 @@ def pyspark_4_0() -> Path:
 
 @pytest.mark.slow
 def test_pyspark_4_0_reads_writes_and_streams(pyspark_4_0: Path, url: str, tmp_path: Path) -> None:
-    """The oldest version that is supported: a short run."""
+    """The oldest version that is supported: a short run.  It knows no limits under available-now, so there are none."""
     job = tmp_path / "job.py"
     job.write_text(OLD)
     env = {**os.environ, "PYSPARK_PYTHON": str(pyspark_4_0), "PYSPARK_DRIVER_PYTHON": str(pyspark_4_0)}
@@ -198,3 +198,31 @@ def test_a_missing_credential_is_said_in_a_sentence(spark: SparkSession, s3: Cal
         append(numbers(spark, [1]), f"{bucket.url}/log", **options)
     assert "spark_log/" not in str(error.value)
     assert sys.modules["boto3"]
+
+
+DRIVER_ONLY = """
+import sys
+url, endpoint, path = sys.argv[1:]
+spark = session(
+    "local-cluster[1,1,1024]", spark_executor_memory="512m", spark_executorEnv_PYTHONPATH=path, spark_task_maxFailures="1",
+    **{"spark.executorEnv.AWS_ACCESS_KEY_ID": "", "spark.executorEnv.AWS_SECRET_ACCESS_KEY": ""},
+)
+try:
+    frame = spark.range(3).selectExpr("string(id) as value")
+    frame.write.format("pylog").mode("append").options(**{"topic": "t", "storage.endpoint_url": endpoint}).save(url)
+except Exception as error:
+    print("refused", " ".join(str(error).split()))
+"""
+
+
+@pytest.mark.slow
+def test_credentials_that_only_the_driver_has_are_missed_in_a_sentence(
+    s3: Callable[[], Bucket], tmp_path: Path
+) -> None:
+    """In the environment of the driver, but not of the executors: nothing is written, and the message says what is missing."""
+    bucket = s3()
+    env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
+    job = script(tmp_path / "job.py", DRIVER_ONLY)
+    printed = run_job(job, f"{bucket.url}/log", bucket.options["endpoint_url"], os.environ["PYTHONPATH"], env=env)
+    assert "refused" in printed and "credentials" in printed.lower() and "spark_log/" not in printed
+    assert spark_log.connect(f"{bucket.url}/log", bucket.options).read("t").num_rows == 0
