@@ -1,0 +1,301 @@
+"""The journal over real stores: many writers, lost answers, housekeeping, and what a commit costs."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_log.errors import CommitUnknown, CorruptObject, NoLog, UnknownTopicOrPartition, UnsupportedVersion
+from spark_log.journal.journal import FORMAT_KEY, Journal
+from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, check_chain, log_key, open_view
+from spark_log.journal.upkeep import collect, truncate
+from spark_log.metadata import decide as d
+from spark_log.metadata.records import Commit
+from spark_log.model import DataObject, Run
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.store.memory import MemoryStore
+from spark_log.testing.stores import Faults, FaultyStore, Wrapper
+
+numbers = count()
+
+
+class TickingClock:
+    """Time goes on by a step whenever somebody looks; nobody waits."""
+
+    def __init__(self, step_ms: int = 1) -> None:
+        self._now = 1_700_000_000_000
+        self._step = step_ms
+
+    def now_ms(self) -> int:
+        self._now += self._step
+        return self._now
+
+    def monotonic_ms(self) -> int:
+        return self.now_ms()
+
+    def sleep_ms(self, milliseconds: float) -> None:
+        self._now += int(milliseconds)
+
+
+class CountingStore(Wrapper):
+    """Counts operations by kind."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.operations = Counter[str]()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self.operations["get"] += 1
+        return super().get(key, start, end)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self.operations["put"] += 1
+        super().put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self.operations["put_new"] += 1
+        return super().put_new(key, data)
+
+    def list(self, prefix: str) -> list[str]:
+        self.operations["list"] += 1
+        return super().list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self.operations["delete"] += 1
+        super().delete(keys)
+
+
+def memory(folder: Path) -> ObjectStore:
+    return MemoryStore(f"journal-{next(numbers)}")
+
+
+def local(folder: Path) -> ObjectStore:
+    return LocalStore(str(folder / "log"), durability="os")
+
+
+stores = pytest.mark.parametrize("make", [memory, local])
+
+
+def open_log(store: ObjectStore, *, step_ms: int = 1) -> Journal:
+    return Journal.open(store, create=True, clock=TickingClock(step_ms), rng=random.Random(next(numbers)))
+
+
+def create(journal: Journal, name: str = "t") -> str:
+    return journal.propose(lambda state, now: d.decide_create_topic(state, name, 1, {}, f"id-{name}"))
+
+
+def commit(journal: Journal, producer: str, sequence: int, topic: str = "id-t") -> d.Committed:
+    """One record; no object is put, since nobody reads it."""
+    name = f"data/{0:016x}/{producer}-{sequence}.seg"
+    record = Commit(
+        producer=producer,
+        sequence=sequence,
+        upload_epoch=journal.state.version,
+        objects=(DataObject(name, 100, 90),),
+        slices=((0, Run(topic, 0, 0, 90, 1, 1, 1, 5, 5)),),
+    )
+    return journal.propose(lambda state, now: d.decide_commit(state, record))
+
+
+def offsets(results: Iterable[d.Committed]) -> list[int]:
+    return sorted(result.ranges["id-t", 0].start for result in results)
+
+
+@stores
+def test_journals_of_several_processes_and_threads_share_one_log(
+    make: Callable[[Path], ObjectStore], tmp_path: Path
+) -> None:
+    """Every commit gets offsets of its own, gap-free, and all journals end with the same state."""
+    store = make(tmp_path)
+    journals = [open_log(store) for _ in range(2)]
+    create(journals[0])
+    journals[1].refresh()
+
+    def write(writer: int) -> list[d.Committed]:
+        return [commit(journals[writer % 2], f"w{writer}", sequence) for sequence in range(20)]
+
+    with ThreadPoolExecutor(6) as pool:
+        results = [result for done in pool.map(write, range(6)) for result in done]
+    assert offsets(results) == list(range(120))
+    assert journals[0].refresh() == journals[1].refresh() == open_log(store).state
+
+
+@stores
+def test_proposals_that_wait_share_a_batch(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """One that is refused does not take the others along."""
+    journal = open_log(make(tmp_path))
+    create(journal)
+    before = journal.state.version
+    with ThreadPoolExecutor(5) as pool:
+        with journal._lock:
+            good = [pool.submit(commit, journal, f"w{n}", 0) for n in range(4)]
+            bad = pool.submit(commit, journal, "bad", 0, "id-nothing")
+            while len(journal._queue) < 5:
+                time.sleep(0.001)
+        assert offsets(future.result() for future in good) == [0, 1, 2, 3]
+        with pytest.raises(UnknownTopicOrPartition):
+            bad.result()
+    assert journal.state.version == before + 1
+
+
+@stores
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_requests_and_answers_neither_lose_nor_double_a_commit(
+    make: Callable[[Path], ObjectStore], tmp_path: Path, seed: int
+) -> None:
+    """A commit whose outcome is not known is made again with the same identity, and lands once."""
+    inner = make(tmp_path)
+    create(open_log(inner))
+    store = FaultyStore(inner, random.Random(seed), Faults(lost_request=0.15, lost_answer=0.15))
+    journal = open_log(store)
+    results = []
+    for sequence in range(40):
+        while True:
+            try:
+                results.append(commit(journal, "p", sequence))
+                break
+            except CommitUnknown:
+                continue
+    assert offsets(results) == list(range(40))
+    state = open_log(inner).state
+    assert state.partitions["id-t", 0].end == 40
+    assert all(row.live == 1 for row in state.objects.values())
+
+
+@stores
+def test_whoever_goes_past_the_interval_keeps_house(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """A checkpoint at every interval, the ones before it deleted; sealed slices leave the state small."""
+    store = make(tmp_path)
+    journal = open_log(store)
+    create(journal)
+    for sequence in range(700):
+        commit(journal, "p", sequence)
+    (newest,) = store.list(CHECKPOINTS)
+    assert journal.state.version - int(newest.removeprefix(CHECKPOINTS)[:20]) < 110
+    assert len(journal.state.partitions["id-t", 0].entries) < 300
+    assert open_log(store).state == journal.state
+
+
+@stores
+def test_a_log_opens_after_its_old_records_are_gone(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """And a journal that was left behind finds its way to the new checkpoint."""
+    store = make(tmp_path)
+    journal, left_behind = open_log(store, step_ms=1_000_000), open_log(store)
+    create(journal)
+    for sequence in range(450):
+        commit(journal, "p", sequence)
+    journal.run(truncate(journal.run(open_view())))
+    names = store.list(LOG)
+    assert log_key(1) not in names and len(names) < 300
+    assert left_behind.poll() == journal.state or left_behind.refresh() == journal.state
+    assert open_log(store).state == journal.state
+    check_chain(journal.run(open_view()), names)
+
+
+@stores
+def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """A record that is gone while others follow: the state ends before it, and that is said."""
+    store = make(tmp_path)
+    journal = open_log(store)
+    create(journal)
+    for sequence in range(5):
+        commit(journal, "p", sequence)
+    view = journal.run(open_view())
+    check_chain(view, store.list(LOG))
+    store.delete([log_key(3)])
+    with pytest.raises(CorruptObject, match="hole"):
+        check_chain(journal.run(open_view()), store.list(LOG))
+
+
+@stores
+def test_a_damaged_record_stops_the_log_from_opening(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """Nothing is skipped; the record is named."""
+    store = make(tmp_path)
+    journal = open_log(store)
+    create(journal)
+    data = bytearray(store.get(log_key(1)))
+    data[-5] ^= 1
+    store.put(log_key(1), [bytes(data)])
+    with pytest.raises(CorruptObject, match=log_key(1)):
+        open_log(store)
+
+
+def test_a_damaged_leftover_below_a_checkpoint_is_in_nobody_s_way() -> None:
+    """Only what is on the chain counts: a journal that stalled opens anew from the checkpoint."""
+    store = MemoryStore(f"journal-{next(numbers)}")
+    stalled, journal = open_log(store), open_log(store)
+    create(journal)
+    for sequence in range(150):
+        commit(journal, "p", sequence)
+    store.put(log_key(stalled.state.version + 1), [b"not a record"])
+    assert stalled.refresh() == journal.state
+
+
+@stores
+def test_there_is_no_log_where_nobody_made_one(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """Opening to read creates nothing; a foreign or newer format file is refused."""
+    store = make(tmp_path)
+    with pytest.raises(NoLog, match="create one"):
+        Journal.open(store, create=False)
+    assert store.list("meta/") == []
+    for content, words in ((b"hello", "is not pylog's"), (b'{"pylog": 2}', "has format 2, this pylog reads 1")):
+        store.put(FORMAT_KEY, [content])
+        with pytest.raises(UnsupportedVersion, match=words):
+            Journal.open(store, create=True)
+
+
+@stores
+def test_garbage_goes_when_the_fence_has_passed_it(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """An upload that nobody committed goes, and what is referred to stays."""
+    store = make(tmp_path)
+    journal = open_log(store, step_ms=1_000_000)
+    create(journal)
+    kept = f"{DATA}{0:016x}/p-0.seg"
+    for name in (kept, orphan := f"{DATA}{1:016x}/orphan.seg"):
+        store.put(name, [b"data"])
+    for sequence in range(250):
+        commit(journal, "p", sequence)
+    assert journal.run(collect(journal.run(open_view()))) == [orphan]
+    assert kept in store.list(DATA) and orphan not in store.list(DATA)
+
+
+def test_what_a_commit_and_an_open_cost_does_not_grow() -> None:
+    """Store operations of the 100th commit and of the 10,000th, and of opening the log after each.
+
+    Three for a commit: put, read back, list.  Opening reads the checkpoint and what follows it.
+    """
+    store = CountingStore(MemoryStore(f"journal-{next(numbers)}"))
+    journal = open_log(store, step_ms=100_000)
+    create(journal)
+    early = _cost(journal, store, 100)
+    late = _cost(journal, store, 10_000)
+    assert early["commit"] == late["commit"] == {"put_new": 1, "get": 1, "list": 1}
+    assert late["open"]["list"] == early["open"]["list"] == 2
+    assert late["open"]["get"] <= 150
+    assert len(store.list(LOG)) < 2_500 and len(store.list(CHECKPOINTS)) == 1
+    assert len(journal.state.times) < 200
+    assert len(journal.state.partitions["id-t", 0].entries) < 400
+
+
+def _cost(journal: Journal, store: CountingStore, commits: int) -> dict[str, Any]:
+    """Operations of one commit that is not followed by housekeeping, and of opening, once the log has so many commits."""
+    state = journal.state
+    for sequence in range(state.producers["p"].last + 1 if "p" in state.producers else 0, commits):
+        commit(journal, "p", sequence)
+    while journal.state.version % 100 < 20 or journal.state.version % 100 > 80:
+        commit(journal, "p", journal.state.producers["p"].last + 1)
+    store.operations.clear()
+    commit(journal, "p", journal.state.producers["p"].last + 1)
+    one = dict(store.operations)
+    store.operations.clear()
+    journal.run(open_view())
+    return {"commit": one, "open": dict(store.operations)}
