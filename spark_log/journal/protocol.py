@@ -259,16 +259,15 @@ def append(view: View, batch: Batch) -> Steps[tuple[View, dict[str, int]]]:
 
 
 def check_chain(view: View, names: Sequence[str]) -> None:
-    """Raises CorruptObject if a version between the newest checkpoint and the end of the log is missing.
+    """Raises CorruptObject if a version is missing after the newest checkpoint, among the records that there are.
 
-    names: a listing of `meta/log/`.
+    names: a listing of `meta/log/` that began after the view was read; what was committed in between is no hole.
     """
     versions = {int(name.removeprefix(LOG)[:20]) for name in names}
-    expected = range(checkpoint_version(view.checkpoint) + 1, view.state.version + 1)
-    missing = [version for version in expected if version not in versions]
-    beyond = [version for version in versions if version > view.state.version + 1]
-    if missing or beyond:
+    end = max(versions | {view.state.version})
+    missing = [v for v in range(checkpoint_version(view.checkpoint) + 1, end + 1) if v not in versions]
+    if missing:
         raise CorruptObject(
             f"the metadata log has a hole: versions {missing[:5]} are missing between the newest checkpoint "
-            f"{view.checkpoint or '(none)'} and version {max(beyond, default=view.state.version)}"
+            f"{view.checkpoint or '(none)'} and version {end}"
         )

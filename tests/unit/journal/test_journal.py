@@ -210,9 +210,12 @@ def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_pat
     for sequence in range(5):
         commit(journal, "p", sequence)
     view = journal.run(open_view())
+    for sequence in range(5, 9):
+        commit(journal, "p", sequence)
+    # The log has moved on between the view and the listing.
     check_chain(view, store.list(LOG))
     store.delete([log_key(3)])
-    with pytest.raises(CorruptObject, match="hole"):
+    with pytest.raises(CorruptObject, match=r"versions \[3\] are missing .* and version 10"):
         check_chain(journal.run(open_view()), store.list(LOG))
 
 

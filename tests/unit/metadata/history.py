@@ -9,7 +9,7 @@ from typing import Any
 from spark_log.metadata import decide as d
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.index import decode_piece, slices_of
-from spark_log.metadata.records import Batch, Commit, GroupCommit, Piece
+from spark_log.metadata.records import Batch, Commit, GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.rewrite import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.metadata.state import State, TopicKey
@@ -125,4 +125,4 @@ def run(topic_id: str, partition: int, rows: int, number: int = 0) -> Run:
 
 def positions(group: str, topic_id: str, offset: int, generation: int = -1, partition: int = 0) -> GroupCommit:
     """A group's position in one partition."""
-    return GroupCommit(group, generation, (d.r.OffsetEntry(topic_id, partition, offset),))
+    return GroupCommit(group, generation, (OffsetEntry(topic_id, partition, offset),))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pytest
 
 from spark_log.errors import (
@@ -18,6 +20,8 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.metadata import decide as d
+from spark_log.metadata import records as r
+from spark_log.metadata.state import TopicKey
 from spark_log.model import APPEND_TIME
 from tests.unit.metadata.history import History, positions
 
@@ -184,8 +188,8 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(log: History) ->
 
 def test_creating_a_topic_again_under_its_id_is_no_change(log: History) -> None:
     """A retry whose first try was in."""
-    create = lambda state, now: d.decide_create_topic(state, "t", 1, {}, "id")  # noqa: E731
-    assert log.do(create) == log.do(create) == "id"
+    for _ in range(2):
+        assert log.do(lambda state, now: d.decide_create_topic(state, "t", 1, {}, "id")) == "id"
     assert log.state.version == 1
 
 
@@ -202,7 +206,10 @@ def test_trimming_moves_the_start_forward_and_never_back(log: History) -> None:
     """Up to the end, not beyond; below the start is no change."""
     topic = log.create()
     log.commit((topic, 0, 10))
-    trim = lambda start: log.do(lambda state, now: d.decide_trim(state, {(topic, 0): start}))  # noqa: E731
+
+    def trim(start: int) -> dict[TopicKey, int]:
+        return cast(dict[TopicKey, int], log.do(lambda state, now: d.decide_trim(state, {(topic, 0): start})))
+
     assert trim(4) == {(topic, 0): 4}
     version = log.state.version
     assert trim(2) == {(topic, 0): 4} and log.state.version == version
@@ -242,7 +249,10 @@ def test_a_topic_that_is_not_there_is_named_with_its_neighbours(log: History) ->
 def test_configs_are_set_and_go_back_to_their_defaults(log: History) -> None:
     """None takes a config back; what stands already writes nothing."""
     log.create(retention_ms="5")
-    change = lambda value: log.do(lambda state, now: d.decide_set_configs(state, "t", {"retention.ms": value}))  # noqa: E731
+
+    def change(value: str | None) -> None:
+        log.do(lambda state, now: d.decide_set_configs(state, "t", {"retention.ms": value}))
+
     change("7")
     version = log.state.version
     change("7")
@@ -273,8 +283,8 @@ def test_a_consumer_of_an_older_generation_is_refused(log: History) -> None:
 
 def test_joining_again_as_the_same_member_keeps_the_generation(log: History) -> None:
     """A retry whose first try was in."""
-    join = lambda state, now: d.decide_join_group(state, "g", "m")  # noqa: E731
-    assert log.do(join) == log.do(join)
+    first, again = (log.do(lambda state, now: d.decide_join_group(state, "g", "m")) for _ in range(2))
+    assert first == again
     assert log.state.version == 1
 
 
@@ -295,9 +305,8 @@ def test_positions_of_unknown_partitions_are_refused(log: History) -> None:
 def test_positions_are_forgotten_one_by_one_or_with_their_group(log: History) -> None:
     """No partitions named: the group goes."""
     topic = log.create(partitions=2)
-    for number in range(2):
-        entry = positions("g", topic, 1, partition=number)
-        log.do(lambda state, now, entry=entry: d.decide_commit_offsets(state, (entry,)))
+    both = tuple(positions("g", topic, 1, partition=number) for number in range(2))
+    log.do(lambda state, now: d.decide_commit_offsets(state, both))
     log.do(lambda state, now: d.decide_delete_offsets(state, "g", ((topic, 0),)))
     assert set(log.state.groups["g"].offsets) == {(topic, 1)}
     log.do(lambda state, now: d.decide_delete_offsets(state, "g", ()))
@@ -349,7 +358,7 @@ def test_a_swap_that_does_not_fit_any_more_is_not_written(log: History) -> None:
         log.commit((topic, 0, 1))
     edition = log.state.partitions[topic, 0].edition
     assert log.seal((topic, 0))
-    late = d.r.Swap(upload_epoch=log.state.version, changes=(d.r.Change(topic, 0, edition, 0, 4),))
+    late = r.Swap(upload_epoch=log.state.version, changes=(r.Change(topic, 0, edition, 0, 4),))
     version = log.state.version
     assert log.do(lambda state, now: d.decide_swap(state, late)) is False
     assert log.state.version == version

@@ -12,12 +12,13 @@ from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
+from spark_log.model import DataObject, Run, Slice
 from tests.unit.metadata.history import History, positions
 
 text = st.text(max_size=8)
 number = st.integers(-1, 2**53)
 piece = st.builds(r.Piece, *[number] * 2, text, *[number] * 7)
-a_slice = st.builds(r.Slice, *[number] * 2, text, *[number] * 6)
+a_slice = st.builds(Slice, *[number] * 2, text, *[number] * 6)
 change = st.builds(
     r.Change, text, number, number, number, number, st.lists(a_slice, max_size=2).map(tuple), st.just(())
 )
@@ -36,8 +37,8 @@ record = st.one_of(
         producer=text,
         sequence=number,
         upload_epoch=number,
-        objects=st.tuples(st.builds(r.DataObject, text, number, number)),
-        slices=st.tuples(st.tuples(number, st.builds(r.Run, text, *[number] * 8))),
+        objects=st.tuples(st.builds(DataObject, text, number, number)),
+        slices=st.tuples(st.tuples(number, st.builds(Run, text, *[number] * 8))),
         pieces=st.tuples(st.tuples(text, number, piece)),
         groups=st.tuples(group),
     ),
