@@ -5,6 +5,8 @@ One race misses most bad stores: the check-then-write of fsspec's base class los
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -24,9 +26,9 @@ def probe(store: ObjectStore, *, races: int = 64, threads: int = 8, nonce: str) 
     keys = [f"{prefix}{number:03}" for number in range(races + 1)]
     try:
         _check_existing(store, keys[0])
-        with ThreadPoolExecutor(threads, thread_name_prefix="pylog-probe") as pool:
-            for key in keys[1:]:
-                _race(store, key, threads, pool)
+        sent = [b"%d" % number for number in range(threads)]
+        for key, answers in zip(keys[1:], _race(store, keys[1:], sent), strict=True):
+            _check_race(store, key, sent, answers)
     finally:
         # What was found counts; objects that stay behind are in nobody's way.
         with suppress(StorageError):
@@ -39,12 +41,35 @@ def _check_existing(store: ObjectStore, key: str) -> None:
         _refuse(store, "a second create of a name succeeded")
 
 
-def _race(store: ObjectStore, key: str, threads: int, pool: ThreadPoolExecutor) -> None:
-    sent = [b"%d" % number for number in range(threads)]
-    answers = list(pool.map(lambda data: _try(store, key, data), sent))
+def _race(store: ObjectStore, keys: Sequence[str], sent: Sequence[bytes]) -> list[tuple[bool | None, ...]]:
+    """The answers to each of `sent` for every key.
+
+    The writers meet before each name.  Started one after the other, they seldom overlap on a fast disk: fsspec's create
+    passed 64 such races in 7 of 12 tries, and none of 12 when they meet, with 5 to 24 names lost in each.
+    """
+    meeting = threading.Barrier(len(sent))
+
+    def write(data: bytes) -> list[bool | None]:
+        answers = []
+        try:
+            for key in keys:
+                meeting.wait()
+                answers.append(_try(store, key, data))
+        except threading.BrokenBarrierError:
+            return answers  # another one failed, and tells why
+        except BaseException:
+            meeting.abort()
+            raise
+        return answers
+
+    with ThreadPoolExecutor(len(sent), thread_name_prefix="pylog-probe") as pool:
+        return list(zip(*pool.map(write, sent), strict=True))
+
+
+def _check_race(store: ObjectStore, key: str, sent: Sequence[bytes], answers: Sequence[bool | None]) -> None:
     won = [data for data, answer in zip(sent, answers, strict=True) if answer]
     if len(won) > 1:
-        _refuse(store, f"{len(won)} of {threads} writers that created one name at once were told that they had")
+        _refuse(store, f"{len(won)} of {len(sent)} writers that created one name at once were told that they had")
     if not won and None in answers:
         return
     found = _maybe_get(store, key)
@@ -52,7 +77,7 @@ def _race(store: ObjectStore, key: str, threads: int, pool: ThreadPoolExecutor) 
     if found is None or found not in (won or sent):
         _refuse(
             store,
-            f"after a race of {threads} writers for one name it held {found!r}, {won or 'nobody'} was told to win",
+            f"after a race of {len(sent)} writers for one name it held {found!r}, {won or 'nobody'} was told to win",
         )
 
 
