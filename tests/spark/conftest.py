@@ -20,6 +20,7 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ.pop("SPARK_HOME", None)
 
 from pyspark.sql import SparkSession  # noqa: E402
+from pyspark_pylog.errors import HIDE  # noqa: E402
 
 import spark_log  # noqa: E402
 from tests.spark.builders import CONFS  # noqa: E402
@@ -53,6 +54,13 @@ def url(tmp_path: Path) -> str:
 def log(url: str) -> spark_log.Log:
     """A log with nothing in it."""
     return spark_log.connect(url, durability="os")
+
+
+@pytest.fixture(autouse=True)
+def _tracebacks() -> Iterator[None]:
+    """The source hides tracebacks of its own errors by the environment of its worker, which is this process here."""
+    yield
+    os.environ.pop(HIDE, None)
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+from pyspark_pylog import DefaultSource
 
 import spark_log
 from spark_log import NewTopic
+from spark_log.errors import SparkLogError
 from tests.spark.builders import append, copy, load, load_stream, numbers, texts
 
 OURS = re.compile(r"pyspark_pylog/|spark_log/|Traceback \(most recent call last\)")
@@ -70,10 +73,26 @@ READS: list[tuple[dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "expected"), READS, ids=[str(case[0]) for case in READS])
-def test_a_wrong_read_option_is_named(
+def test_a_wrong_read_option_is_named(url: str, log: spark_log.Log, options: dict[str, str], expected: str) -> None:
+    """With the value that was found, and what is possible."""
+    log.append("t", texts(3))
+    source = DefaultSource({"path": url, **{name.lower(): value for name, value in options.items()}})
+    with pytest.raises(SparkLogError) as error:
+        plan(source)
+    assert expected in str(error.value)
+
+
+def plan(source: DefaultSource) -> None:
+    """What Spark does with it in the driver."""
+    source.schema()
+    source.reader(StructType().add("value", "binary")).partitions()
+
+
+@pytest.mark.parametrize(("options", "expected"), [READS[8], READS[-1]], ids=["at load", "in planning"])
+def test_spark_shows_the_sentence_alone(
     spark: SparkSession, url: str, log: spark_log.Log, options: dict[str, str], expected: str
 ) -> None:
-    """With the value that was found, and what is possible."""
+    """Without a traceback of ours."""
     log.append("t", texts(3))
     assert expected in read(spark, url, **options)
 
@@ -141,12 +160,25 @@ def test_a_schema_that_cannot_be_is_refused(
     sentence(error)
 
 
+COLUMNS = [
+    ("value bigint", "column 'value' is bigint, expected string or binary"),
+    ("Value string", "there is no column 'value' to write; the frame has Value"),
+    ("value string, key bigint", "column 'key' is bigint, expected string or binary"),
+    ("value string, partition bigint", "column 'partition' is bigint, expected int"),
+    ("value string, headers string", "column 'headers' is string, expected array<struct<key:string,value:binary>>"),
+]
+
+
+@pytest.mark.parametrize(("columns", "expected"), COLUMNS)
+def test_a_column_of_a_wrong_type_is_named(spark: SparkSession, url: str, columns: str, expected: str) -> None:
+    """Before any task runs."""
+    schema = spark.createDataFrame([], columns).schema
+    with pytest.raises(SparkLogError, match=re.escape(expected)):
+        DefaultSource({"path": url, "topic": "t"}).writer(schema, overwrite=False)
+
+
 FRAMES = [
     ("id as value", "column 'value' is bigint, expected string or binary"),
-    ("string(id) as Value", "there is no column 'value' to write; the frame has Value"),
-    ("string(id) as value, id as key", "column 'key' is bigint, expected string or binary"),
-    ("string(id) as value, id as partition", "column 'partition' is bigint, expected int"),
-    ("string(id) as value, 'h' as headers", "column 'headers' is string, expected array<struct<key:string,value"),
     ("string(id) as value, 7 as partition", "partition 7"),
     ("string(id) as value, -1 as partition", "partition -1"),
     ("repeat('x', 2000000) as value", "larger than max.message.bytes=1048588 of topic 't'"),
@@ -204,13 +236,13 @@ WRITES: list[tuple[dict[str, str], str]] = [
 
 
 @pytest.mark.parametrize(("options", "expected"), WRITES, ids=[str(case[0])[:60] for case in WRITES])
-def test_a_wrong_write_option_is_named(spark: SparkSession, url: str, options: dict[str, str], expected: str) -> None:
+def test_a_wrong_write_option_is_named(url: str, options: dict[str, str], expected: str) -> None:
     """Before any task runs: no topic is created."""
-    options = dict(options)
-    with pytest.raises(Exception) as error:  # noqa: PT011
-        append(numbers(spark, [1]), url, options.pop("topic", "t"), **options)
-    assert expected in sentence(error)
-    assert not Path(url).exists() or spark_log.connect(url).admin.list_topics() == []
+    given = {"topic": "t", "path": url, **{name.lower(): value for name, value in options.items()}}
+    with pytest.raises(SparkLogError) as error:
+        DefaultSource(given).writer(StructType().add("value", "string"), overwrite=False)
+    assert expected in str(error.value)
+    assert not Path(url).exists()
 
 
 def test_a_topic_column_cannot_name_what_is_no_topic(spark: SparkSession, url: str, tmp_path: Path) -> None:

@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark_pylog.options import read_options
+from pyspark_pylog.ranges import batch_ranges, wanted_partitions
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
+from spark_log.client.resolve import partition_of
 from tests.spark.builders import load, texts
 
 START = datetime(2026, 1, 31, tzinfo=timezone.utc)
@@ -82,13 +85,24 @@ CASES: list[tuple[dict[str, Any], dict[str, list[int]]]] = [
 
 @pytest.mark.parametrize(("options", "expected"), CASES, ids=[json.dumps(case[0]) for case in CASES])
 def test_a_read_covers_what_its_options_say(
-    spark: SparkSession, url: str, filled: spark_log.Log, options: dict[str, Any], expected: dict[str, list[int]]
+    url: str, filled: spark_log.Log, options: dict[str, Any], expected: dict[str, list[int]]
 ) -> None:
     """Every position, for all partitions, per topic and per partition; what is left out has its default."""
-    given = {name: json.dumps(value) if isinstance(value, dict) else value for name, value in options.items()}
-    if not {"subscribe", "subscribePattern", "assign"} & set(given):
+    given = {name.lower(): json.dumps(value) if isinstance(value, dict) else value for name, value in options.items()}
+    if not {"subscribe", "subscribepattern", "assign"} & set(given):
         given["subscribe"] = "t"
-    assert offsets(load(spark, url, None, **given)) == expected
+    parsed, journal = read_options({"path": url, **given}, streaming=False), filled.journal
+    tps = wanted_partitions(journal.state, parsed)
+    ends = {tp: partition_of(journal.state, tp)[1].end for tp in tps}
+    ranges = batch_ranges(journal, parsed, ends)
+    assert {f"{rng.topic}-{rng.partition}": [rng.start, rng.end] for rng in ranges} == expected
+
+
+def test_spark_reads_the_range(spark: SparkSession, url: str, filled: spark_log.Log) -> None:
+    """Starts, ends and defaults of several topics in one load."""
+    starts, ends = '{"t":{"0":8},"u":"latest-2"}', '{"t":{"1":3}}'
+    found = offsets(load(spark, url, "t,u", startingOffsets=starts, endingOffsets=ends))
+    assert found == {"t-0": [8, 10], "t-1": [0, 3], "u-0": [3, 5]}
 
 
 def test_now_minus_counts_from_the_query(spark: SparkSession, url: str, log: spark_log.Log) -> None:
