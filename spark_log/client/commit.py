@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_log.client.upload import Uploaded, join_uploads
-from spark_log.errors import CommitUnknown, ConcurrentChange, UnknownProducerId
+from spark_log.errors import CommitUnknown, ConcurrentChange, SparkLogError, UnknownProducerId
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Put, Steps
@@ -81,11 +81,16 @@ def commit_uploads(
 
 
 def _persist(journal: Journal, commit: Commit, patience: Patience) -> Committed:
-    clock, wait = journal.context.clock, patience.backoff_ms
+    """Propose until it is in.  A refusal after a try of unknown outcome says so: that try may be what is refused now."""
+    clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
     for left in reversed(range(patience.tries)):
         try:
             return journal.propose(lambda state, now: decide_commit(state, commit))
-        except (CommitUnknown, ConcurrentChange):
+        except SparkLogError as error:
+            error.maybe_applied = error.maybe_applied or (unknown and not error.retriable)
+            if not isinstance(error, CommitUnknown | ConcurrentChange):
+                raise
+            unknown = True
             if not left or (patience.deadline_ms is not None and clock.monotonic_ms() + wait >= patience.deadline_ms):
                 raise
         clock.sleep_ms(wait)

@@ -74,9 +74,8 @@ def _chain() -> Steps[tuple[View, list[Problem]]]:
 
 
 def _missing(view: View, names: Sequence[str]) -> list[Problem]:
-    known = [name for name in names if int(name.removeprefix(LOG)[:20]) <= view.state.version]
     try:
-        check_chain(view, known)
+        check_chain(view, names)
     except CorruptObject as error:
         return [Problem("meta/log/", str(error))]
     return []
