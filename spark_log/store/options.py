@@ -16,7 +16,7 @@ from spark_log.errors import InvalidRequest
 
 TRUE = ("true", "1", "yes")
 FALSE = ("false", "0", "no")
-INTEGERS = frozenset(("default_block_size", "timeout"))
+INTEGERS = frozenset(("default_block_size", "timeout", "requests_timeout"))
 """Parameters that are numbers, although neither their default nor an annotation says so."""
 BOOL_OR_TEXT = frozenset(("requester_pays",))
 """Of Google's: true, or the project that pays."""

@@ -250,6 +250,11 @@ def _defaults(protocol: str) -> dict[str, Any]:
     common = {"use_listings_cache": False, "skip_instance_cache": True}
     if protocol == "abfs":
         return {**common, "connection_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S}
+    if protocol == "gs":
+        from aiohttp import ClientTimeout  # what gcsfs hands this to; its own default waits for ever
+
+        waits = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
+        return {**common, "requests_timeout": waits}
     return common
 
 

@@ -15,6 +15,7 @@ import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
+from multiprocessing.synchronize import Barrier
 
 import pytest
 
@@ -25,6 +26,8 @@ from spark_log.store.probe import probe
 RACERS = 8
 ROUNDS = 25
 LARGE_BYTES = 20 << 20
+MEETING_S = 60
+"""Seconds that a process waits for the other one; longer means that it died."""
 
 
 class ObjectStoreContract:
@@ -162,14 +165,17 @@ class ObjectStoreContract:
                 assert answers.count(True) == 1
                 assert self.raw_get(store, key) == b"%d" % answers.index(True)
 
-    def test_of_two_processes_that_race_one_wins(self, store: ObjectStore) -> None:
-        """For each of many names."""
+    def test_of_two_processes_with_eight_threads_each_one_wins(self, store: ObjectStore) -> None:
+        """For each of many names, before which the processes meet."""
         if not self.shared_by_processes:
             pytest.skip("this store lives in one process")
         context = get_context("spawn")
-        with context.Pool(2) as pool:
-            won = pool.starmap(_race, [(pickle.dumps(store), b"0"), (pickle.dumps(store), b"1")])
-        assert [first + second for first, second in zip(*won, strict=True)] == [1] * ROUNDS
+        meeting = context.Barrier(2)
+        with context.Pool(2, _meet_at, (meeting,)) as pool:
+            answers = pool.starmap(_race, [(pickle.dumps(store), number) for number in range(2)], chunksize=1)
+        for number, (first, second) in enumerate(zip(*answers, strict=True)):
+            assert len(first + second) == 1
+            assert self.raw_get(store, f"two/{number}") == (first + second)[0]
 
     def test_a_store_travels_by_pickle(self, store: ObjectStore) -> None:
         """Spark sends it to tasks."""
@@ -213,6 +219,22 @@ class ObjectStoreContract:
         assert store.fingerprint() == pickle.loads(pickle.dumps(store)).fingerprint() != ""
 
 
-def _race(pickled: bytes, data: bytes) -> list[int]:
+_meeting: Barrier
+
+
+def _meet_at(meeting: Barrier) -> None:
+    global _meeting
+    _meeting = meeting
+
+
+def _race(pickled: bytes, process: int) -> list[list[bytes]]:
+    """What was put by the threads of this process that were told that they had created the name, by name."""
     store: ObjectStore = pickle.loads(pickled)
-    return [int(store.put_new(f"two/{number}", data)) for number in range(ROUNDS)]
+    sent = [b"%d-%d" % (process, thread) for thread in range(RACERS)]
+    won = []
+    with ThreadPoolExecutor(RACERS) as pool:
+        for number in range(ROUNDS):
+            _meeting.wait(MEETING_S)
+            answers = pool.map(lambda data, key=f"two/{number}": store.put_new(key, data), sent)
+            won.append([data for data, answer in zip(sent, answers, strict=True) if answer])
+    return won

@@ -6,12 +6,13 @@ import os
 import random
 import subprocess
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import boto3
 import pytest
 import s3fs
+from fsspec.implementations.local import LocalFileSystem
 
 import spark_log
 from spark_log.errors import InvalidRequest, StorageError, StoreNotExclusive
@@ -23,7 +24,7 @@ from spark_log.store.options import typed_options
 from spark_log.store.probe import probe
 from spark_log.store.remote import FsspecStore
 from spark_log.testing.store_contract import ObjectStoreContract
-from spark_log.testing.stores import Faults, FaultyStore, NotExclusiveStore
+from spark_log.testing.stores import Faults, FaultyStore, NotExclusiveStore, Wrapper
 from tests.conftest import Bucket
 
 
@@ -93,6 +94,55 @@ def test_a_store_that_looks_before_it_puts_is_refused() -> None:
     store = NotExclusiveStore(MemoryStore(uuid.uuid4().hex))
     with pytest.raises(StoreNotExclusive, match="writers that created one name at once"):
         probe(store, nonce="n")
+
+
+class FsspecLocalStore(Wrapper):
+    """What this library does not do: fsspec's own exclusive create, on a disk."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        fs = LocalFileSystem(auto_mkdir=True)
+        try:
+            fs.pipe_file(f"{self.url}/{key}", data, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+
+def test_fsspec_s_create_on_a_disk_is_refused(tmp_path: Path) -> None:
+    """It looks before it writes, in microseconds: only writers that meet find that out."""
+    with pytest.raises(StoreNotExclusive):
+        probe(FsspecLocalStore(LocalStore(str(tmp_path))), nonce="n")
+    assert list(tmp_path.rglob("*")) == []
+
+
+class IgnoringStore(Wrapper):
+    """As clients that drop a condition which they do not know."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self.inner.put(key, [data])
+        return True
+
+
+def test_a_store_that_ignores_the_condition_is_refused() -> None:
+    """No race is needed to see it."""
+    with pytest.raises(StoreNotExclusive, match="a second create of a name succeeded"):
+        probe(IgnoringStore(MemoryStore(uuid.uuid4().hex)), nonce="n")
+
+
+def test_a_probe_that_cannot_go_on_says_why() -> None:
+    """The writers that wait for the one that failed do not hang, and nothing stays behind."""
+    inner = MemoryStore(uuid.uuid4().hex)
+    denied = StorageError("access denied")
+    with pytest.raises(StorageError, match="access denied"):
+        probe(FailsLater(inner, random.Random(1), Faults(errors={"meta/probe/n/005": denied})), nonce="n")
+    assert inner.list("meta/") == []
+
+
+class FailsLater(FaultyStore):
+    """May delete what it may not put."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self.inner.delete(keys)
 
 
 def test_the_probe_lives_with_lost_answers() -> None:
