@@ -8,13 +8,12 @@ the next ones are fetched while the present ones are decoded.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_log.client.plan import SliceRead, Window
 from spark_log.errors import CorruptObject
@@ -180,17 +179,6 @@ def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | 
         if row is not None:
             return part.first + row
     return None
-
-
-def in_window(window: Window) -> Callable[[pa.RecordBatch], pa.RecordBatch]:
-    """A filter: the records of a batch with a `timestamp` column that lie in the window."""
-    low, high = (pa.scalar(bound, TIMESTAMP) for bound in window)
-
-    def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
-        stamp = batch.column("timestamp")
-        return batch.filter(pc.and_(pc.greater_equal(stamp, low), pc.less(stamp, high)))
-
-    return keep
 
 
 def batches_touched(journal: Journal, reads: Sequence[SliceRead], window: Window) -> tuple[int, int]:

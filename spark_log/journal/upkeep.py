@@ -22,9 +22,7 @@ from spark_log.journal.protocol import (
     checkpoint_version,
     data_key,
     log_key,
-    open_view,
     propose,
-    refresh,
     upload_epoch,
 )
 from spark_log.metadata.checkpoint import encode_checkpoint
@@ -218,8 +216,3 @@ def collect(view: View) -> Steps[list[str]]:
     if old:
         yield Delete(old)
     return old
-
-
-def fresh_view(view: View | None) -> Steps[View]:
-    """A confirmed view at the end of the log, from another one if there is any."""
-    return (yield from (open_view() if view is None else refresh(view)))
