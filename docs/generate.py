@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pyspark_pylog import option_table
+
 from spark_log import settings
 from spark_log.cli import reference
 
 DOCS = Path(__file__).parent
+PAGES = {
+    "topic-configs.md": settings.reference_markdown,
+    "cli.md": reference.reference_markdown,
+    "options.md": option_table.reference_markdown,
+}
 
 
 def main() -> None:
-    for name, text in (("topic-configs.md", settings.reference_markdown()), ("cli.md", reference.reference_markdown())):
-        (DOCS / name).write_text(text)
-        print(f"docs/{name}: {len(text.splitlines())} lines")
+    for name, text in PAGES.items():
+        (DOCS / name).write_text(text())
+        print(f"docs/{name}: {len(text().splitlines())} lines")
 
 
 if __name__ == "__main__":

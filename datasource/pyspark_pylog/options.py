@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from pyspark_pylog.option_table import INTERNAL, REFUSED, SPARKS, SPELLING, names, spelt
 from spark_log.errors import InvalidRequest
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, Position, parse_position, parse_timestamp_ms
@@ -23,36 +24,7 @@ from spark_log.settings import check_topic_name
 
 Options = Mapping[str, str]
 
-SHARED = {"path", "paths", "kafka.bootstrap.servers", "checkpointlocation", "queryname", "includeheaders"}
-READ = {
-    "subscribe", "subscribepattern", "assign",
-    "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
-    "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "startingoffsetsbytimestampstrategy",
-    "maxoffsetspertrigger", "maxbytespertrigger", "minpartitions", "maxrecordsperpartition", "maxbytesperpartition",
-    "failondataloss", "kafka.isolation.level",
-}  # fmt: skip
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
-WRITE = {"topic", "acks", "partitioner", "compression", "durability", "txnappid", "txnversion", "producerid"}
-INTERNAL = {"pylog.txnfromquery", "pylog.queryid"}
-"""Set by `spark_log.sink`: the application is the streaming query that the tasks run in, or that is named."""
-SPELLING = {
-    name.lower(): name
-    for name in (
-        "subscribePattern", "startingOffsets", "endingOffsets", "startingTimestamp", "endingTimestamp",
-        "startingOffsetsByTimestamp", "endingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy",
-        "maxOffsetsPerTrigger", "maxBytesPerTrigger", "minPartitions", "maxRecordsPerPartition", "maxBytesPerPartition",
-        "failOnDataLoss", "includeHeaders", "txnAppId", "txnVersion", "producerId", "checkpointLocation", "queryName",
-    )
-}  # fmt: skip
-REFUSED = {
-    "kafka.auto.offset.reset": "use startingOffsets",
-    "kafka.key.deserializer": "keys are bytes, cast them in the query",
-    "kafka.value.deserializer": "values are bytes, cast them in the query",
-    "kafka.key.serializer": "cast the column in the query",
-    "kafka.value.serializer": "cast the column in the query",
-    "kafka.enable.auto.commit": "a query's progress is in its checkpoint",
-    "kafka.interceptor.classes": "there are no interceptors",
-}
 DEFAULT_BYTES_PER_TRIGGER = 1 << 30
 DEFAULT_BYTES_PER_PARTITION = 32 << 20
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
@@ -123,11 +95,11 @@ class WriteOptions:
 
 def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
     """Checked options of a read; None where it is not known what kind.  Raises InvalidRequest, which names the option."""
-    _check_names(options, READ)
+    _check_names(options, "BS")
     if streaming:
         for name in ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp"):
             if name in options:
-                raise InvalidRequest(f"option {SPELLING[name]}: a stream has no end; leave it out")
+                raise InvalidRequest(f"option {spelt(name)}: a stream has no end; leave it out")
     strategy = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise InvalidRequest(f"option startingOffsetsByTimestampStrategy: {strategy!r} is not 'error' or 'latest'")
@@ -167,7 +139,9 @@ def check_load(options: Options) -> None:
     `CREATE TABLE` comes here with options of its own and is let through: its reads bring their options with them.  So is
     a view to insert into.  Raises InvalidRequest.
     """
-    to_insert = any(name in WRITE for name in options) and not any(name in STRATEGIES for name in options)
+    to_insert = any(name in names("WT") - names("BS") for name in options) and not any(
+        name in STRATEGIES for name in options
+    )
     if "provider" not in options and not to_insert:
         read_options(options, streaming=None)
 
@@ -179,7 +153,7 @@ def _by_timestamp(options: Options) -> bool:
 def _strategy(options: Options) -> tuple[tuple[str, ...], str, tuple[TopicPartition, ...]]:
     given = [name for name in STRATEGIES if name in options]
     if len(given) != 1:
-        found = "none" if not given else " and ".join(SPELLING.get(name, name) for name in given)
+        found = "none" if not given else " and ".join(spelt(name) for name in given)
         raise InvalidRequest(f"give exactly one of the options subscribe, subscribePattern and assign; found {found}")
     text = options[given[0]].strip()
     match given[0]:
@@ -226,17 +200,17 @@ def _bounds(options: Options, side: str, default: Position) -> Bounds:
     """`…Timestamp` before `…OffsetsByTimestamp` before `…Offsets`: one that comes later is ignored, as Kafka's does."""
     name = f"{side}timestamp"
     if name in options:
-        return Bounds(AtTime(parse_timestamp_ms(options[name], f"option {SPELLING[name]}")))
+        return Bounds(AtTime(parse_timestamp_ms(options[name], f"option {spelt(name)}")))
     name = f"{side}offsetsbytimestamp"
     if name in options:
-        return _parse_map(options[name], SPELLING[name], default, '{"topicA":{"0":1769853600000}}', _time)
+        return _parse_map(options[name], spelt(name), default, '{"topicA":{"0":1769853600000}}', _time)
     name = f"{side}offsets"
     if name not in options:
         return Bounds(default)
     text = options[name].strip()
     if not text.startswith("{"):
-        return Bounds(parse_position(text, f"option {SPELLING[name]}"))
-    return _parse_map(text, SPELLING[name], default, '{"topicA":{"0":23,"1":-2},"topicB":"latest"}', parse_position)
+        return Bounds(parse_position(text, f"option {spelt(name)}"))
+    return _parse_map(text, spelt(name), default, '{"topicA":{"0":23,"1":-2},"topicB":"latest"}', parse_position)
 
 
 def _time(given: object, what: str) -> Position:
@@ -306,7 +280,7 @@ def _bytes_per_trigger(options: Options) -> int | None:
 
 def write_options(options: Options, *, streaming: bool) -> WriteOptions:
     """Checked options of a write.  Raises InvalidRequest, which names the option."""
-    _check_names(options, WRITE)
+    _check_names(options, "WT")
     topic = options.get("topic", "").strip() or None
     if topic is not None:
         check_topic_name(topic)
@@ -351,7 +325,7 @@ def _partitioner(options: Options) -> str:
 def _only(options: Options, names: tuple[str, ...], where: str) -> None:
     for name in names:
         if name in options:
-            raise InvalidRequest(f"option {SPELLING[name]} is for {where}")
+            raise InvalidRequest(f"option {spelt(name)} is for {where}")
 
 
 # ---------------------------------------------------------------------------------------------------------------- shared
@@ -372,19 +346,19 @@ def _location(options: Options) -> Location:
     return Location(url=url.strip(), storage=storage, durability=durability)
 
 
-def _check_names(options: Options, own: set[str]) -> None:
-    known = own | SHARED | INTERNAL
+def _check_names(options: Options, uses: str) -> None:
+    known = names(uses) | {name.lower() for name in (*SPARKS, *INTERNAL)}
     for name in options:
         if name in known or name.startswith("storage."):
             continue
         if name in REFUSED:
             raise InvalidRequest(f"option {name} is not supported: {REFUSED[name]}")
+        if name in SPELLING:
+            raise InvalidRequest(f"option {spelt(name)} is for {'reads' if uses == 'WT' else 'writes'}")
         if name.startswith("kafka."):
             raise InvalidRequest(f"option {name} has no meaning for pylog, which has no Kafka client: leave it out")
-        if name in READ | WRITE:
-            raise InvalidRequest(f"option {SPELLING.get(name, name)} is for {'writes' if name in WRITE else 'reads'}")
         near = get_close_matches(name, known, n=1)
-        hint = f"; did you mean {SPELLING.get(near[0], near[0])}?" if near else ""
+        hint = f"; did you mean {spelt(near[0])}?" if near else ""
         raise InvalidRequest(f"option {name} is not known{hint}")
 
 
@@ -392,7 +366,7 @@ def flag(options: Options, name: str, default: bool) -> bool:
     """A boolean option."""
     text = options.get(name, str(default)).strip().lower()
     if text not in ("true", "false"):
-        raise InvalidRequest(f"option {SPELLING.get(name, name)}: {text!r} is not true or false")
+        raise InvalidRequest(f"option {spelt(name)}: {text!r} is not true or false")
     return text == "true"
 
 
@@ -401,14 +375,14 @@ def _whole(options: Options, name: str) -> int | None:
         return None
     text = options[name].strip()
     if not text.isdecimal():
-        raise InvalidRequest(f"option {SPELLING.get(name, name)}: {text!r} is not a whole number")
+        raise InvalidRequest(f"option {spelt(name)}: {text!r} is not a whole number")
     return int(text)
 
 
 def _positive(options: Options, name: str) -> int | None:
     number = _whole(options, name)
     if number == 0:
-        raise InvalidRequest(f"option {SPELLING[name]}: must be positive")
+        raise InvalidRequest(f"option {spelt(name)}: must be positive")
     return number
 
 
@@ -417,5 +391,5 @@ def _size(options: Options, name: str) -> int | None:
         return None
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
     if not found or found[2] not in UNITS or int(found[1]) == 0:
-        raise InvalidRequest(f"option {SPELLING[name]}: {options[name]!r} is not a size, such as 500000, 64m or 1g")
+        raise InvalidRequest(f"option {spelt(name)}: {options[name]!r} is not a size, such as 500000, 64m or 1g")
     return int(found[1]) * UNITS[found[2]]
