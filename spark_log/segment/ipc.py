@@ -17,6 +17,8 @@ CONTINUATION = b"\xff\xff\xff\xff"
 """The first bytes of every message."""
 END = CONTINUATION + bytes(4)
 """The end marker of a stream."""
+_ROOM_EXTRA = 4096
+"""What compression adds to a batch that it cannot make smaller (8 bytes and padding a buffer), and the end marker."""
 
 
 def schema_message(schema: pa.Schema) -> bytes:
@@ -32,13 +34,13 @@ def write_options(compression: str) -> pa.ipc.IpcWriteOptions:
 
 def encode_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
     """The record batch message alone."""
-    sink = pa.BufferOutputStream()
+    start = _schema_length(batch.schema)
+    # A stream that grows would take twice the room.
+    room = pa.allocate_buffer(start + pa.ipc.get_record_batch_size(batch) + _ROOM_EXTRA)
+    sink = pa.FixedSizeBufferWriter(room)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
-    stream = sink.getvalue()
-    start = _schema_length(batch.schema)
-    # A copy, because the stream's own buffer may be twice as large as what was written to it.
-    message: bytes = stream.slice(start, stream.size - start - len(END)).to_pybytes()
+    message: bytes = room.slice(start, sink.tell() - start - len(END)).to_pybytes()
     return message
 
 
@@ -48,6 +50,7 @@ def _schema_length(schema: pa.Schema) -> int:
 
 def decode_batch(message: bytes, data: Bytes, fields: Sequence[int]) -> pa.RecordBatch:
     """The batch in `data`, whose schema message is `message`; only the columns `fields` (empty: all of them)."""
+    # `read_record_batch` would not copy the bytes, and cannot be told to use one thread: 30 % more time.
     stream = pa.py_buffer(b"".join((message, data)))
     batch: pa.RecordBatch = open_stream(stream, fields).read_next_batch()
     return batch

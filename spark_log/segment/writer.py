@@ -244,6 +244,8 @@ class SegmentWriter:
         self._keep(partition, batch)
 
     def _keep(self, partition: _Partition, batch: pa.RecordBatch) -> None:
+        if self._kept and self._open_spool is not None and self.buffered_bytes + batch.nbytes > self._buffer_bytes:
+            self._spill(self._open_spool)
         data = ipc.encode_batch(batch, self._options)
         times = pc.min_max(batch.column("timestamp").view(pa.int64()))
         encoded = _Encoded(
@@ -258,8 +260,6 @@ class SegmentWriter:
         partition.crc = crc32c(data, partition.crc)
         self._kept.append(encoded)
         self._kept_bytes += encoded.length
-        if self.buffered_bytes > self._buffer_bytes and self._open_spool is not None:
-            self._spill(self._open_spool)
 
     def _spill(self, open_spool: Callable[[], BinaryIO]) -> None:
         if self._spool is None:

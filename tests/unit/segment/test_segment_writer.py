@@ -276,7 +276,7 @@ def test_a_full_local_disk_is_reported_as_storage() -> None:
         writer = SegmentWriter(buffer_bytes=0, batch_rows=10, open_spool=lambda: full)
 
         with pytest.raises(StorageError, match="spool file.*No space left"):
-            writer.append("t", 0, numbered(10))
+            writer.append("t", 0, numbered(20))
 
 
 def test_a_value_larger_than_a_batch_is_kept_whole() -> None:
