@@ -325,6 +325,12 @@ def validate_cluster_configs(configs: Mapping[str, object]) -> tuple[dict[str, s
     return _validate(CLUSTER_CONFIGS, configs, "cluster")
 
 
+def check_config_names(names: Iterable[str], *, cluster: bool) -> None:
+    """Raises InvalidConfig for a name that is no config of a topic, or of a log."""
+    for name in names:
+        _spec(*((CLUSTER_CONFIGS, name, "cluster") if cluster else (TOPIC_CONFIGS, name, "topic")))
+
+
 def topic_config(configs: Mapping[str, str], name: str) -> Any:
     """The value in effect, typed as the config's default: what is set, or the default.  KeyError for an unknown name."""
     return _effective(TOPIC_CONFIGS[name], configs)
@@ -351,6 +357,8 @@ def _validate(
 def _spec(table: Mapping[str, ConfigSpec], name: str, scope: str) -> ConfigSpec:
     if name in table:
         return table[name]
+    if not isinstance(name, str):
+        raise InvalidConfig(f"{scope} config {name!r} is not a name; give a text, such as 'retention.ms'")
     # Kafka's brokers call the default of retention.ms log.retention.ms, and so on
     near = get_close_matches(name.removeprefix("log."), table, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(table))}"

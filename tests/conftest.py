@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -45,3 +48,26 @@ def s3() -> Iterator[Callable[[], Bucket]]:
 
     yield make
     server.stop()
+
+
+@pytest.fixture
+def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts small file systems in memory."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting needs root")
+    mounted: list[Path] = []
+
+    def make(options: str) -> Path:
+        path = tmp_path / f"mount-{len(mounted)}"
+        path.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "pylog", str(path)], capture_output=True, check=False
+        )
+        if done.returncode:
+            pytest.skip(f"this machine does not let tests mount: {done.stderr.decode().strip()}")
+        mounted.append(path)
+        return path
+
+    yield make
+    for path in mounted:
+        subprocess.run(["umount", str(path)], check=True)

@@ -8,6 +8,7 @@ explicit offsets or times, tasks carry their slices.
 from __future__ import annotations
 
 import gc
+import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -23,11 +24,13 @@ from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
 from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges
 from spark_log.client.fetch import Fetched, fetch
 from spark_log.client.plan import OffsetRange, SliceRead, plan_reads
-from spark_log.errors import ObjectNotFound
+from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
+
+logger = logging.getLogger("spark_log")
 
 
 class ReadTask(InputPartition):
@@ -62,9 +65,8 @@ class LogReader(DataSourceReader):
             journal = journal_of(self.options.location)
             ends = self._ends_now(journal)
             tasks = self._tasks(journal, ends)
-            if is_fixed(self.options, ends):
+            if is_fixed(self.options, ends) or not self._settle(journal, deal_of(journal.state.version, tasks)):
                 return [ReadTask(n, len(tasks), tuple(reads)) for n, reads in enumerate(tasks) if reads]
-            pinned(journal.store, self._deal_name, lambda: encode(deal_of(journal.state.version, tasks)))
             return [ReadTask(n, len(tasks)) for n in range(len(tasks))]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
@@ -89,6 +91,17 @@ class LogReader(DataSourceReader):
             return split_by_bytes(plan_reads(journal, ranges), options.bytes_per_partition)
         pieces = split_ranges(ranges, options.min_partitions, options.max_records)
         return [plan_reads(journal, [piece]) for piece in pieces] or [[]]
+
+    def _settle(self, journal: Journal, deal: Deal) -> bool:
+        """Put down which task reads which offsets.  False where this user may not write: then the ends are those of now."""
+        try:
+            pinned(journal.store, self._deal_name, lambda: encode(deal))
+        except (StorageUnavailable, ObjectNotFound):
+            raise
+        except StorageError as error:
+            logger.warning("read only (%s): this frame ends at version %d however late it is used", error, deal.version)
+            return False
+        return True
 
     @property
     def _deal_name(self) -> str:

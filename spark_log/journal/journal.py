@@ -132,7 +132,7 @@ class Journal:
         with self._queue_lock:
             commands, self._queue = self._queue, []
         try:
-            self._check_store()
+            self.check_store()
             self._view = self.run(propose(self._view, commands, self.context))
         except SparkLogError as error:
             failed: SparkLogError = error
@@ -157,8 +157,8 @@ class Journal:
         except SparkLogError as error:
             logger.warning("housekeeping of %s was put off: %s", self.store.url, error)
 
-    def _check_store(self) -> None:
-        """Probe put-if-absent again where the store's library is another than the one that was probed."""
+    def check_store(self) -> None:
+        """Before a change: probe put-if-absent again where the store's library is another than the one that was probed."""
         if self._probed:
             return
         fingerprint = self.store.fingerprint()

@@ -30,6 +30,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.replay import admits, next_generation
 from spark_log.metadata.state import Group, State, Topic, TopicKey
 from spark_log.settings import (
+    check_config_names,
     check_topic_name,
     cluster_config,
     collision_key,
@@ -128,6 +129,8 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
     if name is not None:
         topic_id, topic = topic_named(state, name)
         current = topic.configs
+    # What is set may be of a newer pylog.
+    check_config_names((key for key in unset if key not in current), cluster=name is None)
     new: dict[str, str | None] = {**values, **unset}
     if all(current.get(key) == value for key, value in new.items()):
         return Decision((), None)

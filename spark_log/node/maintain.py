@@ -163,6 +163,7 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
     def run() -> Steps[Result]:
         return (yield from steps((yield from open_view()), journal.context))
 
+    journal.check_store()
     return journal.run(run())
 
 

@@ -25,11 +25,11 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
     if not found:
         if not url:
             raise InvalidRequest(f"url: {url!r} has no path")
-        return LocalStore(url, durability)
+        return _local(url, url, storage_options, durability)
     scheme, rest = found[1].lower(), url[found.end() :]
     match scheme:
         case "file":
-            return LocalStore(_path_of(url, rest), durability)
+            return _local(url, _path_of(url, rest), storage_options, durability)
         case "memory":
             return MemoryStore(rest.removeprefix("//"))
         case "pylog":
@@ -39,6 +39,14 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
     from spark_log.store.remote import FsspecStore
 
     return FsspecStore(f"{scheme}:{rest}", storage_options or {})
+
+
+def _local(url: str, path: str, storage_options: Mapping[str, Any] | None, durability: str) -> LocalStore:
+    if storage_options:
+        raise InvalidRequest(
+            f"storage options ({', '.join(storage_options)}) are for buckets, and {url} is a local path: leave them out"
+        )
+    return LocalStore(path, durability)
 
 
 def _path_of(url: str, rest: str) -> str:

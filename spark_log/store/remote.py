@@ -205,7 +205,10 @@ class FsspecStore:
     def _delete(self, paths: Sequence[str]) -> None:
         """In one call where the store has it; otherwise one by one, since a name that is gone is no error."""
         if self._backend.protocol == "s3":
-            self._fs.rm(paths)
+            keys = [{"Key": path.removeprefix(f"{self._bucket}/")} for path in paths]
+            check_deleted(
+                self._fs.call_s3("delete_objects", Bucket=self._bucket, Delete={"Objects": keys, "Quiet": True})
+            )
             return
         for path in paths:
             try:
@@ -271,6 +274,13 @@ def _give_up(target: Any) -> None:
     except Exception as error:  # noqa: BLE001  the reason why it is given up is what the caller hears
         logger.debug("parts of %s stay behind: %s", target.path, error)
     target.closed = True
+
+
+def check_deleted(answer: Mapping[str, Any]) -> None:
+    """S3 answers a delete of many with success though it refused some; s3fs passes over that.  Raises OSError."""
+    for error in answer.get("Errors", ()):
+        kind = PermissionError if error["Code"] == "AccessDenied" else OSError
+        raise kind(f"delete of {error['Key']}: {error['Code']} {error.get('Message', '')}")
 
 
 def _no_credentials(error: BaseException) -> bool:

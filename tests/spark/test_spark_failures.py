@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from pyspark_pylog import DefaultSource
 from pyspark_pylog.writer import batch_writer, stream_writer
 
 import spark_log
@@ -184,3 +186,16 @@ def test_a_stream_that_is_killed_resumes_without_loss_or_repeat(url: str, log: s
     assert spark_log.connect(url).read("copy").num_rows < 150
     assert "finished" in run_job(job, url, str(checkpoint))
     assert sorted(spark_log.connect(url).read("copy").column("value").to_pylist()) == as_bytes(range(150))
+
+
+def test_a_log_that_may_not_be_written_is_read_up_to_its_end_at_load(
+    mount: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a query sees cannot be put down for all its tasks, so it is settled when the read is planned."""
+    root = mount("size=4m")
+    spark_log.connect(str(root)).append("t", [{"value": "1"}])
+    subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
+    reader = DefaultSource({"path": str(root), "subscribe": "t"}).reader(StructType().add("value", "binary"))
+    (task,) = reader.partitions()
+    assert [bytes(value) for batch in reader.read(task) for value in batch["value"].to_pylist()] == [b"1"]
+    assert "ends at version" in caplog.text

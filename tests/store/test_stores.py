@@ -6,7 +6,7 @@ import os
 import random
 import subprocess
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import boto3
@@ -22,7 +22,7 @@ from spark_log.store.memory import MemoryStore
 from spark_log.store.open import open_store
 from spark_log.store.options import typed_options
 from spark_log.store.probe import probe
-from spark_log.store.remote import FsspecStore
+from spark_log.store.remote import FsspecStore, check_deleted
 from spark_log.testing.store_contract import ObjectStoreContract
 from spark_log.testing.stores import Faults, FaultyStore, NotExclusiveStore, Wrapper
 from tests.conftest import Bucket
@@ -287,34 +287,26 @@ def test_missing_credentials_are_told_with_the_cure(s3: Callable[[], Bucket]) ->
         spark_log.connect(f"{bucket.url}/log", {"endpoint_url": bucket.options["endpoint_url"]})
 
 
+def test_a_delete_that_the_bucket_refuses_for_one_key_is_told() -> None:
+    """S3 answers with success then."""
+    check_deleted({})
+    with pytest.raises(PermissionError, match="delete of a/b: AccessDenied no"):
+        check_deleted({"Errors": [{"Key": "a/b", "Code": "AccessDenied", "Message": "no"}]})
+    with pytest.raises(OSError, match="delete of c: SlowDown"):
+        check_deleted({"Errors": [{"Key": "c", "Code": "SlowDown"}]})
+
+
+def test_storage_options_of_a_local_path_are_refused(tmp_path: Path) -> None:
+    """They would be passed over in silence."""
+    with pytest.raises(InvalidRequest, match=r"storage options \(key\) are for buckets, and .* is a local path"):
+        spark_log.connect(str(tmp_path), {"key": "k"})
+
+
 def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
     """The path and what to do."""
     (tmp_path / "log").write_text("a file")
     with pytest.raises(StorageError, match="a file is in the way of a directory"):
         spark_log.connect(str(tmp_path / "log"))
-
-
-@pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts small file systems in memory."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting needs root")
-    mounted: list[Path] = []
-
-    def make(options: str) -> Path:
-        path = tmp_path / f"mount-{len(mounted)}"
-        path.mkdir()
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "pylog", str(path)], capture_output=True, check=False
-        )
-        if done.returncode:
-            pytest.skip(f"this machine does not let tests mount: {done.stderr.decode().strip()}")
-        mounted.append(path)
-        return path
-
-    yield make
-    for path in mounted:
-        subprocess.run(["umount", str(path)], check=True)
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_half_written(mount: Callable[[str], Path]) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from spark_log.errors import (
     IllegalGeneration,
+    InvalidConfig,
     InvalidPartitions,
     InvalidTopic,
     OffsetOutOfRange,
@@ -259,6 +260,15 @@ def test_configs_are_set_and_go_back_to_their_defaults(log: History) -> None:
     assert log.state.version == version
     change(None)
     assert dict(next(iter(log.state.topics.values())).configs) == {}
+
+
+def test_only_a_config_that_there_is_goes_back_to_its_default(log: History) -> None:
+    """A slip of the pen is told, with the nearest name."""
+    log.create()
+    with pytest.raises(InvalidConfig, match="did you mean retention.ms"):
+        log.do(lambda state, now: d.decide_set_configs(state, "t", {"retention.mss": None}))
+    with pytest.raises(InvalidConfig, match="unknown cluster config"):
+        log.do(lambda state, now: d.decide_set_configs(state, None, {"num.partition": None}))
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
