@@ -1,11 +1,7 @@
 """The streaming source.
 
-An offset is the next record of each partition, with the topics' ids:
-
-    {"orders": {"0": 17, "1": 4}, "@topics": {"orders": "<id>"}}
-
-so that a topic that was deleted and created again is another topic.  The reader lives in one process as long as the query
-runs; what it knows of the log is kept there and dropped when Spark pickles it for the tasks.
+The reader lives in one process as long as the query runs; what it knows of the log is kept there and dropped when Spark
+pickles it for the tasks.
 """
 
 from __future__ import annotations
@@ -20,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_pylog.batch import ReadTask, journal_of, quiet_gc, read_batches, store_of
 from pyspark_pylog.errors import plain, plain_errors
 from pyspark_pylog.limits import share, within_bytes
+from pyspark_pylog.offsets import TOPICS, Ends, decode, encode
 from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.ranges import lost, start_offsets, wanted_partitions
 from pyspark_pylog.splits import split_by_bytes, split_ranges
@@ -27,7 +24,6 @@ from spark_log.client.plan import OffsetRange, plan_reads
 from spark_log.errors import DataLoss, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
-from spark_log.model import TopicPartition
 
 try:
     from pyspark.sql.streaming.datasource import (
@@ -45,11 +41,8 @@ except ImportError:  # before 4.2 the source limits itself
     ReadAllAvailable = ReadMaxRows = ReadMaxBytes = None  # type: ignore[assignment, misc]
     ReadLimit = Any  # type: ignore[misc, assignment]
 
-TOPICS = "@topics"
 LONG_POLL_S = 0.2
 POLL_S = 0.005
-
-Ends = dict[TopicPartition, int]
 
 
 class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
@@ -237,21 +230,3 @@ def _report(message: str, fail: bool) -> None:
     if fail:
         raise DataLoss(f"{message}; set failOnDataLoss=false to go on with what is there")
     logging.getLogger("spark_log").warning("%s; going on with what is there", message)
-
-
-def encode(state: State, ends: Mapping[TopicPartition, int]) -> dict[str, Any]:
-    """An offset as Spark keeps it."""
-    offset: dict[str, Any] = {}
-    for tp, end in sorted(ends.items()):
-        offset.setdefault(tp.topic, {})[str(tp.partition)] = end
-    return {**offset, TOPICS: {topic: state.names[topic] for topic in offset}}
-
-
-def decode(offset: Mapping[str, Any]) -> Ends:
-    """The positions of an offset."""
-    return {
-        TopicPartition(topic, int(number)): end
-        for topic, numbers in offset.items()
-        if topic != TOPICS
-        for number, end in numbers.items()
-    }
