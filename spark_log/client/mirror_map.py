@@ -1,0 +1,206 @@
+"""A mirror's map: which offset of another log became which offset here.
+
+A mirror copies partitions record by record, in order.  Offsets there have gaps (compaction, markers of transactions), offsets
+here have none.  So the map keeps *runs* of offsets without a gap, and the offset here of a record is the number of records
+before it.  That is exact as long as nobody else writes to the copy, which `MirrorMap.check` makes sure of.
+
+The map is a topic of one partition.  Each record of it is JSON, and was committed together with the records that it is about:
+
+    {"topic":"orders","id":"<id here>","source":"<id there>","partition":0,"runs":[[17,3],[22,1]]}
+
+says that the records 17, 18, 19 and 22 were copied.  Entries with the id of a topic that has been deleted here count no more.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from spark_log.client.log import Log
+from spark_log.errors import InvalidRequest
+from spark_log.model import NewTopic, TopicPartition
+
+RUNS_MAX = 1000
+"""Of one entry; more of them go into the next."""
+
+
+class Run(NamedTuple):
+    """Records with the offsets start, start + 1, …, as many as `records`."""
+
+    start: int
+    records: int
+
+    @property
+    def end(self) -> int:
+        return self.start + self.records
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One record of the map."""
+
+    topic: str
+    id: str
+    """Of the topic here."""
+    source: str
+    """Id of the topic there."""
+    partition: int
+    runs: tuple[Run, ...]
+
+
+class Copied(NamedTuple):
+    """How far a partition has been copied."""
+
+    records: int
+    end: int
+    """The offset there after the last record that was copied."""
+    source: str
+
+
+class Copy(NamedTuple):
+    """A topic that is copied, and where its map goes.  Travels to tasks."""
+
+    topic: str
+    id: str
+    source: str
+    map: str
+
+
+def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[Run]:
+    """Runs without a gap of ascending offsets."""
+    if not len(offsets):
+        return []
+    firsts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) != 1)
+    counts = np.diff(firsts, append=len(offsets))
+    return [Run(int(offsets[first]), int(count)) for first, count in zip(firsts, counts, strict=True)]
+
+
+def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """A task's records without their offsets there, and then the map's entries about them.
+
+    batches:  columns partition (int32), offset (int64), and topic, key, value, timestamp, headers as they are to be
+              written; the records of a partition in order.
+    """
+    found: dict[int, list[Run]] = defaultdict(list)
+    schema = None
+    for batch in batches:
+        partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
+        for number in np.unique(partitions):
+            _extend(found[int(number)], runs_of(offsets[partitions == number]))
+        records = batch.drop_columns(["offset"])
+        schema = records.schema
+        yield records
+    if schema is not None:
+        yield _entries_batch(copy, found, schema)
+
+
+def _extend(known: list[Run], more: Sequence[Run]) -> None:
+    """Runs after those that are known, as one where they meet."""
+    if known and more and known[-1].end == more[0].start:
+        known[-1] = Run(known[-1].start, known[-1].records + more[0].records)
+        more = more[1:]
+    known += more
+
+
+def _entries_batch(copy: Copy, found: Mapping[int, list[Run]], schema: pa.Schema) -> pa.RecordBatch:
+    values = [
+        msgspec.json.encode(
+            Entry(
+                topic=copy.topic,
+                id=copy.id,
+                source=copy.source,
+                partition=number,
+                runs=tuple(runs[first : first + RUNS_MAX]),
+            )
+        )
+        for number, runs in sorted(found.items())
+        for first in range(0, len(runs), RUNS_MAX)
+    ]
+    columns = {"topic": pa.repeat(copy.map, len(values)), "partition": pa.repeat(pa.scalar(0, pa.int32()), len(values))}
+    columns["value"] = pa.array(values, pa.binary())
+    return pa.RecordBatch.from_arrays(
+        [columns.get(field.name, pa.nulls(len(values), field.type)).cast(field.type) for field in schema], schema=schema
+    )
+
+
+def parse_entry(value: bytes) -> Entry:
+    """A record of the map.  Raises InvalidRequest for one that is none."""
+    try:
+        return _DECODER.decode(value)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"the map of a mirror holds {value[:80]!r}, which is no entry of it: {error}") from error
+
+
+_DECODER = msgspec.json.Decoder(Entry)
+
+
+def translate(
+    entries: Iterable[Entry], offsets: Iterable[tuple[TopicPartition, int]]
+) -> dict[tuple[TopicPartition, int], int]:
+    """Offsets there as offsets here: how many records were copied before them."""
+    found = dict.fromkeys(offsets, 0)
+    wanted: dict[TopicPartition, list[int]] = defaultdict(list)
+    for tp, offset in found:
+        wanted[tp].append(offset)
+    for entry in entries:
+        tp = TopicPartition(entry.topic, entry.partition)
+        if tp in wanted:
+            starts, counts = np.array(entry.runs, dtype=np.int64).T
+            for offset in wanted[tp]:
+                found[tp, offset] += int(np.clip(offset - starts, 0, counts).sum())
+    return found
+
+
+class MirrorMap:
+    """The map in a topic of a log."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self._log = log
+        self.name = name
+
+    def create(self) -> None:
+        """Make the topic if it is not there; its entries are kept for ever."""
+        if self.name not in self._log.admin.list_topics():
+            self._log.admin.create_topics([NewTopic(self.name, 1, {"retention.ms": "-1"})])
+
+    def entries(self) -> Iterator[Entry]:
+        """All that count: of topics that are still those that were copied to."""
+        names = self._log.journal.refresh().names
+        if self.name not in names:
+            return
+        for batch in self._log.scan(self.name, columns=["value"]):
+            for value in batch.column("value"):
+                entry = parse_entry(value.as_py())
+                if names.get(entry.topic) == entry.id:
+                    yield entry
+
+    def copied(self) -> dict[TopicPartition, Copied]:
+        """How far each partition has been copied; those of which nothing was are left out."""
+        found: dict[TopicPartition, Copied] = {}
+        for entry in self.entries():
+            tp = TopicPartition(entry.topic, entry.partition)
+            known = found.get(tp, Copied(0, 0, entry.source))
+            records = known.records + sum(run.records for run in entry.runs)
+            found[tp] = Copied(records, max(known.end, entry.runs[-1].end), entry.source)
+        return found
+
+    def translate(self, offsets: Iterable[tuple[TopicPartition, int]]) -> dict[tuple[TopicPartition, int], int]:
+        """The offset here of the record that has an offset there, or, in a gap, of the first one after it."""
+        return translate(self.entries(), offsets)
+
+    def check(self, topics: Iterable[str]) -> None:
+        """Raises InvalidRequest for a topic that holds records that were not copied: no offset after them could be translated."""
+        copied = self.copied()
+        for name, topic in self._log.admin.describe_topics(topics).items():
+            for part in topic.partitions:
+                known = copied.get(TopicPartition(name, part.partition))
+                count = known.records if known else 0
+                if count != part.end:
+                    raise InvalidRequest(
+                        f"{name}-{part.partition} ends at {part.end}, and the map {self.name!r} knows of {count} copied "
+                        f"records: only the mirror may write to {name!r} until it is done. Delete the topic to copy it anew"
+                    )

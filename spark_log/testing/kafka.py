@@ -1,0 +1,222 @@
+"""A real Kafka broker and Spark's Kafka connector, to compare with and to copy from.
+
+    python -m spark_log.testing.kafka fetch DIR
+    python -m spark_log.testing.kafka start DIR [--port 9092]
+    python -m spark_log.testing.kafka stop DIR
+
+For tests, jobs and benchmarks, not for data that anybody needs: one node on loopback, its records gone when it is stopped.
+Java and the Ivy that comes with PySpark do the fetching, as they do for `spark.jars.packages`: about 60 MB, once, checked
+against the repository's checksums.  `PYLOG_IVY_SETTINGS` names an Ivy settings file where a mirror has to be used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple
+
+BROKER_JARS = (
+    "org.apache.kafka:kafka_2.13:4.1.0",
+    # Kafka leaves the choice of a logger open, and without one it says nothing, not even that it is up.
+    "org.slf4j:slf4j-simple:1.7.36",
+)
+CONNECTOR_JARS = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+    # Not published for every version of Spark; this one works with the connector above, on Spark 4.2 and 4.3.
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
+    "org.apache.kafka:kafka-clients:3.9.2",
+    "org.apache.commons:commons-pool2:2.13.1",
+)
+CLUSTER_ID = "cHlsb2ctdGVzdC1rYWZrYQ"
+PORT = 9092
+DEADLINE_S = 60
+SETTINGS_FILE = "PYLOG_IVY_SETTINGS"
+
+
+class Broker(NamedTuple):
+    """A broker that answers, and what Spark needs to talk to it."""
+
+    address: str
+    """For `kafka.bootstrap.servers`."""
+    jars: str
+    """For `spark.jars`, when the session's JVM starts."""
+
+
+# --------------------------------------------------------------------------------------------------------------- fetching
+
+
+def fetch(directory: Path) -> str:
+    """Bring the jars into `directory`, if they are not there; the connector's, as `spark.jars` takes them."""
+    directory.mkdir(parents=True, exist_ok=True)
+    _retrieve(directory, "broker", BROKER_JARS, transitive=True)
+    _retrieve(directory, "connector", CONNECTOR_JARS, transitive=False)
+    return ",".join(str(jar) for jar in sorted((directory / "connector").glob("*.jar")))
+
+
+def _retrieve(directory: Path, what: str, jars: Sequence[str], *, transitive: bool) -> None:
+    done = directory / what / "jars.txt"
+    if done.exists() and done.read_text().split() == list(jars):
+        return
+    shutil.rmtree(directory / what, ignore_errors=True)
+    (directory / what).mkdir(parents=True)
+    wanted = directory / f"{what}.xml"
+    wanted.write_text(_ivy_file(jars, transitive))
+    settings = ["-settings", os.environ[SETTINGS_FILE]] if SETTINGS_FILE in os.environ else []
+    pattern = directory / what / "[artifact]-[revision].[ext]"
+    command = [*_java(_ivy_jar(), "org.apache.ivy.Main"), *settings, "-ivy", str(wanted), "-types", "jar", "bundle"]
+    command += ["-cache", str(directory / "cache"), "-retrieve", str(pattern)]
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if result.returncode:
+        raise RuntimeError(
+            f"Kafka's jars could not be fetched: is the network there? With a mirror, let {SETTINGS_FILE} name an Ivy "
+            f"settings file.\n{result.stdout[-3000:]}"
+        )
+    done.write_text("\n".join(jars))
+
+
+def _ivy_file(jars: Sequence[str], transitive: bool) -> str:
+    lines = []
+    for jar in jars:
+        organisation, name, revision = jar.split(":")
+        lines.append(
+            f'<dependency org="{organisation}" name="{name}" rev="{revision}" conf="default->default" '
+            f'transitive="{str(transitive).lower()}"/>'
+        )
+    return (
+        '<ivy-module version="2.0"><info organisation="pylog" module="kafka"/>'
+        f'<configurations><conf name="default"/></configurations><dependencies>{"".join(lines)}</dependencies></ivy-module>'
+    )
+
+
+def _ivy_jar() -> str:
+    spec = importlib.util.find_spec("pyspark")
+    jars = sorted(Path(spec.origin).parent.glob("jars/ivy-*.jar")) if spec is not None and spec.origin else []
+    if not jars:
+        raise RuntimeError(
+            "Kafka's jars are fetched with the Ivy that comes with PySpark, and there is none: install pyspark"
+        )
+    return str(jars[-1])
+
+
+def _java(classpath: str, main: str, *options: str) -> list[str]:
+    home = os.environ.get("JAVA_HOME")
+    return [str(Path(home) / "bin" / "java") if home else "java", *options, "-cp", classpath, main]
+
+
+# ----------------------------------------------------------------------------------------------------- starting, stopping
+
+
+def start(directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None) -> Broker:
+    """Start an empty broker in the background and wait until it answers.  The controller takes the next port.
+
+    settings:  of the broker (`server.properties`), beside ours.
+    """
+    jars = fetch(directory)
+    stop(directory)
+    run = directory / "run"
+    run.mkdir()
+    properties = run / "server.properties"
+    properties.write_text(_properties(run, port, settings or {}))
+    classpath = str(directory / "broker" / "*")
+    formatting = [*_java(classpath, "kafka.tools.StorageTool"), "format", "-t", CLUSTER_ID, "-c", str(properties)]
+    formatted = subprocess.run(formatting, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    if formatted.returncode:
+        raise RuntimeError(f"the broker's folder could not be prepared:\n{formatted.stdout[-3000:]}")
+    pid = _spawn([*_java(classpath, "kafka.Kafka", "-Xmx1g"), str(properties)], run / "broker.log")
+    (run / "pid").write_text(str(pid))
+    _wait_until_up(directory, pid)
+    return Broker(f"127.0.0.1:{port}", jars)
+
+
+def _properties(run: Path, port: int, settings: Mapping[str, str]) -> str:
+    values = {
+        "process.roles": "broker,controller",
+        "node.id": "1",
+        "controller.quorum.voters": f"1@127.0.0.1:{port + 1}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{port + 1}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "log.dirs": str(run / "data"),
+        "offsets.topic.replication.factor": "1",
+        "transaction.state.log.replication.factor": "1",
+        "transaction.state.log.min.isr": "1",
+        "group.initial.rebalance.delay.ms": "0",
+        **settings,
+    }
+    return "".join(f"{name}={value}\n" for name, value in values.items())
+
+
+def _spawn(command: list[str], log: Path) -> int:
+    """A process that outlives this one."""
+    write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    output = [(os.POSIX_SPAWN_OPEN, 1, str(log), write, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]
+    return os.posix_spawnp(command[0], command, os.environ, file_actions=output, setsid=True)
+
+
+def _wait_until_up(directory: Path, pid: int) -> None:
+    log, deadline = directory / "run" / "broker.log", time.monotonic() + DEADLINE_S
+    while "Kafka Server started" not in log.read_text():
+        if not _is_broker(pid) or time.monotonic() > deadline:
+            found = log.read_text()[-3000:]
+            stop(directory)
+            raise RuntimeError(f"the broker did not come up; is its port taken? Its last words:\n{found}")
+        time.sleep(0.1)
+
+
+def stop(directory: Path) -> None:
+    """Stop the broker that was started in `directory`, if there is one, and drop its records."""
+    file = directory / "run" / "pid"
+    if file.exists() and _is_broker(pid := int(file.read_text())):
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + DEADLINE_S
+        while _is_broker(pid):
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+    shutil.rmtree(directory / "run", ignore_errors=True)
+
+
+def _is_broker(pid: int) -> bool:
+    """Whether the process is a broker that runs: the number may be another's by now, and a child that ended stays a while."""
+    with suppress(ChildProcessError):  # another process started it
+        os.waitpid(pid, os.WNOHANG)
+    found = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], stdout=subprocess.PIPE, text=True, check=False)
+    return "kafka.Kafka" in found.stdout
+
+
+@contextmanager
+def broker(directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
+    """An empty broker for the length of a block."""
+    try:
+        yield start(directory, port, settings)
+    finally:
+        stop(directory)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=["fetch", "start", "stop"])
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--port", type=int, default=PORT, help=f"of the broker; the controller takes the next ({PORT})")
+    arguments = parser.parse_args()
+    directory = arguments.directory.resolve()
+    if arguments.verb == "fetch":
+        print(fetch(directory))
+    elif arguments.verb == "start":
+        running = start(directory, arguments.port)
+        print(f"kafka.bootstrap.servers={running.address}\nspark.jars={running.jars}")
+    else:
+        stop(directory)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,131 @@
+"""The map of a mirror: runs of offsets, kept in the log beside what was copied."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import spark_log
+from spark_log import TopicPartition
+from spark_log.client import mirror_map
+from spark_log.client.mirror_map import Copied, Copy, MirrorMap, Run, runs_of, with_map
+from spark_log.errors import InvalidRequest
+from tests.client.logs import new_log
+
+ORDERS_0 = TopicPartition("orders", 0)
+ascending = st.sets(st.integers(0, 300), max_size=60).map(sorted)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> spark_log.Log:
+    return new_log(tmp_path, orders=2)
+
+
+@pytest.fixture
+def offsets(log: spark_log.Log) -> MirrorMap:
+    made = MirrorMap(log, "map")
+    made.create()
+    return made
+
+
+def records(found: Sequence[int], partition: int = 0) -> pa.RecordBatch:
+    """What a task reads: records with these offsets."""
+    return pa.RecordBatch.from_pydict(
+        {
+            "topic": ["orders"] * len(found),
+            "partition": pa.array([partition] * len(found), pa.int32()),
+            "offset": pa.array(found, pa.int64()),
+            "value": [b"%d" % offset for offset in found],
+        }
+    )
+
+
+def mirrored(log: spark_log.Log, *batches: pa.RecordBatch) -> None:
+    """One task's batches, copied as a micro-batch is: all in one commit."""
+    copy = Copy("orders", log.journal.refresh().names["orders"], "there", "map")
+    with log.transaction("mirror") as txn:
+        for batch in with_map(copy, batches):
+            for topic in pc.unique(batch.column("topic")).to_pylist():
+                txn.append(topic, batch.filter(pc.equal(batch.column("topic"), topic)))
+
+
+@given(ascending)
+def test_runs_are_the_offsets(found: list[int]) -> None:
+    """Each offset is in exactly one run, and runs do not touch."""
+    runs = runs_of(np.array(found, np.int64))
+    assert [offset for run in runs for offset in range(run.start, run.end)] == found
+    assert all(before.end < after.start for before, after in itertools.pairwise(runs))
+
+
+@given(st.lists(ascending, max_size=4), st.lists(st.integers(0, 320), max_size=10))
+def test_an_offset_there_becomes_the_number_of_records_before_it(parts: list[list[int]], asked: list[int]) -> None:
+    """However the copying was cut into tasks and batches, and in gaps as well."""
+    known = sorted({offset for part in parts for offset in part})
+    batches = [records(known[n : n + 7]) for n in range(0, len(known), 7)]
+    written = [batch for batch in with_map(Copy("orders", "id", "there", "map"), batches) if batch.num_rows]
+    entries = [
+        mirror_map.parse_entry(value.as_py())
+        for batch in written
+        for topic, value in zip(batch.column("topic"), batch.column("value"), strict=True)
+        if topic.as_py() == "map"
+    ]
+    found = mirror_map.translate(entries, [(ORDERS_0, offset) for offset in asked])
+    assert found == {(ORDERS_0, offset): sum(one < offset for one in known) for offset in asked}
+
+
+def test_runs_that_meet_are_one(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """A task's batches end anywhere; the map does not grow with their number."""
+    mirrored(log, records([3, 4]), records([5, 6, 9]), records([10]))
+    (entry,) = offsets.entries()
+    assert entry.runs == (Run(3, 4), Run(9, 2))
+
+
+def test_an_entry_holds_so_many_runs(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """A partition of which compaction left every other record makes entries of a bounded size."""
+    mirrored(log, records(range(0, 2 * mirror_map.RUNS_MAX + 2, 2)))
+    assert [len(entry.runs) for entry in offsets.entries()] == [mirror_map.RUNS_MAX, 1]
+
+
+def test_the_map_goes_on_from_commit_to_commit(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """By partition: how many records, and where to go on."""
+    mirrored(log, records([0, 2]), records([7], partition=1))
+    mirrored(log, records([5, 6]))
+    assert offsets.copied() == {ORDERS_0: Copied(4, 7, "there"), TopicPartition("orders", 1): Copied(1, 8, "there")}
+    assert offsets.translate([(ORDERS_0, 3), (ORDERS_0, 6)]) == {(ORDERS_0, 3): 2, (ORDERS_0, 6): 3}
+
+
+def test_a_task_without_records_writes_nothing(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """No entry says nothing."""
+    mirrored(log)
+    assert offsets.copied() == {} and log.read("map").num_rows == 0
+
+
+def test_a_record_of_somebody_else_is_noticed(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """Offsets after it would be wrong by one, so that it is an error, with the partition and both counts."""
+    mirrored(log, records([0, 1]))
+    offsets.check(["orders"])
+    log.append("orders", [{"value": "mine", "partition": 0}])
+    with pytest.raises(InvalidRequest, match="orders-0 ends at 3, and the map 'map' knows of 2 copied records"):
+        offsets.check(["orders"])
+
+
+def test_a_topic_that_was_deleted_starts_afresh(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """Its entries count no more."""
+    mirrored(log, records([0, 1]))
+    log.admin.delete_topics(["orders"])
+    log.admin.create_topics([spark_log.NewTopic("orders", 1)])
+    offsets.check(["orders"])
+    assert offsets.copied() == {}
+
+
+def test_a_map_that_is_not_there_is_empty(log: spark_log.Log) -> None:
+    """A dry run asks before anything was made."""
+    assert MirrorMap(log, "none").copied() == {}
