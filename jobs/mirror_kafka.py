@@ -1,0 +1,477 @@
+"""Copies topics of Kafka into a log, with keys, headers and timestamps, and takes consumer groups along.
+
+    spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION jobs/mirror_kafka.py \\
+        --bootstrap-servers host:9092 --topics orders,payments --url s3://bucket/log --checkpoint s3://bucket/mirror --groups '*'
+
+Every record lands once, in its partition and in order, however often the job is killed; each run goes on where the one before
+it ended.  Which offset in Kafka became which offset here is kept in the topic --map, and committed groups are set to the same
+records here.  The cut-over: stop the producers, run this once more, start producers and consumers on the log.
+docs/from-kafka.md has it step by step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+import spark_log
+from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
+from spark_log.cli.base import parse_duration
+from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
+from spark_log.errors import GroupIdNotFound, InvalidConfig, InvalidRequest, NoLog, SparkLogError
+from spark_log.settings import TOPIC_CONFIGS, validate_topic_configs
+
+TIMEOUT_MS = 60_000
+NOTE = "kafka:"
+"""Positions that were set by this job say so, and may be set again; one that a consumer here has committed is left alone."""
+RECORD = "topic string, partition int, key binary, value binary, timestamp timestamp, headers array<struct<key: string, value: binary>>"
+OWN_TIME = "message.timestamp.type"
+"""Not carried over: the copy keeps the timestamps that the records have."""
+
+
+class Source(NamedTuple):
+    """A topic in Kafka."""
+
+    id: str
+    partitions: int
+    configs: Mapping[str, str]
+    """Those that differ from Kafka's defaults."""
+    starts: tuple[int, ...]
+    ends: tuple[int, ...]
+    """As they were when the run began: how far it copies."""
+
+    def end(self, tp: TopicPartition) -> int:
+        return self.ends[tp.partition]
+
+
+def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bootstrap-servers", required=True, help="Kafka's")
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("--topics", type=_names, help="separated by commas")
+    which.add_argument(
+        "--pattern", type=_pattern, help="a regular expression that is searched in names; looked up in every round"
+    )
+    parser.add_argument("--url", required=True, help="the log, file:///… or s3://…")
+    parser.add_argument("--checkpoint", required=True, help="a folder for Spark's checkpoints, kept from run to run")
+    parser.add_argument("--map", default="kafka-mirror-map", help="the topic for the map of offsets (%(default)s)")
+    groups = parser.add_mutually_exclusive_group()
+    groups.add_argument(
+        "--groups", type=_names, default=(), help="groups to take along, separated by commas; '*' for all"
+    )
+    groups.add_argument(
+        "--group-offsets", type=Path, metavar="FILE", help='instead of Kafka: {"group":{"topic":{"0":42}}}'
+    )
+    parser.add_argument(
+        "--max-offsets", type=int, default=1_000_000, help="of a micro-batch of one topic (%(default)s)"
+    )
+    parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at once (%(default)s)")
+    parser.add_argument("--every", type=_duration, metavar="DURATION", help="go on for ever, a round so often")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument(
+        "--kafka-option",
+        action="append",
+        default=[],
+        type=_pair,
+        metavar="NAME=VALUE",
+        help="for Spark's Kafka source; those that begin with kafka. also for the look-ups, e.g. kafka.security.protocol=SSL",
+    )
+    parser.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
+    return parser.parse_args(args)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if not names:
+        raise argparse.ArgumentTypeError("names nothing")
+    return names
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a Python regular expression: {error}") from error
+
+
+def _duration(text: str) -> int:
+    try:
+        return parse_duration(text)
+    except InvalidRequest as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} has not the form NAME=VALUE")
+    return name, value
+
+
+# ------------------------------------------------------------------------------------------------------- what is in Kafka
+
+
+class Kafka:
+    """Look-ups in Kafka, with the client that Spark's connector brings."""
+
+    def __init__(self, spark: SparkSession, servers: str, options: Mapping[str, str]) -> None:
+        self._jvm: Any = spark._jvm
+        client = self._jvm.org.apache.kafka.clients.admin.AdminClient
+        if not hasattr(client, "create"):
+            raise InvalidRequest(
+                "Spark's Kafka connector is not there: spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"
+            )
+        own = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+        self._committed = own.pop("isolation.level", "read_committed") == "read_committed"
+        self._admin = self._call(lambda: client.create({"bootstrap.servers": servers, **own}))
+
+    def close(self) -> None:
+        self._admin.close()
+
+    def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, Source]:
+        """Topics by name, as they are now.  Raises InvalidRequest for one that is not there."""
+        known = set(self._get(self._admin.listTopics().names()))
+        if isinstance(wanted, re.Pattern):
+            wanted = sorted(name for name in known if wanted.search(name))
+        if missing := sorted(set(wanted) - known):
+            raise InvalidRequest(f"Kafka has no topic {missing[0]!r}; it has {', '.join(sorted(known)) or 'none'}")
+        described = self._get(self._admin.describeTopics(list(wanted)).allTopicNames())
+        partitions = {name: described[name].partitions().size() for name in wanted}
+        configs = self._configs(wanted)
+        starts, ends = self._offsets(partitions, "earliest"), self._offsets(partitions, "latest")
+        return {
+            name: Source(
+                described[name].topicId().toString(), partitions[name], configs[name], starts[name], ends[name]
+            )
+            for name in wanted
+        }
+
+    def _configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
+        """What was set on topics, and what the brokers' settings make of the rest where it is in force here."""
+        resource = self._jvm.org.apache.kafka.common.config.ConfigResource
+        wanted = {name: resource(resource.Type.TOPIC, name) for name in topics}
+        found = self._get(self._admin.describeConfigs(list(wanted.values())).all())
+        return {
+            name: {one.name(): one.value() for one in found[key].entries().toArray() if _is_set(one)}
+            for name, key in wanted.items()
+        }
+
+    def _offsets(self, partitions: Mapping[str, int], which: str) -> dict[str, tuple[int, ...]]:
+        spec = getattr(self._jvm.org.apache.kafka.clients.admin.OffsetSpec, which)()
+        level = self._jvm.org.apache.kafka.common.IsolationLevel.valueOf(
+            "READ_COMMITTED" if self._committed else "READ_UNCOMMITTED"
+        )
+        options = self._jvm.org.apache.kafka.clients.admin.ListOffsetsOptions(level)
+        keys = {name: [self._tp(name, number) for number in range(count)] for name, count in partitions.items()}
+        asked = {key: spec for each in keys.values() for key in each}
+        found = self._get(self._admin.listOffsets(asked, options).all())
+        return {name: tuple(found[key].offset() for key in each) for name, each in keys.items()}
+
+    def groups(self) -> list[str]:
+        """Names of all consumer groups."""
+        return sorted(one.groupId() for one in self._get(self._admin.listConsumerGroups().all()).toArray())
+
+    def committed(self, group: str) -> dict[TopicPartition, int]:
+        """Where a group stands."""
+        found = self._get(self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
+        return {TopicPartition(tp.topic(), tp.partition()): at.offset() for tp, at in found.items() if at is not None}
+
+    def _tp(self, topic: str, partition: int) -> Any:
+        return self._jvm.org.apache.kafka.common.TopicPartition(topic, partition)
+
+    def _get(self, future: Any) -> Any:
+        return self._call(lambda: future.get(TIMEOUT_MS, self._jvm.java.util.concurrent.TimeUnit.MILLISECONDS))
+
+    @staticmethod
+    def _call(ask: Callable[[], Any]) -> Any:
+        try:
+            return ask()
+        except Py4JJavaError as error:
+            cause = error.java_exception
+            while cause.getCause() is not None:
+                cause = cause.getCause()
+            raise InvalidRequest(f"Kafka does not answer as it should: {cause.toString()}") from error
+
+
+def _is_set(config: Any) -> bool:
+    source, known = config.source().name(), TOPIC_CONFIGS.get(config.name())
+    of_brokers = source != "DEFAULT_CONFIG" and known is not None and known.in_force
+    return source == "DYNAMIC_TOPIC_CONFIG" or of_brokers
+
+
+# ----------------------------------------------------------------------------------------------------------- the copying
+
+
+def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log) -> bool:
+    """One round: all that was in Kafka when it began, and the groups.  Whether every group could be taken along."""
+    sources = kafka.topics(args.topics or args.pattern)
+    offsets = MirrorMap(log, args.map)
+    if args.map in sources:
+        raise InvalidRequest(f"--map: {args.map!r} is one of the topics to copy; give another name")
+    prepare(log, sources)
+    offsets.create()
+    offsets.check(sources)
+    copied = offsets.copied()
+    check_sources(sources, copied)
+    copy_topics(spark, args, log, {name: one for name, one in sources.items() if left(name, one, copied)}, copied)
+    offsets.check(sources)
+    after = offsets.copied()
+    for name in sources:
+        total, before = records_of(name, after), records_of(name, copied)
+        print(f"{name}: {total - before:,} records copied, {total:,} in all", flush=True)
+    return seed_groups(log, offsets, sources, group_offsets(args, kafka))
+
+
+def left(topic: str, source: Source, copied: Mapping[TopicPartition, Copied]) -> int:
+    """Offsets between what was copied and the end; not all of them need be records."""
+    ends = enumerate(source.ends)
+    return sum(max(end - max(reached(copied, topic, n), source.starts[n]), 0) for n, end in ends)
+
+
+def reached(copied: Mapping[TopicPartition, Copied], topic: str, partition: int) -> int:
+    known = copied.get(TopicPartition(topic, partition))
+    return known.end if known else 0
+
+
+def records_of(topic: str, copied: Mapping[TopicPartition, Copied]) -> int:
+    return sum(one.records for tp, one in copied.items() if tp.topic == topic)
+
+
+def prepare(log: Log, sources: Mapping[str, Source]) -> None:
+    """Create the topics that are not there, and partitions that Kafka's have got since."""
+    known = log.admin.list_topics()
+    for name, source in sources.items():
+        if name not in known:
+            configs, notes = carried(source.configs)
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                log.admin.create_topics([NewTopic(name, source.partitions, configs)])
+            for note in (*notes, *(str(one.message) for one in said)):
+                print(f"{name}: {note}", flush=True)
+        elif len(log.admin.describe_topics([name])[name].partitions) < source.partitions:
+            log.admin.create_partitions({name: source.partitions})
+
+
+def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
+    """Kafka's configs that mean the same here, and what to say about others."""
+    taken: dict[str, str] = {}
+    notes: list[str] = []
+    for name, value in sorted(configs.items()):
+        if name == OWN_TIME:
+            notes.append(
+                f"{name}={value} is left out: the copy keeps the records' timestamps; set it after the cut-over"
+            )
+        elif name in TOPIC_CONFIGS:
+            try:
+                validate_topic_configs({name: value})
+                taken[name] = value
+            except InvalidConfig as error:
+                notes.append(f"{name}={value} is left out: {error}")
+    return taken, notes
+
+
+def check_sources(sources: Mapping[str, Source], copied: Mapping[TopicPartition, Copied]) -> None:
+    for tp, one in copied.items():
+        if tp.topic in sources and sources[tp.topic].id != one.source:
+            raise InvalidRequest(
+                f"topic {tp.topic!r} was deleted and created again in Kafka since it was copied: delete it here, so that "
+                "the new one is copied from its start, or leave it out"
+            )
+
+
+def copy_topics(
+    spark: SparkSession,
+    args: argparse.Namespace,
+    log: Log,
+    sources: Mapping[str, Source],
+    copied: Mapping[TopicPartition, Copied],
+) -> None:
+    """Copy topics, some at a time.  If one fails the others are stopped: the next run goes on with them all."""
+    running: deque[StreamingQuery] = deque()
+    try:
+        for name, source in sources.items():
+            if len(running) == args.parallel:
+                running[0].awaitTermination()
+                running.popleft()
+            running.append(start_copy(spark, args, log, name, source, copied))
+        for query in running:
+            query.awaitTermination()
+    finally:
+        for query in running:
+            query.stop()
+
+
+def start_copy(
+    spark: SparkSession,
+    args: argparse.Namespace,
+    log: Log,
+    topic: str,
+    source: Source,
+    copied: Mapping[TopicPartition, Copied],
+) -> StreamingQuery:
+    """The query that copies a topic up to the end that it has now.
+
+    The sink writes a micro-batch once, records and map in one commit, whether Spark runs it again or a new checkpoint does:
+    then the map says where to go on.  The producer's name keeps any other copier of the topic out.
+    """
+    topic_id = log.admin.describe_topics([topic])[topic].topic_id
+    starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
+    options = {
+        "kafka.isolation.level": "read_committed",
+        "maxOffsetsPerTrigger": args.max_offsets,
+        **dict(args.kafka_option),
+    }
+    records = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", args.bootstrap_servers)
+        .option("subscribe", topic)
+        .option("startingOffsets", json.dumps({topic: starts}))
+        .options(**options)
+        .option("includeHeaders", True)
+        .load()
+        .select("topic", "partition", "offset", "key", "value", "timestamp", "headers")
+    )
+    return (
+        records.mapInArrow(partial(with_map, Copy(topic, topic_id, source.id, args.map)), RECORD)
+        .writeStream.format("pylog")
+        .options(**{f"storage.{name}": value for name, value in args.storage_option})
+        .option("producerId", f"{args.map}/{topic}")
+        .option("checkpointLocation", f"{args.checkpoint.rstrip('/')}/{topic}-{topic_id}")
+        .queryName(f"mirror of {topic}")
+        .trigger(availableNow=True)
+        .start(args.url)
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ the groups
+
+Positions = Mapping[str, Mapping[TopicPartition, int]]
+"""Where groups stand, by Kafka's offsets."""
+
+
+def group_offsets(args: argparse.Namespace, kafka: Kafka) -> Positions:
+    if args.group_offsets is not None:
+        return read_positions(args.group_offsets)
+    return {group: kafka.committed(group) for group in (kafka.groups() if args.groups == ("*",) else args.groups)}
+
+
+def read_positions(path: Path) -> Positions:
+    """Positions from a file.  Raises InvalidRequest that says what the file must look like."""
+    try:
+        found = json.loads(path.read_text())
+        return {
+            group: {
+                TopicPartition(topic, int(n)): int(at) for topic, parts in topics.items() for n, at in parts.items()
+            }
+            for group, topics in found.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise InvalidRequest(
+            f'--group-offsets {path}: {error}; the shape is {{"group":{{"topic":{{"0":42}}}}}}'
+        ) from error
+
+
+def seed_groups(log: Log, offsets: MirrorMap, sources: Mapping[str, Source], groups: Positions) -> bool:
+    """Set groups here to the records at which they are in Kafka; whether all could be."""
+    wanted = {(group, tp): at for group, known in groups.items() for tp, at in known.items() if tp.topic in sources}
+    beyond = {key: at for key, at in wanted.items() if at > sources[key[1].topic].end(key[1])}
+    found = offsets.translate((tp, at) for (group, tp), at in wanted.items() if (group, tp) not in beyond)
+    for group in groups:
+        mine = positions_here(log, group)
+        new = {
+            tp: OffsetAndMetadata(found[tp, at], f"{NOTE}{at}")
+            for (one, tp), at in wanted.items()
+            if one == group and (tp, at) in found
+        }
+        theirs = sorted(tp for tp in new if tp in mine and not mine[tp].metadata.startswith(NOTE))
+        changed = {tp: at for tp, at in new.items() if tp not in theirs and mine.get(tp) != at}
+        if changed:
+            log.admin.alter_consumer_group_offsets(group, changed)
+        print(f"group {group}: {len(new) - len(theirs)} positions, {len(changed)} of them new", flush=True)
+        for tp in theirs:
+            print(
+                f"group {group}: {tp.topic}-{tp.partition} is left at {mine[tp].offset}, which a consumer here committed"
+            )
+    for (group, tp), at in beyond.items():
+        print(
+            f"group {group}: {tp.topic}-{tp.partition} is at {at} in Kafka, beyond what was copied; run this once more"
+        )
+    return not beyond
+
+
+def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMetadata]:
+    try:
+        return log.admin.list_consumer_group_offsets(group)
+    except GroupIdNotFound:
+        return {}
+
+
+# --------------------------------------------------------------------------------------------------------------- running
+
+
+def plan(args: argparse.Namespace, kafka: Kafka, storage: Mapping[str, str]) -> None:
+    """Say what a run would do."""
+    sources = kafka.topics(args.topics or args.pattern)
+    try:
+        copied = MirrorMap(spark_log.connect(args.url, storage, create=False), args.map).copied()
+    except NoLog:
+        copied = {}
+    check_sources(sources, copied)
+    for name, source in sources.items():
+        offsets = left(name, source, copied)
+        print(
+            f"{name}: {source.partitions} partitions, {offsets:,} offsets to copy, {records_of(name, copied):,} records are in"
+        )
+        for note in carried(source.configs)[1]:
+            print(f"{name}: {note}")
+    for group, known in group_offsets(args, kafka).items():
+        print(f"group {group}: {sum(tp.topic in sources for tp in known)} positions")
+
+
+def run(spark: SparkSession, args: argparse.Namespace) -> bool:
+    """All rounds; whether the last one could do all."""
+    storage = dict(args.storage_option)
+    kafka = Kafka(spark, args.bootstrap_servers, dict(args.kafka_option))
+    try:
+        if args.dry_run:
+            plan(args, kafka, storage)
+            return True
+        with spark_log.connect(args.url, storage) as log:
+            while True:
+                done = mirror(spark, args, kafka, log)
+                if args.every is None:
+                    return done
+                time.sleep(args.every / 1000)
+    finally:
+        kafka.close()
+
+
+def main() -> None:
+    args = parse_args()
+    spark = SparkSession.builder.appName("pylog mirror of Kafka").getOrCreate()
+    spark_log.register(spark)
+    try:
+        done = run(spark, args)
+    except (SparkLogError, StreamingQueryException) as error:
+        sys.exit(str(error))
+    finally:
+        spark.stop()
+    sys.exit(not done)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,315 @@
+"""jobs/mirror_kafka.py against a real broker: records, order, the map of offsets, groups, and being killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+import spark_log
+from jobs import mirror_kafka
+from spark_log import OffsetAndMetadata, TopicPartition
+from spark_log.client.mirror_map import MirrorMap
+from spark_log.errors import InvalidRequest, NoLog
+from spark_log.testing.kafka import Broker
+from tests.kafka.clients import Client, Rec
+from tests.spark.builders import CONFS, wait_until
+
+NOW_MS = 1_790_000_000_000
+MAP = "kafka-mirror-map"
+
+
+class Record(NamedTuple):
+    """What must be the same on both sides."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp: Any
+    headers: list[tuple[str, bytes | None]] | None
+
+
+@pytest.fixture
+def mirror(spark: SparkSession, kafka: Broker, url: str, tmp_path: Path) -> Callable[..., bool]:
+    """One run of the job into the log."""
+
+    def run(*args: str, checkpoint: str = "checkpoint") -> bool:
+        places = ["--bootstrap-servers", kafka.address, "--url", url, "--checkpoint", str(tmp_path / checkpoint)]
+        return mirror_kafka.run(spark, mirror_kafka.parse_args([*places, *args]))
+
+    return run
+
+
+def there(spark: SparkSession, kafka: Broker, topic: str) -> dict[int, list[tuple[int, Record]]]:
+    """What Kafka's consumers see: by partition (offset, record), in order."""
+    reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.address).option("subscribe", topic)
+    frame = reader.option("includeHeaders", True).option("kafka.isolation.level", "read_committed").load()
+    found: dict[int, list[tuple[int, Record]]] = {}
+    for row in frame.orderBy("partition", "offset").collect():
+        headers = None if row.headers is None else [(name, value) for name, value in row.headers]
+        found.setdefault(row.partition, []).append((row.offset, Record(row.key, row.value, row.timestamp, headers)))
+    return found
+
+
+def here(log: spark_log.Log, topic: str) -> dict[int, list[Record]]:
+    """What is in the log: by partition, the offsets being 0, 1, …."""
+    found: dict[int, list[Record]] = {}
+    for row in log.read(topic).to_pylist():
+        headers = None if row["headers"] is None else [(one["key"], one["value"]) for one in row["headers"]]
+        at = row["timestamp"].replace(tzinfo=None)
+        found.setdefault(row["partition"], []).append(Record(row["key"], row["value"], at, headers))
+    return found
+
+
+def assert_copied(spark: SparkSession, kafka: Broker, log: spark_log.Log, topic: str) -> None:
+    """Every record is there once, in order, and the map leads from each to its copy."""
+    wanted, found = there(spark, kafka, topic), here(log, topic)
+    assert found == {number: [record for _, record in part] for number, part in wanted.items()}
+    asked = [(TopicPartition(topic, number), offset) for number, part in wanted.items() for offset, _ in part]
+    expected = [n for part in wanted.values() for n in range(len(part))]
+    translated = MirrorMap(log, MAP).translate(asked)
+    assert [translated[one] for one in asked] == expected
+
+
+def recs(numbers: range, partition: int = 0) -> list[Rec]:
+    return [Rec(b"%d" % n, b"key %d" % (n % 5), partition, NOW_MS + n) for n in numbers]
+
+
+def test_a_record_is_copied_as_it_is(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """Null keys, tombstones, times, headers with the same name twice and with no value; partitions and their order."""
+    client.create("whole", 3)
+    odd = [
+        Rec(b"", b""),
+        Rec(None, b"tombstone"),
+        Rec(b"no key", None, 1),
+        Rec(None, None, 1),
+        Rec(b"headers", b"k", 0, NOW_MS, (("a", b"1"), ("a", b"2"), ("b", None), ("", b""))),
+        Rec(b"old", b"k", 0, 0),
+        Rec(b"out of order", b"k", 0, NOW_MS - 5_000),
+        Rec(bytes(range(256)) * 100, b"large"),
+    ]
+    client.send("whole", [*odd, *recs(range(50)), *recs(range(50, 90), 2)])
+    assert mirror("--topics", "whole")
+    assert len(log.admin.describe_topics(["whole"])["whole"].partitions) == 3
+    assert_copied(spark, kafka, log, "whole")
+
+
+def test_a_compacted_topic_keeps_every_record_at_its_place(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """Kafka's offsets have gaps, and a group in the middle of one goes on at the first record after it."""
+    compact_at_once = {"cleanup_policy": "compact", "segment_ms": "200", "min_cleanable_dirty_ratio": "0.01"}
+    client.create("compacted", 1, **compact_at_once)
+    client.send("compacted", [Rec(b"%d" % n, b"k%d" % (n if n % 3 else n % 4), 0, NOW_MS + n) for n in range(100)])
+
+    def has_gaps() -> bool:
+        client.send("compacted", [Rec(b"rolls the segment", b"roll")])
+        return len(there(spark, kafka, "compacted")[0]) < client.end("compacted") - 20
+
+    assert wait_until(has_gaps), "the broker did not compact"
+    left = [offset for offset, _ in there(spark, kafka, "compacted")[0]]
+    in_a_gap = next(n for n in range(20, 100) if n not in left)
+    client.commit("in the gap", {("compacted", 0): in_a_gap})
+    assert mirror("--topics", "compacted", "--groups", "in the gap")
+    assert_copied(spark, kafka, log, "compacted")
+    at = log.admin.list_consumer_group_offsets("in the gap")[TopicPartition("compacted", 0)]
+    assert at == OffsetAndMetadata(sum(offset < in_a_gap for offset in left), f"kafka:{in_a_gap}")
+    assert log.admin.describe_topics(["compacted"])["compacted"].configs["cleanup.policy"] == "compact"
+
+
+def test_transactions_leave_their_markers_behind(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """What was aborted is not copied, and the offsets that markers take are gaps."""
+    client.create("transactions")
+    client.transaction("transactions", recs(range(5)), commit=True)
+    client.transaction("transactions", recs(range(5, 8)), commit=False)
+    client.transaction("transactions", recs(range(8, 12)), commit=True)
+    client.commit("all read", {("transactions", 0): client.end("transactions")})
+    assert mirror("--topics", "transactions", "--groups", "all read")
+    assert [record.value for record in here(log, "transactions")[0]] == [b"%d" % n for n in (*range(5), *range(8, 12))]
+    assert_copied(spark, kafka, log, "transactions")
+    assert log.admin.list_consumer_group_offsets("all read")[TopicPartition("transactions", 0)].offset == 9
+
+
+def test_times_that_the_broker_gave_are_kept(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """A topic with LogAppendTime is copied with the times that its records have, not with that of the copy."""
+    client.create("append-time", 1, message_timestamp_type="LogAppendTime")
+    client.send("append-time", recs(range(3)))
+    assert mirror("--topics", "append-time")
+    assert_copied(spark, kafka, log, "append-time")
+
+
+def test_a_run_goes_on_where_the_last_one_ended(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """With partitions that Kafka's topic has got since, and topics that the pattern finds now."""
+    client.create("again-a")
+    client.send("again-a", recs(range(10)))
+    assert mirror("--pattern", "^again-", "--max-offsets", "4")
+    client.grow("again-a", 2)
+    client.send("again-a", [*recs(range(10, 15)), *recs(range(5), 1)])
+    client.create("again-b")
+    client.send("again-b", recs(range(3)))
+    client.trim("again-b", 0, 1)
+    assert mirror("--pattern", "^again-")
+    for topic in ("again-a", "again-b"):
+        assert_copied(spark, kafka, log, topic)
+    assert mirror("--pattern", "^again-")
+    assert log.admin.describe_topics(["again-a"])["again-a"].rows == 20
+
+
+def test_a_lost_checkpoint_costs_nothing(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """The map says where to go on, since it was committed with the records."""
+    client.create("lost-checkpoint", 2)
+    client.send("lost-checkpoint", recs(range(10)))
+    assert mirror("--topics", "lost-checkpoint")
+    client.send("lost-checkpoint", [*recs(range(10, 15)), *recs(range(5), 1)])
+    assert mirror("--topics", "lost-checkpoint", checkpoint="another")
+    assert_copied(spark, kafka, log, "lost-checkpoint")
+
+
+def test_groups_are_taken_along(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """All of them, again and again, until a consumer here has committed: what it did stays."""
+    client.create("grouped", 2)
+    client.send("grouped", [*recs(range(10)), *recs(range(4), 1)])
+    client.commit("g1", {("grouped", 0): 3, ("grouped", 1): 4})
+    client.commit("g2", {("grouped", 0): 10})
+    tps = [TopicPartition("grouped", number) for number in (0, 1)]
+    assert mirror("--topics", "grouped", "--groups", "*")
+
+    def at(group: str) -> dict[TopicPartition, int]:
+        return {tp: one.offset for tp, one in log.admin.list_consumer_group_offsets(group).items()}
+
+    assert at("g1") == {tps[0]: 3, tps[1]: 4} and at("g2") == {tps[0]: 10}
+    client.commit("g1", {("grouped", 0): 2, ("grouped", 1): 4})
+    with log.consumer("grouped", group_id="g2") as consumer:
+        consumer.commit({tps[0]: 7})
+    assert mirror("--topics", "grouped", "--groups", "g1,g2")
+    assert at("g1") == {tps[0]: 2, tps[1]: 4} and at("g2") == {tps[0]: 7}
+
+
+def test_groups_can_come_from_a_file(
+    client: Client, mirror: Callable[..., bool], log: spark_log.Log, tmp_path: Path
+) -> None:
+    """Where Kafka's groups are not those to go by; beyond what was copied nothing is guessed."""
+    client.create("from-file")
+    client.send("from-file", recs(range(10)))
+    file = tmp_path / "groups.json"
+    file.write_text(json.dumps({"by hand": {"from-file": {"0": 6}}}))
+    assert mirror("--topics", "from-file", "--group-offsets", str(file))
+    tp = TopicPartition("from-file", 0)
+    assert log.admin.list_consumer_group_offsets("by hand")[tp].offset == 6
+    file.write_text(json.dumps({"by hand": {"from-file": {"0": 11}}}))
+    assert not mirror("--topics", "from-file", "--group-offsets", str(file))
+    assert log.admin.list_consumer_group_offsets("by hand")[tp].offset == 6
+
+
+def test_configs_that_were_set_are_carried_over(
+    client: Client, mirror: Callable[..., bool], log: spark_log.Log, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that mean the same here; of the others it is said why not."""
+    configs = {"retention_ms": "1234567890", "compression_type": "gzip", "message_timestamp_type": "LogAppendTime"}
+    client.create("configured", 1, **configs)
+    assert mirror("--topics", "configured")
+    assert log.admin.describe_topics(["configured"])["configured"].configs == {"retention.ms": "1234567890"}
+    said = capsys.readouterr().out
+    assert "compression.type=gzip is left out" in said and "message.timestamp.type=LogAppendTime is left out" in said
+
+
+def test_a_dry_run_makes_nothing(
+    client: Client, mirror: Callable[..., bool], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says how much there is to copy."""
+    client.create("dry", 2)
+    client.send("dry", recs(range(7)))
+    assert mirror("--topics", "dry", "--dry-run")
+    assert "dry: 2 partitions, 7 offsets to copy, 0 records are in" in capsys.readouterr().out
+    with pytest.raises(NoLog):
+        spark_log.connect(url, create=False)
+
+
+def test_a_topic_that_kafka_does_not_have_is_named(client: Client, mirror: Callable[..., bool]) -> None:
+    """With those that it has."""
+    client.create("there-is")
+    with pytest.raises(InvalidRequest, match="Kafka has no topic 'there-is-not'; it has .*there-is"):
+        mirror("--topics", "there-is-not")
+
+
+def test_a_topic_that_others_write_to_is_refused(
+    client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """Its offsets could not be told from Kafka's any more."""
+    client.create("shared")
+    client.send("shared", recs(range(3)))
+    log.append("shared", [{"value": "mine"}])
+    with pytest.raises(InvalidRequest, match="only the mirror may write to 'shared'"):
+        mirror("--topics", "shared")
+
+
+def test_a_topic_that_was_created_again_in_kafka_is_refused(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """It is another topic, however long it has grown; deleting the copy starts afresh."""
+    client.create("recreated")
+    client.send("recreated", recs(range(3)))
+    assert mirror("--topics", "recreated")
+    client.delete("recreated")
+    client.create("recreated")
+    client.send("recreated", recs(range(100, 110)))
+    with pytest.raises(InvalidRequest, match="'recreated' was deleted and created again in Kafka"):
+        mirror("--topics", "recreated")
+    spark_log.connect(log.url).admin.delete_topics(["recreated"])
+    assert mirror("--topics", "recreated")
+    assert_copied(spark, kafka, log, "recreated")
+
+
+def run_until_killed(command: list[str], environment: dict[str, str], enough: Callable[[], bool]) -> None:
+    """A job of its own, killed with its children once it has done enough."""
+    job = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
+    assert wait_until(lambda: enough() or job.poll() is not None, 180)
+    assert job.poll() is None, "the job ended before it could be killed"
+    os.killpg(job.pid, signal.SIGKILL)
+    job.wait()
+
+
+@pytest.mark.slow
+def test_a_job_that_is_killed_and_run_again_copies_everything_once(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log, tmp_path: Path
+) -> None:
+    """By SIGKILL, three times, at different points, in small batches; the map is right at the end."""
+    client.create("killed", 2)
+    client.send("killed", [rec for n in range(1500) for rec in (*recs(range(n, n + 1)), *recs(range(n, n + 1), 1))])
+    client.commit("survivor", {("killed", 0): 1234, ("killed", 1): 567})
+    command = [sys.executable, mirror_kafka.__file__, "--bootstrap-servers", kafka.address, "--topics", "killed"]
+    command += ["--url", log.url, "--checkpoint", str(tmp_path / "checkpoint"), "--max-offsets", "100"]
+    confs = [
+        part for name, value in {**CONFS, "spark.jars": kafka.jars}.items() for part in ("--conf", f"{name}={value}")
+    ]
+    environment = {**os.environ, "PYSPARK_SUBMIT_ARGS": f"{' '.join(confs)} pyspark-shell"}
+
+    def rows() -> int:
+        return log.admin.describe_topics(["killed"])["killed"].rows if "killed" in log.admin.list_topics() else 0
+
+    for enough in (1, 700, 1500):
+        run_until_killed(command, environment, lambda enough=enough: rows() >= enough)
+    assert 0 < rows() < 3000
+    assert mirror("--topics", "killed", "--groups", "survivor")
+    assert_copied(spark, kafka, log, "killed")
+    positions = log.admin.list_consumer_group_offsets("survivor")
+    assert {tp.partition: at.offset for tp, at in positions.items()} == {0: 1234, 1: 567}
