@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_pylog.columns import stored_columns, to_batch
 from pyspark_pylog.errors import plain_errors
+from pyspark_pylog.loss import TRIMMED, Loss, report
 from pyspark_pylog.options import Location, ReadOptions
 from pyspark_pylog.pins import PINS, Assignment, decode, encode, make_pin, pinned, query_of_task, read_pin
 from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
@@ -76,7 +77,7 @@ class LogReader(DataSourceReader):
                 return
             store = store_of(self.options.location)
             reads = self._late_reads(store, partition) if partition.reads is None else partition.reads
-            yield from read_batches(store, reads, self.schema)
+            yield from read_batches(store, reads, self.schema, fail_on_data_loss=self.options.fail_on_data_loss)
 
     def _ends_now(self, journal: Journal) -> dict[TopicPartition, int]:
         state = journal.state
@@ -131,8 +132,10 @@ class LogReader(DataSourceReader):
         return decode(pinned(store, query.plan, plan), Assignment).tasks[task.number]
 
 
-def read_batches(store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Planned reads as Spark's batches; an object that was merged away meanwhile is planned again by offset."""
+def read_batches(
+    store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema, *, fail_on_data_loss: bool
+) -> Iterator[pa.RecordBatch]:
+    """Planned reads as Spark's batches; what lay in an object that is gone by now is planned again by offset."""
     columns = stored_columns(schema)
     for read in reads:
         at = read.start
@@ -141,13 +144,21 @@ def read_batches(store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Sche
                 yield to_batch(part, schema)
                 at = part.first + part.records.num_rows
         except ObjectNotFound:
-            for part in _again(store, read, at, columns):
+            for part in _again(store, read._replace(start=at), columns, fail_on_data_loss):
                 yield to_batch(part, schema)
 
 
-def _again(store: ObjectStore, read: SliceRead, at: int, columns: Sequence[str]) -> Iterator[Fetched]:
+def _again(store: ObjectStore, read: SliceRead, columns: Sequence[str], fail: bool) -> Iterator[Fetched]:
+    """Records that were merged into another object; those that are not in the log any more are a loss."""
     journal = Journal.open(store, create=False)
-    rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
+    tp = TopicPartition(read.topic, read.partition)
+    if journal.state.names.get(read.topic) != read.topic_id:
+        report([Loss(tp, read.start, read.end, f"topic {read.topic!r} was deleted before they were read")], fail)
+        return
+    first = journal.state.partitions[read.topic_id, read.partition].start
+    if first > read.start:
+        report([Loss(tp, read.start, min(first, read.end), TRIMMED)], fail)
+    rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
     for new in plan_reads(journal, [rest]):
         yield from fetch(store, new, columns)
 

@@ -1,48 +1,92 @@
-"""How far a micro-batch goes: `maxOffsetsPerTrigger` and `maxBytesPerTrigger`."""
+"""How far a micro-batch goes, and when: `maxOffsetsPerTrigger`, `maxBytesPerTrigger`, `minOffsetsPerTrigger`.  Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
 
-from spark_log.client.plan import SliceRead
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import Partition
 from spark_log.model import TopicPartition
 
 
-def share(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """`limit` records shared out in proportion to backlogs, exactly: largest remainder.
+def is_due(pending: int, least: int | None, *, now_ms: int, fired_ms: int | None, delay_ms: int) -> bool:
+    """Whether `pending` records make a batch: `least` of them, or any when the last batch was let go `delay_ms` ago.
 
-    No partition gets more than it has, and the sum is the smaller of `limit` and the backlog.  What is cut off by rounding
-    goes to the largest remainders, ties to the larger backlog; a partition that gets nothing gains on the others until it does.
+    The first batch of a query does not wait, nor one whose clock was set back, nor one that has no records to wait for.
     """
-    total = sum(sizes.values())
-    if total <= limit:
-        return dict(sizes)
-    shares = {tp: limit * size // total for tp, size in sizes.items()}
-    left = limit - sum(shares.values())
-    by_remainder = sorted(sizes, key=lambda tp: (-(limit * sizes[tp] % total), -sizes[tp], tp))
-    for tp in by_remainder[:left]:
+    if least is None or pending >= least or pending == 0:
+        return True
+    return fired_ms is None or not 0 <= now_ms - fired_ms < delay_ms
+
+
+def share(limit: int, sizes: Mapping[TopicPartition, int], turn: int) -> dict[TopicPartition, int]:
+    """`limit` records shared out in proportion to backlogs, exactly: the sum is the smaller of `limit` and the backlog.
+
+    Every partition with a backlog gets one record at least, as with Kafka's connector; what is left is shared by largest
+    remainder, ties going to the larger backlog.  Where there are more partitions than `limit`, they take turns: `turn` is a
+    number that grows by what was given out, such as the sum of all offsets.
+    """
+    waiting = {tp: size for tp, size in sizes.items() if size > 0}
+    none = dict.fromkeys(sizes, 0)
+    if sum(waiting.values()) <= limit:
+        return none | waiting
+    if len(waiting) > limit:
+        order = sorted(sizes)
+        at = turn % len(order)
+        return none | dict.fromkeys([tp for tp in order[at:] + order[:at] if tp in waiting][:limit], 1)
+    return none | _in_proportion(limit, waiting)
+
+
+def _in_proportion(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    rest, left = dict(sizes), limit
+    while True:  # those that would get less than one get one, which leaves less for the others
+        total = sum(rest.values())
+        small = [tp for tp, size in rest.items() if left * size < total]
+        if not small:
+            break
+        left -= len(small)
+        for tp in small:
+            del rest[tp]
+    shares = dict.fromkeys(sizes, 1) | {tp: left * size // total for tp, size in rest.items()}
+    by_remainder = sorted(rest, key=lambda tp: (-(left * rest[tp] % total), -rest[tp], tp))
+    for tp in by_remainder[: limit - sum(shares.values())]:
         shares[tp] += 1
     return shares
 
 
-def within_bytes(limit: int, reads: Sequence[SliceRead]) -> dict[TopicPartition, int]:
-    """The end of each partition such that the reads up to there come to about `limit` bytes, shared by backlog in bytes.
+class Chunk(NamedTuple):
+    """Records [start, end) that take about so many bytes."""
 
-    Every partition with a backlog moves by one record at least.
-    """
-    totals: dict[TopicPartition, int] = {}
-    for read in reads:
-        tp = TopicPartition(read.topic, read.partition)
-        totals[tp] = totals.get(tp, 0) + read.bytes
-    whole = sum(totals.values())
-    budgets = {tp: size if whole <= limit else limit * size // whole for tp, size in totals.items()}
-    ends: dict[TopicPartition, int] = {}
-    for read in reads:
-        tp = TopicPartition(read.topic, read.partition)
-        if tp in ends and budgets[tp] <= 0:
-            continue
-        rows = read.end - read.start
-        taken = rows if read.bytes <= budgets[tp] else rows * max(budgets[tp], 0) // read.bytes
-        ends[tp] = read.start + (max(taken, 1) if tp not in ends else taken)
-        budgets[tp] -= read.bytes
-    return ends
+    start: int
+    end: int
+    bytes: int
+
+
+def chunks(part: Partition, start: int, end: int) -> Iterator[Chunk]:
+    """Records [start, end) of a partition, as coarse as the state has them: nothing is read for it."""
+    for entry in part.entries:
+        low, high = max(entry.start, start), min(entry.end, end)
+        if low < high:
+            size = entry.bytes if isinstance(entry, Piece) else entry.length
+            yield Chunk(low, high, max(1, size * (high - low) // (entry.end - entry.start)))
+
+
+def byte_budgets(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """`limit` bytes shared out in proportion to backlogs."""
+    total = sum(sizes.values())
+    return dict(sizes) if total <= limit else {tp: max(1, limit * size // total) for tp, size in sizes.items()}
+
+
+def end_within(budget: int, parts: Iterable[Chunk], *, cut: bool) -> int:
+    """Where the first chunks that come to `budget` bytes end, one record at least; the last one is cut if `cut`, else whole."""
+    end = None
+    for chunk in parts:
+        if end is not None and budget <= 0:
+            break
+        rows = chunk.end - chunk.start
+        taken = rows if not cut or chunk.bytes <= budget else rows * budget // chunk.bytes
+        end = chunk.start + (max(taken, 1) if end is None else taken)
+        budget -= chunk.bytes
+    assert end is not None, "a partition without a backlog has no budget"
+    return end

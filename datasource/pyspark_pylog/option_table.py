@@ -69,7 +69,19 @@ READING = (
         "",
         "records of a micro-batch, exactly, shared in proportion to what waits in each partition",
     ),
-    Option("maxBytesPerTrigger", "S", "`1g`", "about so many stored bytes; `none` for no limit"),
+    Option("maxBytesPerTrigger", "S", "`1g`", "about so many stored bytes of a micro-batch; `none` for no limit"),
+    Option(
+        "minOffsetsPerTrigger",
+        "S",
+        "",
+        "no micro-batch before so many records wait, or `maxTriggerDelay` has passed since the last one",
+    ),
+    Option(
+        "maxTriggerDelay",
+        "S",
+        "`15m`",
+        "with the option before: `5s`, `15m`, `1 minute`; a bare number is milliseconds",
+    ),
     Option("minPartitions", "BS", "", "split as Kafka's connector does"),
     Option("maxRecordsPerPartition", "BS", "", "no task reads more records; works with open ends, too"),
     Option("maxBytesPerPartition", "BS", "`32m`", "otherwise tasks are cut by bytes; small partitions share one"),
@@ -78,7 +90,7 @@ READING = (
         "failOnDataLoss",
         "BS",
         "`true`",
-        "`false`: what is gone (trimmed, expired, topic created again) is a warning instead of an error",
+        "`false`: what is gone (trimmed, expired, topic deleted or created again) is a warning for each range instead of an error",
     ),
 )
 WRITING = (

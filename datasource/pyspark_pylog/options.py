@@ -27,6 +27,18 @@ Options = Mapping[str, str]
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
 DEFAULT_BYTES_PER_TRIGGER = 1 << 30
 DEFAULT_BYTES_PER_PARTITION = 32 << 20
+DEFAULT_TRIGGER_DELAY_MS = 900_000
+DURATIONS_MS = {
+    unit: ms
+    for units, ms in (
+        (("", "ms", "millisecond", "milliseconds"), 1),
+        (("s", "sec", "second", "seconds"), 1000),
+        (("m", "min", "minute", "minutes"), 60_000),
+        (("h", "hour", "hours"), 3_600_000),
+        (("d", "day", "days"), 86_400_000),
+    )
+    for unit in units
+}
 UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
 
 
@@ -68,6 +80,9 @@ class ReadOptions:
     """For starting timestamps beyond the last record."""
     fail_on_data_loss: bool
     max_offsets: int | None
+    min_offsets: int | None
+    max_delay_ms: int
+    """A batch below `min_offsets` waits no longer after the one before."""
     max_bytes: int | None
     max_bytes_asked: bool
     """Whether it is more than the default."""
@@ -112,6 +127,9 @@ def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
     end = _bounds(options, "ending", Latest())
     if streaming is False:
         _check_batch_bounds(start, end)
+    least, most = _positive(options, "minoffsetspertrigger"), _positive(options, "maxoffsetspertrigger")
+    if least is not None and most is not None and least > most:
+        raise InvalidRequest(f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
     if not pattern:
         all_of: dict[str, set[int] | None] = dict.fromkeys(subscribe)
         _check_named(all_of | {t: {tp.partition for tp in assign if tp.topic == t} for t, _ in assign}, start, end)
@@ -124,7 +142,9 @@ def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
         end=end,
         no_match_is_error=strategy == "error" and _by_timestamp(options),
         fail_on_data_loss=flag(options, "failondataloss", True),
-        max_offsets=_positive(options, "maxoffsetspertrigger"),
+        max_offsets=most,
+        min_offsets=least,
+        max_delay_ms=_duration_ms(options, "maxtriggerdelay", DEFAULT_TRIGGER_DELAY_MS),
         max_bytes=_bytes_per_trigger(options),
         max_bytes_asked="maxbytespertrigger" in options,
         min_partitions=_positive(options, "minpartitions"),
@@ -393,3 +413,14 @@ def _size(options: Options, name: str) -> int | None:
     if not found or found[2] not in UNITS or int(found[1]) == 0:
         raise InvalidRequest(f"option {spelt(name)}: {options[name]!r} is not a size, such as 500000, 64m or 1g")
     return int(found[1]) * UNITS[found[2]]
+
+
+def _duration_ms(options: Options, name: str, default: int) -> int:
+    if name not in options:
+        return default
+    found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
+    if not found or found[2] not in DURATIONS_MS:
+        raise InvalidRequest(
+            f"option {spelt(name)}: {options[name]!r} is not a duration, such as 5s, 15m, 1 minute or 500 (milliseconds)"
+        )
+    return int(found[1]) * DURATIONS_MS[found[2]]

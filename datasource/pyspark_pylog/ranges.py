@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
+from pyspark_pylog.loss import TRIMMED, Loss, report
 from pyspark_pylog.options import ReadOptions
 from spark_log.client.plan import OffsetRange
 from spark_log.client.resolve import offsets_for_times, partition_of, partitions_of, resolve
-from spark_log.errors import DataLoss, InvalidRequest
+from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import topic_named
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, Position, SinceNow
-
-logger = logging.getLogger("spark_log")
 
 
 def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition]:
@@ -31,6 +29,13 @@ def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition
     if options.pattern:
         names = sorted(name for name in state.names if re.search(options.pattern, name))
     return [tp for name in names for tp in partitions_of(state, name)]
+
+
+def is_asked_for(options: ReadOptions, tp: TopicPartition) -> bool:
+    """Whether the options ask for a partition, be it there or not."""
+    if options.pattern:
+        return re.search(options.pattern, tp.topic) is not None
+    return tp in options.assign or tp.topic in options.subscribe
 
 
 def _check_there(options: ReadOptions, tps: Iterable[TopicPartition]) -> None:
@@ -69,7 +74,9 @@ def _explicit(state: State, tp: TopicPartition, offset: int, fail: bool) -> int:
     _, part = partition_of(state, tp)
     if offset > part.end:
         raise InvalidRequest(f"startingOffsets: {offset} is beyond the end of {tp.topic}-{tp.partition}, {part.end}")
-    return max(part.start, lost(tp, offset, part.start, fail))
+    if offset < part.start:
+        report([Loss(tp, offset, part.start, TRIMMED)], fail)
+    return max(offset, part.start)
 
 
 def _at_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -81,17 +88,6 @@ def _at_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[Top
                 "startingOffsetsByTimestampStrategy=latest starts at the end instead"
             )
     return {tp: offset for tp, offset in found.items() if offset is not None}
-
-
-def lost(tp: TopicPartition, wanted: int, there: int, fail: bool) -> int:
-    """`wanted`, or with records lost before `there` an error or a warning that names them, and `there`."""
-    if wanted >= there:
-        return wanted
-    message = f"offsets {wanted} to {there} of {tp.topic}-{tp.partition} are gone (trimmed or expired)"
-    if fail:
-        raise DataLoss(f"{message}; set failOnDataLoss=false to go on from {there}")
-    logger.warning("%s; going on from %d", message, there)
-    return there
 
 
 def end_offsets(

@@ -1,35 +1,42 @@
-"""The streaming source.
+"""The streaming source: what Spark calls, and when it is answered.
 
 The reader lives in one process as long as the query runs; what it knows of the log is kept there and dropped when Spark
-pickles it for the tasks.
+pickles it for the tasks.  Where it stands is Spark's to keep (`offsets.py`); how it goes on from there is decided in
+`advance.py`, how far in `limits.py`.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
+from pyspark_pylog.advance import go_on, planned_ranges
 from pyspark_pylog.batch import ReadTask, journal_of, quiet_gc, read_batches, store_of
 from pyspark_pylog.errors import plain, plain_errors
-from pyspark_pylog.limits import share, within_bytes
-from pyspark_pylog.offsets import TOPICS, Ends, decode, encode
+from pyspark_pylog.limits import Chunk, byte_budgets, chunks, end_within, is_due, share
+from pyspark_pylog.loss import Loss, report
+from pyspark_pylog.notices import notice
+from pyspark_pylog.offsets import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.options import ReadOptions
-from pyspark_pylog.ranges import lost, start_offsets, wanted_partitions
+from pyspark_pylog.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.splits import split_by_bytes, split_ranges
 from spark_log.client.plan import OffsetRange, plan_reads
-from spark_log.errors import DataLoss, SparkLogError
+from spark_log.client.resolve import ranges_between
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
+from spark_log.model import TopicPartition
 
 try:
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
-        ReadMaxBytes,
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
@@ -38,25 +45,46 @@ except ImportError:  # before 4.2 the source limits itself
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
         """Stand-in."""
 
-    ReadAllAvailable = ReadMaxRows = ReadMaxBytes = None  # type: ignore[assignment, misc]
+    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
     ReadLimit = Any  # type: ignore[misc, assignment]
 
-LONG_POLL_S = 0.2
-POLL_S = 0.005
+LONG_POLL_MS = 200
+POLL_MS = 5
+
+
+class Ahead(NamedTuple):
+    """What a stream could read next."""
+
+    state: State
+    starts: Ends
+    ends: Ends
+
+    @property
+    def pending(self) -> int:
+        """Records."""
+        return sum(self.ends.values()) - sum(self.starts.values())
+
+    def is_news(self, at: Offset) -> bool:
+        """Whether a batch would get the stream on from `at`.  An offset of nothing at all is none, as with Kafka's connector."""
+        return bool(self.ends) and not offset_at(self.state, self.ends).says_as(at)
 
 
 class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     """Micro-batches of a log, each read up to one version."""
 
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+    def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Clock | None = None) -> None:
         self.options = options
         self.schema = schema
+        self.clock = clock or SystemClock()
         self._journal: Journal | None = None
+        self._initial: dict[str, Any] | None = None
         self._known: dict[str, Any] | None = None
         """The last offset that was planned: where Spark 4.0 and 4.1, which do not say, stand."""
-        self._target: Ends | None = None
+        self._target: Offset | None = None
         """Where an available-now run ends."""
         self._latest: dict[str, Any] | None = None
+        self._told_losses: set[Loss] = set()
+        self._told_limit = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_journal": None}
@@ -70,37 +98,41 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     # ------------------------------------------------------------------------------------------------------- the driver
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        if self.options.max_offsets is not None:
-            return ReadMaxRows(self.options.max_offsets)
-        return ReadAllAvailable() if self.options.max_bytes is None else ReadMaxBytes(self.options.max_bytes)
+        """Always some limit, so that `ReadAllAvailable` is Trigger.Once, which ignores all options that limit."""
+        return ReadMaxRows(self.options.max_offsets or 2**63 - 1)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        """Settled once: Spark asks again after it was told where the first batch ends, and the log may have grown."""
         with plain_errors():
-            state = self.journal.refresh()
-            tps = wanted_partitions(state, self.options)
-            self._known = encode(state, start_offsets(self.journal, self.options, tps))
-            return self._known
+            if self._initial is None:
+                state = self.journal.refresh()
+                tps = wanted_partitions(state, self.options)
+                self._initial = offset_at(state, start_offsets(self.journal, self.options, tps)).encode()
+                self._known = self._initial
+            return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         with plain_errors():
-            self._target = self._ends(self.journal.refresh())
+            state = self.journal.refresh()
+            self._target = offset_at(state, self._ends(state))
 
     def latestOffset(  # noqa: N802  Spark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
+        """Where the next batch ends; `start` itself while there is none.
+
+        An idle query is kept waiting for a little, so that it is quiet.  A run that reads what there is never is.
+        """
         with plain_errors():
+            self._tell_limit()
             start = start or self._known or self.initialOffset()
-            state, ends = self._newest(start)
-            starts = self._starts(state, start, ends)
-            self._latest = encode(state, ends)
-            if self._target is not None:
-                ends = {tp: self._target[tp] for tp in ends if tp in self._target}
-            if ReadAllAvailable is None or not isinstance(limit, ReadAllAvailable):
-                ends = self._limited(starts, ends)
-            ends = {tp: max(end, starts[tp]) for tp, end in ends.items()}
-            if all(starts[tp] == end for tp, end in ends.items()) and set(ends) <= set(decode(start)):
+            at = parse_offset(start)
+            once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+            ahead = self._now(at) if once or self._target is not None else self._wait(at)
+            if ahead is None:
                 return start
-            return encode(state, ends)
+            ends = ahead.ends if once else self._limited(ahead)
+            return self._offset(at, ahead, ends, first=start == self._initial).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
         return self._latest
@@ -108,14 +140,10 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with plain_errors():
             self._known = end
-            state = self.journal.refresh()
-            ends = self._still_there(state, decode(end), end.get(TOPICS, {}))
-            starts = self._starts(state, start, ends)
-            ranges = [
-                OffsetRange(tp.topic, state.names[tp.topic], tp.partition, starts[tp], last)
-                for tp, last in sorted(ends.items())
-                if starts[tp] < last
-            ]
+            if start == end:  # so Spark 4.0 and 4.1 say at a restart where the query stands
+                return []
+            ranges, losses = planned_ranges(self.journal.refresh(), parse_offset(start), parse_offset(end))
+            self._report(losses)
             return self._tasks(ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -130,62 +158,117 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             quiet_gc()
             assert isinstance(partition, ReadTask) and partition.reads is not None
-            yield from read_batches(store_of(self.options.location), partition.reads, self.schema)
+            fail, store = self.options.fail_on_data_loss, store_of(self.options.location)
+            yield from read_batches(store, partition.reads, self.schema, fail_on_data_loss=fail)
 
     # -------------------------------------------------------------------------------------------------------- decisions
-
-    def _newest(self, start: Mapping[str, Any]) -> tuple[State, Ends]:
-        """The ends of the log; while there is nothing new, waits for it a little, so that an idle query is quiet."""
-        deadline = time.monotonic() + LONG_POLL_S
-        known = decode(start)
-        while True:
-            state = self.journal.poll()
-            ends = self._ends(state)
-            news = any(known.get(tp) != end for tp, end in ends.items())
-            if news or self._target is not None or time.monotonic() > deadline:
-                return state, ends
-            time.sleep(POLL_S)
 
     def _ends(self, state: State) -> Ends:
         tps = wanted_partitions(state, self.options)
         return {tp: state.partitions[state.names[tp.topic], tp.partition].end for tp in tps}
 
-    def _starts(self, state: State, start: Mapping[str, Any], ends: Ends) -> Ends:
-        """Where each partition of `ends` goes on; a new one, and one of a topic that was created again, at its first record."""
-        known, ids, fail = decode(start), start.get(TOPICS, {}), self.options.fail_on_data_loss
-        starts: Ends = {}
-        for tp in ends:
-            part = state.partitions[state.names[tp.topic], tp.partition]
-            if tp not in known:
-                starts[tp] = part.start
-            elif ids.get(tp.topic, state.names[tp.topic]) != state.names[tp.topic]:
-                _report(f"topic {tp.topic!r} was deleted and created again", fail)
-                starts[tp] = part.start
-            else:
-                starts[tp] = lost(tp, known[tp], part.start, fail)
-        return starts
+    def _look(self, at: Offset, state: State) -> Ahead:
+        """What is ahead of `at`, up to the end of the run if it has one.  Reports what was lost."""
+        ends = self._ends(state)
+        self._latest = offset_at(state, ends).encode()
+        starts, losses = go_on(state, self.options, at, ends)
+        self._report(losses)
+        target = self._target
+        if target is not None:  # what came later waits for the next run
+            known = {
+                tp: end for tp, end in target.ends.items() if target.same_topic(tp.topic, state.names.get(tp.topic))
+            }
+            starts = {tp: start for tp, start in starts.items() if tp in known}
+            ends = {tp: max(known[tp], start) for tp, start in starts.items()}
+        return Ahead(state, starts, ends)
 
-    def _still_there(self, state: State, ends: Ends, ids: Mapping[str, str]) -> Ends:
-        """Without partitions that went away after the batch was planned."""
-        gone = sorted({tp.topic for tp in ends if state.names.get(tp.topic) != ids.get(tp.topic)})
-        for topic in gone:
-            _report(f"topic {topic!r} was deleted before the batch was read", self.options.fail_on_data_loss)
-        return {tp: end for tp, end in ends.items() if tp.topic not in gone}
+    def _now(self, at: Offset) -> Ahead | None:
+        ahead = self._look(at, self.journal.refresh())
+        return ahead if ahead.is_news(at) else None
 
-    def _limited(self, starts: Ends, ends: Ends) -> Ends:
+    def _wait(self, at: Offset) -> Ahead | None:
+        """What is ahead of `at` as soon as it makes a batch; None if it does not in a while."""
+        deadline = self.clock.monotonic_ms() + LONG_POLL_MS
+        ahead = self._look(at, self.journal.poll())
+        while not self._is_due(at, ahead):
+            if self.clock.monotonic_ms() > deadline:
+                return None
+            self.clock.sleep_ms(POLL_MS)
+            state = self.journal.poll()
+            if state is not ahead.state:
+                ahead = self._look(at, state)
+        return ahead
+
+    def _is_due(self, at: Offset, ahead: Ahead) -> bool:
+        if not ahead.is_news(at):
+            return False
+        return is_due(
+            ahead.pending,
+            self.options.min_offsets,
+            now_ms=self.clock.now_ms(),
+            fired_ms=at.fired_ms,
+            delay_ms=self.options.max_delay_ms,
+        )
+
+    def _limited(self, ahead: Ahead) -> Ends:
+        starts, ends = ahead.starts, ahead.ends
         if self.options.max_offsets is not None:
-            shares = share(self.options.max_offsets, {tp: max(end - starts[tp], 0) for tp, end in ends.items()})
+            sizes = {tp: end - starts[tp] for tp, end in ends.items()}
+            shares = share(self.options.max_offsets, sizes, turn=sum(starts.values()))
             ends = {tp: starts[tp] + shares[tp] for tp in ends}
-        # Before 4.2 Spark runs available-now as one batch and does not say so: the default must not cut that short.
-        if self.options.max_bytes is not None and (ReadAllAvailable is not None or self.options.max_bytes_asked):
-            state = self.journal.state
-            ranges = [
-                OffsetRange(tp.topic, state.names[tp.topic], tp.partition, starts[tp], end)
-                for tp, end in sorted(ends.items())
-                if starts[tp] < end
-            ]
-            ends = ends | within_bytes(self.options.max_bytes, plan_reads(self.journal, ranges))
+        if self._max_bytes is not None:
+            ends = self._within_bytes(self._max_bytes, ahead.state, starts, ends)
         return ends
+
+    @property
+    def _max_bytes(self) -> int | None:
+        """Before 4.2 Spark runs available-now as one batch and does not say so: the default must not cut that short."""
+        return self.options.max_bytes if ReadAllAvailable is not None or self.options.max_bytes_asked else None
+
+    def _within_bytes(self, limit: int, state: State, starts: Ends, ends: Ends) -> Ends:
+        """Ends that about `limit` bytes reach, shared by backlog; only what may lie within them is planned for that."""
+        coarse = {
+            tp: list(chunks(state.partitions[state.names[tp.topic], tp.partition], starts[tp], end))
+            for tp, end in ends.items()
+            if starts[tp] < end
+        }
+        sizes = {tp: sum(chunk.bytes for chunk in parts) for tp, parts in coarse.items()}
+        if sum(sizes.values()) <= limit:
+            return ends
+        budgets = byte_budgets(limit, sizes)
+        reach = {tp: end_within(budgets[tp], parts, cut=False) for tp, parts in coarse.items()}
+        fine: dict[TopicPartition, list[Chunk]] = {tp: [] for tp in reach}
+        for read in plan_reads(self.journal, ranges_between(state, {tp: starts[tp] for tp in reach}, reach)):
+            fine[TopicPartition(read.topic, read.partition)].append(Chunk(read.start, read.end, read.bytes))
+        return ends | {tp: end_within(budgets[tp], parts, cut=True) for tp, parts in fine.items()}
+
+    def _offset(self, at: Offset, ahead: Ahead, ends: Ends, *, first: bool) -> Offset:
+        """The end of a batch that is let go now.
+
+        The first one says where all of it begins: if Spark runs it again, `initialOffset` may come to something else by then.
+        """
+        there = offset_at(ahead.state, ends)
+        goes_on = {
+            tp for tp in ends if at.ends.get(tp) == ahead.starts[tp] and at.same_topic(tp.topic, there.ids[tp.topic])
+        }
+        starts = {tp: start for tp, start in ahead.starts.items() if first or (tp not in goes_on and start < ends[tp])}
+        fires = self.options.min_offsets is not None and ahead.pending > 0
+        return replace(there, starts=starts, fired_ms=self.clock.now_ms() if fires else at.fired_ms, carried=at.carried)
+
+    def _report(self, losses: Sequence[Loss]) -> None:
+        """Once a run.  Raises DataLoss unless failOnDataLoss is false."""
+        news = [loss for loss in losses if loss not in self._told_losses]
+        report(news, self.options.fail_on_data_loss)
+        self._told_losses.update(news)
+
+    def _tell_limit(self) -> None:
+        if not self._told_limit and not self.options.max_bytes_asked and self._max_bytes is not None:
+            size = f"{self._max_bytes >> 30}g"
+            notice(
+                logging.INFO,
+                f"maxBytesPerTrigger is {size} by default: a micro-batch reads about so many stored bytes (none: no limit)",
+            )
+        self._told_limit = True
 
     def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
         options = self.options
@@ -222,11 +305,3 @@ class Refused(DataSourceStreamReader):
 
     def _refuse(self) -> NoReturn:
         raise plain(self.error)
-
-
-def _report(message: str, fail: bool) -> None:
-    import logging
-
-    if fail:
-        raise DataLoss(f"{message}; set failOnDataLoss=false to go on with what is there")
-    logging.getLogger("spark_log").warning("%s; going on with what is there", message)

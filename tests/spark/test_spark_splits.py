@@ -1,17 +1,14 @@
-"""Which records a task reads, and how far a micro-batch goes: without Spark."""
+"""Which records a task reads: without Spark."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_pylog.limits import share, within_bytes
 from pyspark_pylog.splits import deal_of, split_by_bytes, split_by_deal, split_ranges
 
-from spark_log import TopicPartition
 from spark_log.client.plan import OffsetRange, SliceRead
 from spark_log.model import Slice
 
@@ -135,48 +132,3 @@ def test_one_large_slice_is_shared_evenly() -> None:
 def test_small_partitions_share_a_task() -> None:
     """A task costs tens of milliseconds, so a hundred small partitions are one."""
     assert len(split_by_bytes([slice_read(number, 0, 10, 100) for number in range(100)], 64 << 20)) == 1
-
-
-backlogs = st.lists(st.integers(0, 1000), max_size=12)
-
-
-@given(backlogs, st.integers(1, 3000))
-def test_max_offsets_per_trigger_is_exact(sizes: list[int], limit: int) -> None:
-    """As many records as allowed, or all that there are, and no partition beyond its backlog."""
-    backlog = {TopicPartition("t", number): size for number, size in enumerate(sizes)}
-    shares = share(limit, backlog)
-    assert sum(shares.values()) == min(limit, sum(sizes))
-    assert all(0 <= shares[tp] <= size for tp, size in backlog.items())
-
-
-@given(backlogs.filter(any), st.integers(1, 50))
-def test_no_partition_starves_under_a_small_limit(sizes: list[int], limit: int) -> None:
-    """Whatever was cut off by rounding is caught up in later batches: all is read in as few batches as can be."""
-    backlog = {TopicPartition("t", number): size for number, size in enumerate(sizes)}
-    batches = 0
-    while any(backlog.values()):
-        shares = share(limit, backlog)
-        backlog = {tp: size - shares[tp] for tp, size in backlog.items()}
-        batches += 1
-    assert batches == math.ceil(sum(sizes) / limit)
-
-
-def test_shares_are_in_proportion_to_backlogs() -> None:
-    """101, 11 and 1 waiting, 10 allowed: 8.94, 0.97 and 0.09."""
-    backlog = {TopicPartition("t", number): size for number, size in enumerate((101, 11, 1))}
-    assert list(share(10, backlog).values()) == [9, 1, 0]
-
-
-@given(slices, st.integers(1, 20_000))
-def test_max_bytes_per_trigger_always_moves(given_: list[tuple[int, int, int]], limit: int) -> None:
-    """Each partition by one record at least, and none beyond its backlog."""
-    reads = [slice_read(number, *parts) for number, parts in enumerate(given_)]
-    ends = within_bytes(limit, reads)
-    for read in reads:
-        assert read.start < ends[TopicPartition("t", read.partition)] <= read.end
-
-
-def test_max_bytes_per_trigger_limits_a_batch() -> None:
-    """About as many bytes as allowed."""
-    reads = [slice_read(0, 0, 100, 10_000), slice_read(1, 0, 100, 10_000)]
-    assert within_bytes(5_000, reads) == {TopicPartition("t", 0): 25, TopicPartition("t", 1): 25}

@@ -1,0 +1,125 @@
+"""Spark's side of a stream, without Spark: the calls that it makes of a stream reader, in its order."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark_pylog.options import read_options
+from pyspark_pylog.stream import LogStreamReader
+
+from spark_log.clock import Clock
+
+SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
+
+Row = tuple[str, int]
+"""("t-0", offset)."""
+
+
+class Hands:
+    """A clock that goes on while somebody waits, and when it is told to."""
+
+    def __init__(self) -> None:
+        self.ms = 1_800_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+    def sleep_ms(self, milliseconds: float) -> None:
+        self.ms += int(milliseconds)
+
+
+class Stream:
+    """A query over one checkpoint, from the first record on unless the options say otherwise.
+
+    trigger:  `default`, `available-now` or `once`, as Spark 4.2 and later run them; `4.0` as 4.0 and 4.1 do.
+    """
+
+    def __init__(self, url: str, topics: str | None = "t", /, clock: Clock | None = None, **options: Any) -> None:
+        self.clock = clock or Hands()
+        self.options = {"path": url, "startingoffsets": "earliest"}
+        if topics is not None:
+            self.options["subscribe"] = topics
+        self.offsets: list[dict[str, Any]] = []
+        """Spark's log of offsets: one for each batch."""
+        self.batches: list[list[Row]] = []
+        """What each batch read."""
+        self.restart(**options)
+
+    def restart(self, trigger: str = "default", **options: Any) -> Stream:
+        """A new run over the checkpoint, with these options beside those that there are."""
+        self.options |= {name.lower(): str(value) for name, value in options.items()}
+        self.trigger = trigger
+        self.reader = LogStreamReader(read_options(self.options, streaming=True), SCHEMA, self.clock)
+        if trigger == "4.0":
+            if self.offsets:
+                assert self._read(self.offsets[-1], self.offsets[-1]) == []
+            return self
+        self.limit = ReadAllAvailable() if trigger == "once" else self.reader.getDefaultReadLimit()
+        if trigger == "available-now":
+            self.reader.prepareForTriggerAvailableNow()
+        return self
+
+    def plan(self) -> bool:
+        """Whether the next batch is planned: its end is in the checkpoint then.  There always is a first batch."""
+        start = self.offsets[-1] if self.offsets else _kept(self.reader.initialOffset())
+        if self.trigger == "4.0":
+            end = _kept(self.reader.latestOffset())
+        else:
+            end = _kept(self.reader.latestOffset(start, self.limit))
+            assert self.reader.reportLatestOffset() is not None
+        if self.offsets and end == start:
+            return False
+        self.offsets.append(end)
+        return True
+
+    def read(self) -> list[Row]:
+        """The batch that was planned; also one that was read before."""
+        start = self.offsets[-2] if len(self.offsets) > 1 else _kept(self.reader.initialOffset())
+        rows = self._read(start, self.offsets[-1])
+        self.batches.append(rows)
+        return rows
+
+    def batch(self) -> list[Row] | None:
+        """The next batch; None if there is none."""
+        if not self.plan():
+            return None
+        rows = self.read()
+        self.reader.commit(self.offsets[-1])
+        return rows
+
+    def run(self) -> list[Row]:
+        """All batches until there is none; what they read."""
+        rows: list[Row] = []
+        while (more := self.batch()) is not None:
+            rows += more
+            if self.trigger == "once":
+                break
+        return rows
+
+    def _read(self, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
+        tasks = self.reader.partitions(start, end)
+        reader: LogStreamReader = pickle.loads(pickle.dumps(self.reader))
+        return [
+            (f"{row['topic']}-{row['partition']}", row["offset"])
+            for task in tasks
+            for part in reader.read(pickle.loads(pickle.dumps(task)))
+            for row in part.to_pylist()
+        ]
+
+
+def _kept(offset: dict[str, Any]) -> dict[str, Any]:
+    """As it comes out of a checkpoint."""
+    kept: dict[str, Any] = json.loads(json.dumps(offset))
+    return kept
+
+
+def rows(tp: str, start: int, end: int) -> list[Row]:
+    """Rows [start, end) of a partition."""
+    return [(tp, offset) for offset in range(start, end)]
