@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +13,9 @@ from spark_log.cli.topics import alter_configs
 from spark_log.positions import Position, format_timestamp_ms
 
 if TYPE_CHECKING:
+    from spark_log.client.fetch import Touched
     from spark_log.client.log import Log
-    from spark_log.client.plan import SliceRead
+    from spark_log.client.plan import SliceRead, Window
     from spark_log.segment.index import Index
 
 INDEX_GUESS = 1 << 16
@@ -24,84 +25,75 @@ INDEX_GUESS = 1 << 16
 # ------------------------------------------------------------------------------------------------------------------- plan
 
 
-class Touched(NamedTuple):
-    """What a read takes."""
-
-    segments: int
-    batches: int
-    bytes: int
+SUMS = ("records", "segments", "batches", "bytes")
+"""What is said of a read."""
 
 
 @click.command(cls=Verb)
 @click.argument("topic")
 @click.option("--start", type=POSITION, default="earliest", show_default=True, help="Where the read begins.")
 @click.option("--end", type=POSITION, default="latest", show_default=True, help="Where it ends.")
+@click.option(
+    "--where",
+    metavar="CONDITION",
+    help="As in SQL, over timestamp, offset and partition; times without a zone are UTC.",
+)
 @pass_session
-def plan(session: Session, topic: str, start: Position, end: Position) -> None:
+def plan(session: Session, topic: str, start: Position, end: Position, where: str | None) -> None:
     """Show the segments, batches and bytes that a read will touch, of the total that is there.
+
+    Batches are read whole, so some of their records may not be wanted. Bytes are those of segments, with the indexes in them
+    that the read looks into; the metadata that says where they are is not counted.
 
     \b
     Example:
       pylog plan orders --start @2026-01-31T10:00Z --end @2026-01-31T11:00Z
+      pylog plan orders --where "timestamp >= '2026-01-31 10:00' and timestamp < '2026-01-31 11:00'"
     """
-    log = session.connect()
-    reads = log.plan(topic, start=start, end=end)
-    rows = []
-    for number in range(log.journal.state.topics[log.journal.state.names[topic]].partitions):
-        part = [read for read in reads if read.partition == number]
-        total = _whole(log.plan(topic, [number]))
-        rows.append(_plan_row(number, part, _touched(log, part), total))
+    from spark_log.client.log import as_condition
+
+    log, condition = session.connect(), as_condition(where)
+    found = _touched(log, log.plan(topic, start=start, end=end, where=condition), condition.window)
+    there = _touched(log, log.plan(topic), None)
+    count = log.journal.state.topics[log.journal.state.names[topic]].partitions
+    rows = [_plan_row(number, _of(found, number), _of(there, number)) for number in range(count)]
+    total = {name: value for name, value in _plan_row(-1, found, there).items() if name != "partition"}
     if session.json:
-        emit_json({"topic": topic, "partitions": rows, "total": _sums(rows)})
+        emit_json({"topic": topic, "partitions": rows, "total": total})
         return
-    shown = [*rows, {"partition": "total", **_sums(rows)}]
-    emit_rows(session, ["partition", "records", "segments", "batches", "bytes"], [_of_total(row) for row in shown])
+    shown = [*rows, {"partition": "total", **total}]
+    emit_rows(session, ["partition", *SUMS], [_of_total(row) for row in shown])
 
 
-def _plan_row(number: int, part: Sequence[SliceRead], touched: Touched, total: Touched) -> dict[str, Any]:
+def _touched(log: Log, reads: Sequence[SliceRead], window: Window | None) -> list[tuple[SliceRead, Touched]]:
+    from spark_log.client.fetch import touched
+
+    return [(read, touched(log.journal.store, read, window)) for read in reads]
+
+
+def _of(found: Sequence[tuple[SliceRead, Touched]], number: int) -> list[tuple[SliceRead, Touched]]:
+    return [one for one in found if one[0].partition == number]
+
+
+def _plan_row(
+    number: int, found: Sequence[tuple[SliceRead, Touched]], there: Sequence[tuple[SliceRead, Touched]]
+) -> dict[str, Any]:
+    return {"partition": number, **_sums(found), **{f"total_{name}": value for name, value in _sums(there).items()}}
+
+
+def _sums(found: Sequence[tuple[SliceRead, Touched]]) -> dict[str, int]:
+    """Objects that several partitions share count once."""
+    counts = [one for _, one in found]
     return {
-        "partition": number,
-        "records": sum(read.end - read.start for read in part),
-        **touched._asdict(),
-        **{f"total_{name}": value for name, value in total._asdict().items()},
+        "records": sum(one.records for one in counts),
+        "segments": len({read.slice.object for read, _ in found}),
+        "batches": sum(one.batches for one in counts),
+        "bytes": sum(one.bytes for one in counts),
     }
 
 
-def _whole(reads: Sequence[SliceRead]) -> Touched:
-    pieces = [read.slice for read in reads]
-    return Touched(
-        len({piece.object for piece in pieces}),
-        sum(piece.batches for piece in pieces),
-        sum(piece.length for piece in pieces),
-    )
-
-
-def _touched(log: Log, reads: Sequence[SliceRead]) -> Touched:
-    """As `client.fetch` reads: small runs whole, of others the batches that overlap."""
-    from spark_log.client.fetch import WHOLE_BYTES_MAX, load_index
-    from spark_log.segment.reader import Place, find_batches
-
-    batches = size = 0
-    for read in reads:
-        piece = read.slice
-        whole = (read.start, read.end) == (piece.start, piece.end)
-        if whole or piece.batches == 1 or piece.length <= WHOLE_BYTES_MAX:
-            batches, size = batches + piece.batches, size + piece.length
-            continue
-        place = Place(piece.object, read.topic, read.topic_id, read.partition)
-        wanted = (read.start - piece.start, read.end - piece.start)
-        refs = find_batches(load_index(log.journal.store, read), piece, wanted, place=place)
-        batches, size = batches + len(refs), size + sum(ref.length for ref in refs)
-    return Touched(len({read.slice.object for read in reads}), batches, size)
-
-
-def _sums(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
-    return {name: sum(row[name] for row in rows) for name in rows[0] if name != "partition"}
-
-
 def _of_total(row: dict[str, Any]) -> dict[str, Any]:
-    shown = {name: f"{row[name]} of {row[f'total_{name}']}" for name in Touched._fields}
-    return {"partition": str(row["partition"]), "records": row["records"], **shown}
+    return {"partition": str(row["partition"]), **{name: f"{row[name]} of {row[f'total_{name}']}" for name in SUMS}}
 
 
 # ---------------------------------------------------------------------------------------------------------------- segment

@@ -1,8 +1,8 @@
 """Reading slices from storage, batch by batch.
 
-A slice of one batch, or a small one that is wanted whole, is one ranged read, checked against the slice's checksum.
-Anything else goes through the object's index and reads the batches that overlap, a few at a time; from remote storage
-the next ones are fetched while the present ones are decoded.
+A slice of one batch, or a small one, is one ranged read, checked against the slice's checksum.  Anything else goes through
+the object's index and reads the batches that overlap, a few at a time; from remote storage the next ones are fetched while
+the present ones are decoded.  `touched` says beforehand what that comes to.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from spark_log.client.plan import SliceRead, Window
 from spark_log.errors import CorruptObject
-from spark_log.journal.journal import Journal
-from spark_log.model import APPEND_TIME
+from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.reader import (
     BatchRef,
     Index,
@@ -59,7 +58,7 @@ def fetch(
     """
     piece = read.slice
     place = Place(piece.object, read.topic, read.topic_id, read.partition)
-    if piece.batches == 1 or (piece.length <= WHOLE_BYTES_MAX and window is None):
+    if _in_one_go(piece):
         batches = _whole(store, read, columns, place)
     else:
         batches = _by_index(store, read, columns, window, place)
@@ -86,52 +85,70 @@ def _by_index(
     store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, window: Window | None, place: Place
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     piece, index = read.slice, load_index(store, read)
-    wanted = (read.start - piece.start, read.end - piece.start)
-    window = None if piece.time_kind == APPEND_TIME else window
-    groups = _groups(find_batches(index, piece, wanted, window, place=place))
-    load = _Loader(store, piece.object)
-    for group, data in load.all(groups):
-        for ref in group:
-            at = ref.position - group[0].position
+    groups = _groups(_wanted(index, read, window, place))
+    if groups and _wants_all(read, window):
+        # With its schema and end mark: `touched` knows the bytes of a whole run without the index.
+        groups[0] = groups[0]._replace(start=piece.position)
+        groups[-1] = groups[-1]._replace(end=piece.position + piece.length)
+    for group, data in _loaded(store, piece.object, groups):
+        for ref in group.refs:
+            at = ref.position - group.start
             records = decode_batch(data[at : at + ref.length], ref, index, columns, place=place)
             yield piece.start + ref.first, records
 
 
-def _groups(refs: Sequence[BatchRef]) -> list[list[BatchRef]]:
+def _in_one_go(piece: Slice) -> bool:
+    return piece.batches == 1 or piece.length <= WHOLE_BYTES_MAX
+
+
+def _wants_all(read: SliceRead, window: Window | None) -> bool:
+    """Whether every batch of the slice overlaps what is wanted."""
+    piece = read.slice
+    within = window is None or (window[0] <= piece.min_us and piece.max_us < window[1])
+    return within and (read.start, read.end) == (piece.start, piece.end)
+
+
+def _wanted(index: Index, read: SliceRead, window: Window | None, place: Place) -> list[BatchRef]:
+    """Batches of the slice that overlap the read and the window."""
+    piece = read.slice
+    window = None if piece.time_kind == APPEND_TIME else window
+    return find_batches(index, piece, (read.start - piece.start, read.end - piece.start), window, place=place)
+
+
+class _Group(NamedTuple):
+    """Neighbouring batches and the bytes that hold them."""
+
+    start: int
+    end: int
+    refs: list[BatchRef]
+
+
+def _groups(refs: Sequence[BatchRef]) -> list[_Group]:
     """Neighbouring batches, together up to GROUP_BYTES_MAX."""
-    groups: list[list[BatchRef]] = []
+    groups: list[_Group] = []
     for ref in refs:
-        last = groups[-1] if groups else []
-        follows = last and last[-1].position + last[-1].length == ref.position
-        if follows and ref.position + ref.length - last[0].position <= GROUP_BYTES_MAX:
-            last.append(ref)
+        end = ref.position + ref.length
+        last = groups[-1] if groups else None
+        if last and last.end == ref.position and end - last.start <= GROUP_BYTES_MAX:
+            groups[-1] = _Group(last.start, end, [*last.refs, ref])
         else:
-            groups.append([ref])
+            groups.append(_Group(ref.position, end, [ref]))
     return groups
 
 
-class _Loader:
-    """Bytes of groups of batches; from remote storage one group ahead."""
-
-    def __init__(self, store: ObjectStore, name: str) -> None:
-        self._store = store
-        self._name = name
-
-    def all(self, groups: Sequence[list[BatchRef]]) -> Iterator[tuple[list[BatchRef], memoryview]]:
-        if self._store.local or len(groups) < 2:
-            for group in groups:
-                yield group, memoryview(self._load(group))
-            return
-        pool = _pool(os.getpid())
-        ahead: Future[bytes] = pool.submit(self._load, groups[0])
-        for group, following in zip(groups, [*groups[1:], None], strict=True):
-            data = ahead.result()
-            if following is not None:
-                ahead = pool.submit(self._load, following)
-            yield group, memoryview(data)
-
-    def _load(self, group: list[BatchRef]) -> bytes:
-        return self._store.get(self._name, group[0].position, group[-1].position + group[-1].length)
+def _loaded(store: ObjectStore, name: str, groups: Sequence[_Group]) -> Iterator[tuple[_Group, memoryview]]:
+    """Groups with their bytes; from remote storage one is fetched ahead."""
+    if store.local or len(groups) < 2:
+        for group in groups:
+            yield group, memoryview(store.get(name, group.start, group.end))
+        return
+    pool = _pool(os.getpid())
+    ahead: Future[bytes] = pool.submit(store.get, name, groups[0].start, groups[0].end)
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        data = ahead.result()
+        if following is not None:
+            ahead = pool.submit(store.get, name, following.start, following.end)
+        yield group, memoryview(data)
 
 
 @cache
@@ -181,17 +198,26 @@ def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | 
     return None
 
 
-def batches_touched(journal: Journal, reads: Sequence[SliceRead], window: Window) -> tuple[int, int]:
-    """How many batches of planned reads may hold timestamps in a window, and how many there are."""
-    touched = total = 0
-    for read in reads:
-        piece = read.slice
-        total += piece.batches
-        if piece.min_us >= window[1] or piece.max_us < window[0]:
-            continue
-        if piece.batches == 1 or piece.time_kind == APPEND_TIME:
-            touched += piece.batches
-            continue
-        place = Place(piece.object, read.topic, read.topic_id, read.partition)
-        touched += len(find_batches(load_index(journal.store, read), piece, None, window, place=place))
-    return touched, total
+class Touched(NamedTuple):
+    """What a read takes."""
+
+    records: int
+    """Of the wanted offsets, those in the batches."""
+    batches: int
+    bytes: int
+    """With those of the indexes in which the batches are looked up."""
+
+
+def touched(store: ObjectStore, read: SliceRead, window: Window | None = None) -> Touched:
+    """What `fetch` of the same will read, to the byte; reads an index only where a part of a larger slice is wanted."""
+    piece, records = read.slice, read.end - read.start
+    if _in_one_go(piece):
+        return Touched(records, piece.batches, piece.length)
+    of_index = read.object_size - read.index_position
+    if _wants_all(read, window):
+        return Touched(records, piece.batches, of_index + piece.length)
+    place = Place(piece.object, read.topic, read.topic_id, read.partition)
+    refs = _wanted(load_index(store, read), read, window, place)
+    low, high = read.start - piece.start, read.end - piece.start
+    records = sum(min(ref.first + ref.rows, high) - max(ref.first, low) for ref in refs)
+    return Touched(records, len(refs), of_index + sum(ref.length for ref in refs))

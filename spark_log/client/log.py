@@ -5,16 +5,19 @@ from __future__ import annotations
 import random
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import timezone
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
-from spark_log.client.plan import SliceRead, Window, plan_reads
+from spark_log.client.plan import SliceRead
+from spark_log.client.prune import plan_matching
 from spark_log.client.resolve import partitions_of, ranges_between, resolve
 from spark_log.client.scan import SCAN_SCHEMA, scan_batches, scan_schema
 from spark_log.client.upload import Uploaded, Uploader, topic_spec
+from spark_log.conditions import EVERYTHING, Condition, parse_condition
 from spark_log.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import Committed, decide_create_topic
@@ -184,15 +187,18 @@ class Log:
         start: object = "earliest",
         end: object = "latest",
         columns: Sequence[str] | None = None,
+        where: str | Condition | None = None,
     ) -> pa.RecordBatchReader:
         """Records of a range as a stream of Arrow batches, partition by partition, in offset order.
 
         start, end:  positions (an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", …); half-open.
         columns:     of topic, partition, offset, key, value, timestamp, headers; only these are decoded.
+        where:       as in SQL, "timestamp >= '2026-01-31 10:00' and offset < 99"; what cannot match is not read.  Timestamps
+                     without a zone are UTC.
         """
-        schema = scan_schema(columns)
-        reads = self.plan(topic, partitions, start, end)
-        return pa.RecordBatchReader.from_batches(schema, scan_batches(self.journal, reads, schema))
+        schema, condition = scan_schema(columns), as_condition(where)
+        reads = self.plan(topic, partitions, start, end, condition)
+        return pa.RecordBatchReader.from_batches(schema, scan_batches(self.journal, reads, schema, condition))
 
     def read(
         self,
@@ -201,9 +207,10 @@ class Log:
         start: object = "earliest",
         end: object = "latest",
         columns: Sequence[str] | None = None,
+        where: str | Condition | None = None,
     ) -> pa.Table:
         """The same, read whole, of one partition or of all."""
-        return self.scan(topic, None if partition is None else [partition], start, end, columns).read_all()
+        return self.scan(topic, None if partition is None else [partition], start, end, columns, where).read_all()
 
     def plan(
         self,
@@ -211,15 +218,15 @@ class Log:
         partitions: Sequence[int] | None = None,
         start: object = "earliest",
         end: object = "latest",
-        window: Window | None = None,
+        where: str | Condition | None = None,
     ) -> list[SliceRead]:
-        """The byte ranges that a scan of these positions reads."""
+        """The parts of objects that a scan of the same reads."""
         state = self.journal.refresh()
         tps = partitions_of(state, topic) if partitions is None else [TopicPartition(topic, n) for n in partitions]
         first, last = parse_position(start, "start"), parse_position(end, "end")
         starts = resolve(self.journal, dict.fromkeys(tps, first))
         ends = _ends(resolve(self.journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)
-        return plan_reads(self.journal, ranges_between(self.journal.state, starts, ends), window)
+        return plan_matching(self.journal, ranges_between(self.journal.state, starts, ends), as_condition(where))
 
     # --------------------------------------------------------------------------------------------------------- clients
 
@@ -253,6 +260,13 @@ class Log:
         from spark_log.client.bookmark import Bookmark
 
         return Bookmark(self, name, *topics)
+
+
+def as_condition(where: str | Condition | None) -> Condition:
+    """The condition of a text, in which times without a zone are UTC; all records for None.  Raises InvalidRequest."""
+    if isinstance(where, str):
+        return parse_condition(where, "where", timezone.utc)
+    return EVERYTHING if where is None else where
 
 
 def _ends(

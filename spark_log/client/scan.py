@@ -9,6 +9,8 @@ import pyarrow as pa
 
 from spark_log.client.fetch import Fetched, fetch
 from spark_log.client.plan import REPLAN_TRIES, OffsetRange, SliceRead, Window, plan_reads
+from spark_log.client.prune import columns_to_read, only_matching
+from spark_log.conditions import EVERYTHING, Condition
 from spark_log.errors import InvalidRequest, ObjectNotFound
 from spark_log.journal.journal import Journal
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
@@ -57,12 +59,14 @@ def _fetch(
 
 
 def scan_batches(
-    journal: Journal, reads: Sequence[SliceRead], schema: pa.Schema, window: Window | None = None
+    journal: Journal, reads: Sequence[SliceRead], schema: pa.Schema, where: Condition = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """Planned reads as batches of `schema`, fields of SCAN_SCHEMA."""
-    wanted = [name for name in schema.names if name in RECORD_COLUMNS]
-    for part in fetch_ranges(journal, reads, wanted, window):
-        yield to_batch(part, schema)
+    """The records of planned reads that match, as batches of `schema`, fields of SCAN_SCHEMA."""
+    wanted = columns_to_read([name for name in schema.names if name in RECORD_COLUMNS], where)
+    for part in fetch_ranges(journal, reads, wanted, where.window):
+        batch = only_matching(to_batch(part, schema), part, where)
+        if batch.num_rows:
+            yield batch
 
 
 def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:

@@ -94,7 +94,7 @@ def find_batches(
         high = begin + int(np.searchsorted(numbers["first"][begin:high], end))
     rows = np.arange(low, high)
     if window is not None:
-        rows = rows[(numbers["max_us"][low:high] >= window[0]) & (numbers["min_us"][low:high] < window[1])]
+        rows = rows[(numbers["max_us"][low:high] >= window[0]) & (numbers["min_us"][low:high] <= window[1] - 1)]
     return [_ref(index, int(row)) for row in rows]
 
 

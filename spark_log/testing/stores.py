@@ -1,4 +1,4 @@
-"""Stores for tests and benchmarks: one that fails, one that lies, one that is far away.  Each wraps a real one."""
+"""Stores for tests and benchmarks: one that fails, one that lies, one that counts, one that is far away.  Each wraps a real one."""
 
 from __future__ import annotations
 
@@ -138,6 +138,21 @@ class NotExclusiveStore(Wrapper):
             self.inner.put(key, [data])
             return True
         return False
+
+
+class CountingStore(Wrapper):
+    """Counts the bytes that are read, by object."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.read: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        data = self.inner.get(key, start, end)
+        with self._lock:
+            self.read[key] += len(data)
+        return data
 
 
 class LatencyStore(Wrapper):

@@ -71,6 +71,14 @@ def test_plan(small: Pylog) -> None:
     assert "1 of 1" in small.ok("plan", "orders", "--start", "now-10m")
 
 
+def test_plan_of_a_condition(small: Pylog) -> None:
+    """Slices that cannot match are not counted; times without a zone are UTC."""
+    found = small.json("plan", "orders", "--where", "partition = 1 and offset >= 13")
+    assert [found["total"][name] for name in ("records", "segments", "batches", "total_segments")] == [2, 2, 2, 6]
+    assert small.json("plan", "orders", "--where", "timestamp < '2026-01-31'")["total"]["bytes"] == 0
+    assert "where: 'key = 1' cannot be used by a read" in small.refused("plan", "orders", "--where", "key = 1")
+
+
 def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
     """The batches of an object; other files are refused."""
     (name,) = [str(file.relative_to(tmp_path / "log")) for file in tmp_path.glob("log/data/*/*.seg")]

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    ("errors", "model", "settings", "clock", "positions"),
+    ("errors", "model", "settings", "clock", "positions", "conditions"),
     ("segment", "metadata", "groups", "quorum"),
     ("store", "journal", "net"),
     ("node", "client"),
@@ -23,7 +23,7 @@ LAYERS = (
 )
 """A part imports from its own line and from those above it, without going round in a circle.  `facade` is spark_log itself."""
 
-PURE = ("errors", "model", "settings", "positions", "segment", "metadata", "groups", "quorum")
+PURE = ("errors", "model", "settings", "positions", "conditions", "segment", "metadata", "groups", "quorum")
 """Plain values in, plain values out."""
 
 ACTING = frozenset(
