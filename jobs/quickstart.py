@@ -30,13 +30,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_log
-from spark_log.client.fetch import batches_touched
+from spark_log.client.fetch import touched
+from spark_log.client.log import as_condition
 
 TOPIC, TOTALS, GROUP = "departures", "totals", "dashboard"
 PARTITIONS = 4
 FILES = 24
 FILES_PER_BATCH = 2
 DAY = "2013-07-04"
+OF_DAY = f"timestamp >= '{DAY}T00:00:00Z' and timestamp < '2013-07-05T00:00:00Z'"
 KILL_AFTER = 0.3
 """Share of the events that are in the log when the job is killed."""
 
@@ -213,20 +215,11 @@ def read_back(spark: SparkSession, folder: Path, log: spark_log.Log) -> None:
     for record in part.to_pylist():
         print(f"  {TOPIC}-0 offset {record['offset']}: {record['timestamp']:%Y-%m-%d %H:%M} {record['value'].decode()}")
 
-    day = pd.Timestamp(DAY, tz="UTC")
-    window = tuple(int(t.timestamp() * 1_000_000) for t in (day, day + pd.Timedelta(days=1)))
-    touched, total = batches_touched(log.journal, log.plan(TOPIC), (window[0], window[1]))
-    frame = departures(
-        spark,
-        folder,
-        startingTimestamp=f"{DAY}T00:00Z",
-        endingOffsets="latest",
-        startingOffsetsByTimestampStrategy="latest",
-    )
-    flights = frame.where(
-        (F.col("timestamp") >= F.lit(day)) & (F.col("timestamp") < F.lit(day + pd.Timedelta(days=1)))
-    ).count()
-    print(f"  {flights:,} departures on {DAY}: {touched} of {total} batches hold some of that day")
+    flights = departures(spark, folder, **spark_log.where(OF_DAY)).count()
+    window = as_condition(OF_DAY).window
+    batches = sum(touched(log.journal.store, read, window).batches for read in log.plan(TOPIC, where=OF_DAY))
+    total = sum(read.slice.batches for read in log.plan(TOPIC))
+    print(f"  {flights:,} departures on {DAY}: {batches} of {total} batches may hold some of that day")
 
     with log.consumer(TOPIC, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
         seen = sum(map(len, consumer.poll(timeout_ms=5000, max_records=100_000).values()))

@@ -33,6 +33,7 @@ __all__ = [
     "errors",
     "register",
     "sink",
+    "where",
 ]
 
 
@@ -57,3 +58,10 @@ def sink(url: str, **options: Any) -> Any:
     from pyspark_pylog.sink import sink as make
 
     return make(url, **options)
+
+
+def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
+    """Options of a read that leaves out what `condition` cannot match (see `pyspark_pylog.where`)."""
+    from pyspark_pylog.where import where as make
+
+    return make(condition, spark)

@@ -24,7 +24,8 @@ from pyspark_pylog.pins import PINS, Assignment, decode, encode, make_pin, pinne
 from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
 from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges
 from spark_log.client.fetch import Fetched, fetch
-from spark_log.client.plan import OffsetRange, SliceRead, plan_reads
+from spark_log.client.plan import OffsetRange, SliceRead
+from spark_log.client.prune import columns_to_read, only_matching, plan_matching, spans
 from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
@@ -77,7 +78,7 @@ class LogReader(DataSourceReader):
                 return
             store = store_of(self.options.location)
             reads = self._late_reads(store, partition) if partition.reads is None else partition.reads
-            yield from read_batches(store, reads, self.schema, fail_on_data_loss=self.options.fail_on_data_loss)
+            yield from read_batches(store, reads, self.schema, self.options)
 
     def _ends_now(self, journal: Journal) -> dict[TopicPartition, int]:
         state = journal.state
@@ -86,12 +87,12 @@ class LogReader(DataSourceReader):
 
     def _tasks(self, journal: Journal, ends: Mapping[TopicPartition, int]) -> list[list[SliceRead]]:
         """What each task reads: one task at least."""
-        ranges = batch_ranges(journal, self.options, ends)
         options = self.options
+        reads = plan_matching(journal, batch_ranges(journal, options, ends), options.where)
         if options.min_partitions is None and options.max_records is None:
-            return split_by_bytes(plan_reads(journal, ranges), options.bytes_per_partition)
-        pieces = split_ranges(ranges, options.min_partitions, options.max_records)
-        return [plan_reads(journal, [piece]) for piece in pieces] or [[]]
+            return split_by_bytes(reads, options.bytes_per_partition)
+        pieces = split_ranges(spans(reads), options.min_partitions, options.max_records)
+        return [plan_matching(journal, [piece], options.where) for piece in pieces] or [[]]
 
     def _settle(self, journal: Journal, deal: Deal) -> bool:
         """Put down which task reads which offsets.  False where this user may not write: then the ends are those of now."""
@@ -123,7 +124,7 @@ class LogReader(DataSourceReader):
             state, known = journal().state, pin.ends()
             tps = [tp for tp in wanted_partitions(state, self.options) if tp in known]
             ends = {tp: known[tp] for tp in tps if pin.topics[tp.topic][0] == state.names[tp.topic]}
-            reads = plan_reads(journal(), batch_ranges(journal(), self.options, ends))
+            reads = plan_matching(journal(), batch_ranges(journal(), self.options, ends), self.options.where)
             # Upkeep drops what is as old as yesterday's deals; a view that is older still gets one by offsets alone.
             anew = Deal(version=pin.version, count=task.count, cuts={})
             deal = decode(pinned(store, self._deal_name, lambda: encode(anew)), Deal)
@@ -133,24 +134,25 @@ class LogReader(DataSourceReader):
 
 
 def read_batches(
-    store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema, *, fail_on_data_loss: bool
+    store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """Planned reads as Spark's batches; what lay in an object that is gone by now is planned again by offset."""
-    columns = stored_columns(schema)
+    """What matches of planned reads, as Spark's batches; what lay in an object that is gone by now is planned again by offset."""
+    where = options.where
+    columns = columns_to_read(stored_columns(schema), where)
     for read in reads:
         at = read.start
         try:
-            for part in fetch(store, read, columns):
-                yield to_batch(part, schema)
+            for part in fetch(store, read, columns, where.window):
+                yield only_matching(to_batch(part, schema), part, where)
                 at = part.first + part.records.num_rows
         except ObjectNotFound:
-            for part in _again(store, read._replace(start=at), columns, fail_on_data_loss):
-                yield to_batch(part, schema)
+            for part in _again(store, read._replace(start=at), columns, options):
+                yield only_matching(to_batch(part, schema), part, where)
 
 
-def _again(store: ObjectStore, read: SliceRead, columns: Sequence[str], fail: bool) -> Iterator[Fetched]:
+def _again(store: ObjectStore, read: SliceRead, columns: Sequence[str], options: ReadOptions) -> Iterator[Fetched]:
     """Records that were merged into another object; those that are not in the log any more are a loss."""
-    journal = Journal.open(store, create=False)
+    journal, fail = Journal.open(store, create=False), options.fail_on_data_loss
     tp = TopicPartition(read.topic, read.partition)
     if journal.state.names.get(read.topic) != read.topic_id:
         report([Loss(tp, read.start, read.end, f"topic {read.topic!r} was deleted before they were read")], fail)
@@ -159,8 +161,8 @@ def _again(store: ObjectStore, read: SliceRead, columns: Sequence[str], fail: bo
     if first > read.start:
         report([Loss(tp, read.start, min(first, read.end), TRIMMED)], fail)
     rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
-    for new in plan_reads(journal, [rest]):
-        yield from fetch(store, new, columns)
+    for new in plan_matching(journal, [rest], options.where):
+        yield from fetch(store, new, columns, options.where.window)
 
 
 @cache

@@ -64,6 +64,14 @@ READING = (
         "if no record is at or after the starting time: `error`, or start at `latest`",
     ),
     Option(
+        "where",
+        "BS",
+        "",
+        "a condition on `timestamp`, `offset` and `partition` as in SQL: other records are left out, and what holds none that "
+        "match is not read; `spark_log.where(…)` gives it with the session's time zone",
+    ),
+    Option("timeZone", "BS", "", "of times in `where` that are written without one: `Europe/Berlin`, `+01:00`, …"),
+    Option(
         "maxOffsetsPerTrigger",
         "S",
         "",

@@ -15,6 +15,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from pyspark_pylog.option_table import INTERNAL, REFUSED, SPARKS, SPELLING, names, spelt
+from pyspark_pylog.where import condition_of
+from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, Position, parse_position, parse_timestamp_ms
@@ -76,6 +78,8 @@ class ReadOptions:
     assign: tuple[TopicPartition, ...] = ()
     start: Bounds
     end: Bounds
+    where: Condition
+    """Records that are wanted."""
     no_match_is_error: bool
     """For starting timestamps beyond the last record."""
     fail_on_data_loss: bool
@@ -140,6 +144,7 @@ def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
         assign=assign,
         start=start,
         end=end,
+        where=condition_of(options),
         no_match_is_error=strategy == "error" and _by_timestamp(options),
         fail_on_data_loss=flag(options, "failondataloss", True),
         max_offsets=most,

@@ -26,6 +26,7 @@ from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.splits import split_by_bytes, split_ranges
 from spark_log.client.plan import OffsetRange, plan_reads
+from spark_log.client.prune import plan_matching, spans
 from spark_log.client.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import SparkLogError
@@ -158,8 +159,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             quiet_gc()
             assert isinstance(partition, ReadTask) and partition.reads is not None
-            fail, store = self.options.fail_on_data_loss, store_of(self.options.location)
-            yield from read_batches(store, partition.reads, self.schema, fail_on_data_loss=fail)
+            yield from read_batches(store_of(self.options.location), partition.reads, self.schema, self.options)
 
     # -------------------------------------------------------------------------------------------------------- decisions
 
@@ -272,11 +272,12 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
         options = self.options
+        reads = plan_matching(self.journal, ranges, options.where)
         if options.min_partitions is None and options.max_records is None:
-            dealt = split_by_bytes(plan_reads(self.journal, ranges), options.bytes_per_partition)
+            dealt = split_by_bytes(reads, options.bytes_per_partition)
         else:
-            pieces = split_ranges(ranges, options.min_partitions, options.max_records)
-            dealt = [plan_reads(self.journal, [piece]) for piece in pieces]
+            pieces = split_ranges(spans(reads), options.min_partitions, options.max_records)
+            dealt = [plan_matching(self.journal, [piece], options.where) for piece in pieces]
         return [ReadTask(n, len(dealt), tuple(reads)) for n, reads in enumerate(dealt) if reads]
 
 

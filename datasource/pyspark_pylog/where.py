@@ -1,0 +1,66 @@
+"""`spark_log.where(condition)`: the options of a read that leaves out what a condition cannot match.
+
+Spark pushes no filter down that would be safe to take: what it plans for one query of a frame or a view it gives to the
+next one, too.  So the condition is an option, and belongs to the `load()`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta, timezone, tzinfo
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from spark_log.conditions import EVERYTHING, Condition, parse_condition
+from spark_log.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?|UTC|GMT|UT|Z", re.ASCII)
+
+
+def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
+    """Options for `spark.read.options(**where(…))`: the records for which `df.where(condition)` is true, and fewer bytes.
+
+    condition:  comparisons of timestamp, offset and partition with constants, joined by AND.
+    spark:      whose time zone counts for times without one; the active session if there is one.
+    Raises InvalidRequest that names the part which cannot be taken.
+    """
+    options = {"where": condition}
+    zone = _session_zone(spark)
+    if zone is not None:
+        options["timeZone"] = zone
+    condition_of({name.lower(): text for name, text in options.items()})
+    return options
+
+
+def _session_zone(spark: SparkSession | None) -> str | None:
+    from pyspark.sql import SparkSession
+
+    session = spark or SparkSession.getActiveSession()
+    return None if session is None else session.conf.get("spark.sql.session.timeZone")
+
+
+def condition_of(options: Mapping[str, str]) -> Condition:
+    """The condition in the options of a read; all records if there is none.  Raises InvalidRequest."""
+    zone = zone_named(options["timezone"]) if "timezone" in options else None
+    return parse_condition(options["where"], "option where", zone) if "where" in options else EVERYTHING
+
+
+def zone_named(name: str) -> tzinfo:
+    """A time zone by the names that Spark has for it: `Europe/Berlin`, `+01:00`, `UTC`, …  Raises InvalidRequest."""
+    found = _FIXED.fullmatch(name.strip())
+    try:
+        return ZoneInfo(name.strip()) if found is None else timezone(_east(*found.groups()))
+    except (KeyError, OSError, ValueError) as error:
+        raise InvalidRequest(
+            f"option timeZone: {name!r} is not a time zone that is known here; give one such as Europe/Berlin or +01:00, or "
+            "write the times with their zone"
+        ) from error
+
+
+def _east(sign: str | None, hours: str | None, minutes: str | None) -> timedelta:
+    east = timedelta(hours=int(hours or 0), minutes=int(minutes or 0))
+    return -east if sign == "-" else east

@@ -1,0 +1,289 @@
+"""The option `where`: the rows that `df.where` gives of the same text, and fewer bytes."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark_pylog.batch import LogReader, ReadTask, read_batches
+from pyspark_pylog.columns import TYPES
+from pyspark_pylog.options import read_options
+from pyspark_pylog.where import zone_named
+
+import spark_log
+from spark_log import NewTopic
+from spark_log.errors import InvalidRequest
+from spark_log.node.maintain import merge
+from spark_log.testing.stores import CountingStore
+from tests.spark.builders import as_bytes, copy, load, load_stream, texts, values
+
+START = datetime(2026, 1, 31, tzinfo=timezone.utc)
+FIXED = {"endingoffsets": "1000000"}
+"""Tasks carry their slices, and so are read here without Spark."""
+
+
+def fill(log: spark_log.Log, seed: int, *, partitions: int = 3, commits: int = 6, rows: int = 40) -> None:
+    """Topic t: records of about a day around START, in no order of time but in some commits."""
+    rng = random.Random(seed)
+    log.admin.create_topics([NewTopic("t", partitions, {"retention.ms": "-1"})])
+    for number in range(commits):
+        times = [START + timedelta(hours=number, seconds=rng.randrange(-40_000, 40_000)) for _ in range(rows)]
+        if rng.random() < 0.5:
+            times.sort()
+        log.append(
+            "t",
+            [
+                {"value": f"{number}-{n}", "timestamp": time, "partition": rng.randrange(partitions)}
+                for n, time in enumerate(times)
+            ],
+        )
+
+
+def reader(url: str, *columns: str, **options: Any) -> LogReader:
+    schema = pa.schema([(name, TYPES[name][1]) for name in columns])
+    return LogReader(read_options({"path": url, "subscribe": "t", **FIXED, **options}, streaming=False), schema)
+
+
+def tasks_of(found: LogReader) -> list[ReadTask]:
+    return [task for task in found.partitions() if isinstance(task, ReadTask)]
+
+
+def rows_of(url: str, *columns: str, **options: Any) -> list[tuple[Any, ...]]:
+    """What the tasks of a read give, sorted."""
+    found = reader(url, *columns, **options)
+    batches = [batch for task in tasks_of(found) for batch in found.read(task)]
+    assert all(batch.schema == found.schema for batch in batches)
+    return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
+
+
+# ---------------------------------------------------------------------------------------------------- without Spark
+
+
+@pytest.fixture(scope="module")
+def urls(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A log as it was written, and one that was merged."""
+    made = []
+    for seed in range(2):
+        made.append(str(tmp_path_factory.mktemp(f"log-{seed}") / "log"))
+        log = spark_log.connect(made[-1], durability="os")
+        fill(log, seed)
+        if seed:
+            merge(log)
+    return made
+
+
+SECONDS = st.integers(-45_000, 70_000)
+OFFSETS = st.integers(-3, 100)
+
+
+@st.composite
+def conditions(draw: st.DrawFn) -> tuple[str, Any]:
+    """A text, and what it says of a row (partition, offset, timestamp) in Python."""
+    parts: list[tuple[str, Any]] = []
+    for _ in range(draw(st.integers(1, 4))):
+        column = draw(st.sampled_from(["timestamp", "offset", "partition"]))
+        numbers = {"timestamp": SECONDS, "offset": OFFSETS, "partition": st.integers(-1, 4)}[column]
+        parts.append(draw(comparisons(column, numbers)))
+    return " and ".join(text for text, _ in parts), lambda row: all(check(row) for _, check in parts)
+
+
+@st.composite
+def comparisons(draw: st.DrawFn, column: str, numbers: st.SearchStrategy[int]) -> tuple[str, Any]:
+    at = ("partition", "offset", "timestamp").index(column)
+    one, other = draw(numbers), draw(numbers)
+    low, high = (value(column, number) for number in (one, other))
+    kind = draw(st.sampled_from(["<", "<=", ">", ">=", "=", "between", *(["in"] if column != "timestamp" else [])]))
+    match kind:
+        case "between":
+            return f"{column} between {sql(low)} and {sql(high)}", lambda row: low <= row[at] <= high
+        case "in":
+            return f"{column} in ({one}, {other})", lambda row: row[at] in (low, high)
+        case "=":
+            return f"{column} = {sql(low)}", lambda row: row[at] == low
+        case "<":
+            return f"{column} < {sql(low)}", lambda row: row[at] < low
+        case "<=":
+            return f"{column} <= {sql(low)}", lambda row: row[at] <= low
+        case ">":
+            return f"{sql(low)} < {column}", lambda row: row[at] > low
+        case _:
+            return f"{column} >= {sql(low)}", lambda row: row[at] >= low
+
+
+def value(column: str, number: int) -> Any:
+    return START + timedelta(seconds=number) if column == "timestamp" else number
+
+
+def sql(constant: Any) -> str:
+    return f"'{constant:%Y-%m-%d %H:%M:%S}'" if isinstance(constant, datetime) else str(constant)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(conditions(), st.integers(0, 1), st.sampled_from([{}, {"minpartitions": "7"}, {"maxrecordsperpartition": "11"}]))
+def test_rows_are_those_for_which_the_condition_is_true(
+    urls: list[str], condition: tuple[str, Any], log: int, splitting: dict[str, str]
+) -> None:
+    """Whatever the order of timestamps, the slices and the tasks."""
+    text, check = condition
+    everything = rows_of(urls[log], "partition", "offset", "timestamp")
+    assert len(everything) == 240
+    found = rows_of(urls[log], "partition", "offset", "timestamp", where=text, timezone="UTC", **splitting)
+    assert found == [row for row in everything if check(row)]
+
+
+def test_a_projection_without_the_columns_of_the_condition(urls: list[str]) -> None:
+    """They are looked at and not given."""
+    text, zone = "timestamp >= '2026-01-31 03:00' and offset >= 10 and partition = 1", {"timezone": "UTC"}
+    expected = [
+        row[3:]
+        for row in rows_of(urls[0], "partition", "offset", "timestamp", "value")
+        if row[0] == 1 and row[1] >= 10 and row[2] >= START + timedelta(hours=3)
+    ]
+    assert 0 < len(expected) < 60
+    assert rows_of(urls[0], "value", where=text, **zone) == sorted(expected)
+    assert rows_of(urls[0], "topic", where=text, **zone) == [("t",)] * len(expected)
+
+
+def test_a_condition_narrows_what_positions_and_partitions_ask_for(urls: list[str]) -> None:
+    """Both hold; an offset in a condition that is gone or is yet to come is no error."""
+    options = {"startingoffsets": json.dumps({"t": {"0": 20, "1": 20, "2": 20}}), "where": "offset < 25"}
+    assert {row[0] for row in rows_of(urls[0], "offset", **options)} == set(range(20, 25))
+    assert rows_of(urls[0], "offset", where="offset > 5000") == []
+    assert rows_of(urls[0], "offset", where="partition = 77") == []
+
+
+def test_tasks_are_cut_from_what_is_read(urls: list[str]) -> None:
+    """minPartitions and maxRecordsPerPartition count offsets that may match; there is no task without any."""
+    for options, count in (({"minpartitions": "5"}, 5), ({"maxrecordsperpartition": "3"}, 4), ({}, 1)):
+        tasks = tasks_of(reader(urls[0], "offset", where="partition = 1 and offset between 20 and 29", **options))
+        assert len(tasks) == count
+        assert sum(read.end - read.start for task in tasks for read in task.reads or ()) == 10
+    assert tasks_of(reader(urls[0], "offset", where="partition = 1 and offset < 0")) == []
+
+
+def test_what_cannot_match_is_not_fetched(url: str, log: spark_log.Log) -> None:
+    """One day of four, each a commit: the bytes of that commit alone."""
+    for day in range(4):
+        log.append("t", [{"value": b"%04d" % n, "timestamp": START + timedelta(days=day)} for n in range(500)])
+    found = reader(url, "value", where="timestamp between '2026-02-01' and '2026-02-01 12:00'", timezone="UTC")
+    (task,) = tasks_of(found)
+    counting = CountingStore(log.journal.store)
+    batches = list(read_batches(counting, task.reads or (), found.schema, found.options))
+    assert sum(batch.num_rows for batch in batches) == 500
+    sizes = [read.slice.length for read in log.plan("t")]
+    assert counting.read.total() == sizes[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"where": "timestamp > '2026-01-31'"}, "'2026-01-31' has no zone.*option timeZone"),
+        ({"where": "value = 'x'"}, "option where: \"value = 'x'\" cannot be used by a read"),
+        (
+            {"where": "timestamp > '2026-01-31'", "timezone": "Mars/Base"},
+            "option timeZone: 'Mars/Base' is not a time zone",
+        ),
+        ({"timezone": "+99:00"}, "option timeZone: '\\+99:00' is not a time zone"),
+    ],
+)
+@pytest.mark.parametrize("streaming", [False, True, None])
+def test_a_wrong_condition_is_refused_at_load(options: dict[str, str], sentence: str, streaming: bool | None) -> None:
+    """In batches and streams."""
+    with pytest.raises(InvalidRequest, match=sentence):
+        read_options({"path": "/nowhere", "subscribe": "t", **options}, streaming=streaming)
+
+
+@pytest.mark.parametrize(
+    ("name", "hours"),
+    [("UTC", 0), ("Z", 0), ("GMT+2", 2), ("+01:00", 1), ("UTC-01:00", -1), ("Europe/Berlin", 1), ("Asia/Tokyo", 9)],
+)
+def test_time_zones_have_sparks_names(name: str, hours: int) -> None:
+    """Regions and offsets."""
+    assert START.astimezone(zone_named(name)).utcoffset() == timedelta(hours=hours)
+
+
+# ------------------------------------------------------------------------------------------------------- with Spark
+
+
+@pytest.fixture
+def berlin(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session with another zone than the test's process has."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    yield spark
+    spark.conf.set("spark.sql.session.timeZone", before)
+
+
+TEXTS = [
+    "timestamp >= '2026-01-31'",
+    "timestamp between '2026-01-31 01:30' and '2026-01-31T04:00:00.5' and partition in (0, 2)",
+    "'2026-01-31 03:00:00Z' > timestamp and offset >= 7",
+    "timestamp < date '2026-01-31' and `offset` in (1, 5, 33)",
+    "(timestamp > timestamp '2026-1-31 2:0:0+03:00') and (partition = 1 and offset <= 99999999999999999999)",
+    "offset between 7 and 3",
+]
+
+
+def test_rows_are_those_of_df_where(berlin: SparkSession, url: str, log: spark_log.Log) -> None:
+    """The same text, in the session's time zone."""
+    fill(log, 3)
+    columns = ("partition", "offset", "timestamp", "value")
+    everything = load(berlin, url).select(*columns).cache()
+    counts = set()
+    for text in TEXTS:
+        found = load(berlin, url, **spark_log.where(text)).select(*columns)
+        expected = sorted(everything.where(text).collect())
+        assert sorted(found.collect()) == expected, text
+        counts.add(len(expected))
+    everything.unpersist()
+    assert {0} < counts and max(counts) < 240
+
+
+def test_the_helper_takes_the_sessions_zone(berlin: SparkSession) -> None:
+    """Of the active session or of one that is given; what cannot be used is refused at once."""
+    text = "timestamp >= '2026-01-31'"
+    expected = {"where": text, "timeZone": "Europe/Berlin"}
+    assert spark_log.where(text) == spark_log.where(text, berlin) == expected
+    with pytest.raises(InvalidRequest, match="'partition <> 1' cannot be used by a read"):
+        spark_log.where("partition <> 1")
+
+
+def test_a_frame_that_is_used_again_sees_new_records_that_match(
+    spark: SparkSession, url: str, log: spark_log.Log
+) -> None:
+    """In a view, next to one without a condition, and with other tasks than the records that come later would need."""
+    log.append("t", texts(10))
+    frame = load(spark, url, where="offset >= 6", maxRecordsPerPartition=2)
+    frame.createOrReplaceTempView("some")
+    load(spark, url).createOrReplaceTempView("every")
+    counts = "select (select count(*) from some), (select count(*) from every), (select count(*) from some)"
+    assert tuple(spark.sql(counts).first() or ()) == (4, 10, 4)
+    log.append("t", texts(6))
+    assert tuple(spark.sql(counts).first() or ()) == (10, 16, 10)
+    assert frame.where("offset % 2 = 0").count() == 5
+
+
+def test_a_stream_leaves_out_what_does_not_match(
+    spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
+) -> None:
+    """In each micro-batch, also in one where nothing matches; offsets go on over what was left out."""
+    log.admin.create_topics([NewTopic("t", 2), NewTopic("u", 2)])
+    days = [{"value": str(n), "partition": n % 2, "timestamp": START + timedelta(days=n // 10)} for n in range(40)]
+    options = spark_log.where("timestamp >= '2026-02-01' and timestamp < '2026-02-03' and partition = 1", spark)
+    for first in (0, 20):
+        for row in (days[first : first + 10], days[first + 10 : first + 20]):
+            log.append("t", row)
+        query = copy(load_stream(spark, url, maxOffsetsPerTrigger=15, **options), url, "u", tmp_path / "checkpoint")
+        assert query.exception() is None
+    assert values(load(spark, url, "u")) == as_bytes(range(11, 30, 2))
+    ends = json.loads((query.lastProgress or {})["sources"][0]["endOffset"])
+    assert ends["t"] == {"0": 20, "1": 20}
