@@ -13,9 +13,19 @@ from pyspark_pylog.offsets import Ends, Offset
 from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.ranges import is_asked_for
 from spark_log.client.plan import OffsetRange
-from spark_log.errors import DataLoss
+from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.metadata.state import Partition, State
 from spark_log.model import TopicPartition
+
+
+def check_topics(state: State, options: ReadOptions, at: Offset) -> None:
+    """Raises UnknownTopicOrPartition if a topic that is read by its name was deleted, whatever failOnDataLoss says."""
+    for topic in sorted({*options.subscribe, *(tp.topic for tp in options.assign)} & at.ids.keys()):
+        if topic not in state.names:
+            raise UnknownTopicOrPartition(
+                f"topic {topic!r} was deleted, and the stream reads it by its name: leave it out, or create it again and "
+                "set failOnDataLoss=false"
+            )
 
 
 def go_on(state: State, options: ReadOptions, at: Offset, tps: Iterable[TopicPartition]) -> tuple[Ends, list[Loss]]:

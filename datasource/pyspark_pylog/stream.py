@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_pylog.advance import go_on, planned_ranges
+from pyspark_pylog.advance import check_topics, go_on, planned_ranges
 from pyspark_pylog.batch import ReadTask, journal_of, quiet_gc, read_batches, store_of
 from pyspark_pylog.errors import plain, plain_errors
 from pyspark_pylog.limits import Chunk, byte_budgets, chunks, end_within, is_due, share
@@ -169,6 +169,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _look(self, at: Offset, state: State) -> Ahead:
         """What is ahead of `at`, up to the end of the run if it has one.  Reports what was lost."""
+        check_topics(state, self.options, at)
         ends = self._ends(state)
         self._latest = offset_at(state, ends).encode()
         starts, losses = go_on(state, self.options, at, ends)

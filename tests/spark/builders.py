@@ -118,6 +118,13 @@ def script(path: Path, code: str) -> Path:
 
 def run_job(path: Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 240) -> str:
     """Standard output of a job that must succeed."""
+    return finished_job(path, *arguments, env=env, timeout=timeout).stdout
+
+
+def finished_job(
+    path: Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 240
+) -> subprocess.CompletedProcess[str]:
+    """A job that must succeed, with what it printed and what it logged."""
     done = subprocess.run(
         [sys.executable, str(path), *arguments],
         env={**os.environ, **(env or {})},
@@ -127,4 +134,4 @@ def run_job(path: Path, *arguments: str, env: dict[str, str] | None = None, time
         check=False,
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
-    return done.stdout
+    return done

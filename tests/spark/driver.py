@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark_pylog.batch import ReadTask
 from pyspark_pylog.options import read_options
 from pyspark_pylog.stream import LogStreamReader
 
@@ -59,7 +61,7 @@ class Stream:
         self.reader = LogStreamReader(read_options(self.options, streaming=True), SCHEMA, self.clock)
         if trigger == "4.0":
             if self.offsets:
-                assert self._read(self.offsets[-1], self.offsets[-1]) == []
+                assert self._tasks(self.offsets[-1], self.offsets[-1]) == []
             return self
         self.limit = ReadAllAvailable() if trigger == "once" else self.reader.getDefaultReadLimit()
         if trigger == "available-now":
@@ -79,10 +81,14 @@ class Stream:
         self.offsets.append(end)
         return True
 
-    def read(self) -> list[Row]:
-        """The batch that was planned; also one that was read before."""
+    def tasks(self) -> list[ReadTask]:
+        """Of the batch that was planned; also of one that was read before."""
         start = self.offsets[-2] if len(self.offsets) > 1 else _kept(self.reader.initialOffset())
-        rows = self._read(start, self.offsets[-1])
+        return self._tasks(start, self.offsets[-1])
+
+    def read(self, tasks: list[ReadTask] | None = None) -> list[Row]:
+        """The batch that was planned, by its tasks."""
+        rows = [row for task in (self.tasks() if tasks is None else tasks) for row in self._read(task)]
         self.batches.append(rows)
         return rows
 
@@ -103,15 +109,20 @@ class Stream:
                 break
         return rows
 
-    def _read(self, start: dict[str, Any], end: dict[str, Any]) -> list[Row]:
-        tasks = self.reader.partitions(start, end)
+    def _tasks(self, start: dict[str, Any], end: dict[str, Any]) -> list[ReadTask]:
+        tasks: list[ReadTask] = pickle.loads(pickle.dumps(list(self.reader.partitions(start, end))))
+        return tasks
+
+    def _read(self, task: ReadTask) -> Iterator[Row]:
         reader: LogStreamReader = pickle.loads(pickle.dumps(self.reader))
-        return [
-            (f"{row['topic']}-{row['partition']}", row["offset"])
-            for task in tasks
-            for part in reader.read(pickle.loads(pickle.dumps(task)))
-            for row in part.to_pylist()
-        ]
+        return rows_of(reader.read(task))
+
+
+def rows_of(parts: Iterable[pa.RecordBatch]) -> Iterator[Row]:
+    """What a task gave."""
+    for part in parts:
+        for row in part.to_pylist():
+            yield f"{row['topic']}-{row['partition']}", row["offset"]
 
 
 def _kept(offset: dict[str, Any]) -> dict[str, Any]:

@@ -211,56 +211,6 @@ def test_trimmed_records_stop_a_stream_or_are_passed_over(
     assert batches.rows == [0, 1, 2, 3, 7, 8, 9]
 
 
-def test_new_partitions_are_read_from_their_start(
-    spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
-) -> None:
-    """Also when the stream started at the end."""
-    log.append("t", texts(2))
-    batches = Batches()
-    frame = load_stream(spark, url, startingOffsets="latest")
-    to_sink(frame, batches, checkpoint)
-    log.admin.create_partitions({"t": 2})
-    log.append("t", [{"value": "2", "partition": 1}])
-    to_sink(frame, batches, checkpoint)
-    assert batches.rows == [2]
-
-
-def test_new_topics_under_a_pattern_are_read(
-    spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
-) -> None:
-    """From their start; one that is deleted is not missed once it was read."""
-    log.append("in-a", texts(2))
-    batches = Batches()
-    frame = load_stream(spark, url, None, subscribePattern="^in-", failOnDataLoss="false")
-    to_sink(frame, batches, checkpoint)
-    log.append("in-b", texts(2, 2))
-    log.append("out", texts(2, 100))
-    to_sink(frame, batches, checkpoint)
-    log.admin.delete_topics(["in-a"])
-    log.append("in-c", texts(1, 4))
-    to_sink(frame, batches, checkpoint)
-    assert batches.rows == [0, 1, 2, 3, 4]
-
-
-@pytest.mark.parametrize("fail", [True, False])
-def test_a_topic_created_again_is_another_topic(
-    spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, fail: bool
-) -> None:
-    """Though it has the name and is longer by now: it is reported, or read from its first record."""
-    log.append("t", texts(3))
-    batches = Batches()
-    to_sink(load_stream(spark, url), batches, checkpoint)
-    log.admin.delete_topics(["t"])
-    log.append("t", texts(5, 10))
-    frame = load_stream(spark, url, failOnDataLoss=str(fail))
-    if fail:
-        with pytest.raises(Exception, match="topic 't' was deleted and created again"):
-            to_sink(frame, batches, checkpoint)
-        return
-    to_sink(frame, batches, checkpoint)
-    assert batches.rows == [0, 1, 2, 10, 11, 12, 13, 14]
-
-
 def test_a_running_query_sees_an_append_soon(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:

@@ -16,7 +16,7 @@ from pyspark_pylog.options import read_options
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import InvalidRequest
-from tests.spark.builders import load_stream, texts, to_sink
+from tests.spark.builders import last_commit, load_stream, texts, to_sink
 from tests.spark.driver import Hands, Row, Stream, rows
 
 Sizes = dict[TopicPartition, int]
@@ -433,3 +433,31 @@ def test_spark_runs_batches_within_all_limits(
     more(log, 2)
     to_sink(frame, sink, tmp_path / "checkpoint")
     assert sizes == [5, 5, 3, 2]
+
+
+def test_spark_ignores_all_limits_with_once(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
+    """One batch, with what there is."""
+    filled(log, 9, 4)
+    frame = load_stream(spark, url, maxOffsetsPerTrigger=5, minOffsetsPerTrigger=5, maxBytesPerTrigger="1")
+    sizes: list[int] = []
+    writer = frame.writeStream.foreachBatch(lambda frame, _: sizes.append(frame.count()))
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(once=True).start().awaitTermination(60)
+    assert sizes == [13]
+
+
+def test_spark_runs_the_first_batch_again_as_it_was(
+    spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
+) -> None:
+    """Though "the last two records" are others by now."""
+    filled(log, 9)
+    seen: list[list[int]] = []
+
+    def sink(frame: DataFrame, batch_id: int) -> None:
+        seen.append(sorted(row.offset for row in frame.collect()))
+
+    frame = load_stream(spark, url, startingOffsets="latest-2")
+    to_sink(frame, sink, tmp_path / "checkpoint")
+    last_commit(tmp_path / "checkpoint").unlink()
+    more(log, 3)
+    to_sink(frame, sink, tmp_path / "checkpoint")
+    assert seen == [[7, 8], [7, 8], [9, 10, 11]]
