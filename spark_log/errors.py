@@ -118,6 +118,15 @@ class IllegalGeneration(SparkLogError):
         """The generation in force."""
 
 
+class GroupInUse(SparkLogError):
+    """A stream holds the group and is alive; nothing was done.  It is free when the stream ends, or stays silent too long."""
+
+    def __init__(self, message: str, *, owner: str) -> None:
+        super().__init__(message)
+        self.owner = owner
+        """Who holds it."""
+
+
 class UploadFenced(SparkLogError):
     """The upload is older than the garbage-collection fence (`gc.fence.age.ms`): nothing was written, upload again."""
 

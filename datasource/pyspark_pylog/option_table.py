@@ -72,6 +72,13 @@ READING = (
     ),
     Option("timeZone", "BS", "", "of times in `where` that are written without one: `Europe/Berlin`, `+01:00`, …"),
     Option(
+        "group.id",
+        "S",
+        "",
+        "start where the group stands if there is no checkpoint, and publish progress to it: "
+        "[named progress](spark.md#named-progress)",
+    ),
+    Option(
         "maxOffsetsPerTrigger",
         "S",
         "",
@@ -165,6 +172,7 @@ REFUSED = {
     "kafka.value.serializer": "cast the column in the query",
     "kafka.enable.auto.commit": "a query's progress is in its checkpoint",
     "kafka.interceptor.classes": "there are no interceptors",
+    "kafka.group.id": "use group.id, which also keeps the progress",
 }
 """Options of Kafka's connector that have no place here: what to do instead."""
 

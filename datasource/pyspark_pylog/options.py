@@ -93,6 +93,8 @@ class ReadOptions:
     min_partitions: int | None
     max_records: int | None
     bytes_per_partition: int
+    group: str | None = None
+    """To which a stream publishes its progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +157,21 @@ def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
         min_partitions=_positive(options, "minpartitions"),
         max_records=_positive(options, "maxrecordsperpartition"),
         bytes_per_partition=_size(options, "maxbytesperpartition") or DEFAULT_BYTES_PER_PARTITION,
+        group=_group(options, streaming),
     )
+
+
+def _group(options: Options, streaming: bool | None) -> str | None:
+    if "group.id" not in options:
+        return None
+    if streaming is False:
+        raise InvalidRequest(
+            "option group.id is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME"
+        )
+    name = options["group.id"].strip()
+    if not name:
+        raise InvalidRequest("option group.id: is empty; give the group a name")
+    return name
 
 
 def check_load(options: Options) -> None:

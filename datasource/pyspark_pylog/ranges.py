@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from pyspark_pylog.loss import TRIMMED, Loss, report
 from pyspark_pylog.options import ReadOptions
@@ -50,8 +51,13 @@ def _check_there(options: ReadOptions, tps: Iterable[TopicPartition]) -> None:
                 )
 
 
-def start_offsets(journal: Journal, options: ReadOptions, tps: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """Where each partition starts.
+def start_offsets(
+    journal: Journal,
+    options: ReadOptions,
+    tps: Iterable[TopicPartition],
+    standing: Mapping[TopicPartition, int] = MappingProxyType({}),
+) -> dict[TopicPartition, int]:
+    """Where each partition starts: those of `standing` there, the others where the options say.
 
     Raises DataLoss for an explicit offset that is trimmed (with failOnDataLoss=false: a warning, and the first that is
     there), InvalidRequest for one beyond the end and for a timestamp beyond the last record, unless the strategy is `latest`.
@@ -60,12 +66,13 @@ def start_offsets(journal: Journal, options: ReadOptions, tps: Iterable[TopicPar
     positions = {tp: options.start.of(tp) for tp in tps}
     if not options.assign:
         _check_there(options, positions)
-    starts: dict[TopicPartition, int] = {}
+    starts = {tp: standing[tp] for tp in positions if tp in standing}
     for tp, position in positions.items():
-        if isinstance(position, At):
+        if isinstance(position, At) and tp not in starts:
             starts[tp] = _explicit(state, tp, position.offset, options.fail_on_data_loss)
     if options.no_match_is_error:
-        starts |= _at_times(journal, {tp: p.ms for tp, p in positions.items() if isinstance(p, AtTime)})
+        times = {tp: p.ms for tp, p in positions.items() if isinstance(p, AtTime) and tp not in starts}
+        starts |= _at_times(journal, times)
     starts |= resolve(journal, {tp: p for tp, p in positions.items() if tp not in starts})
     return {tp: starts[tp] for tp in positions}
 

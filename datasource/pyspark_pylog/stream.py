@@ -23,6 +23,7 @@ from pyspark_pylog.loss import Loss, report
 from pyspark_pylog.notices import notice
 from pyspark_pylog.offsets import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.options import ReadOptions
+from pyspark_pylog.progress import Progress
 from pyspark_pylog.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.splits import split_by_bytes, split_ranges
 from spark_log.client.plan import OffsetRange, plan_reads
@@ -78,6 +79,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self.schema = schema
         self.clock = clock or SystemClock()
         self._journal: Journal | None = None
+        self._progress = Progress(options.group)
         self._initial: dict[str, Any] | None = None
         self._known: dict[str, Any] | None = None
         """The last offset that was planned: where Spark 4.0 and 4.1, which do not say, stand."""
@@ -108,7 +110,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             if self._initial is None:
                 state = self.journal.refresh()
                 tps = wanted_partitions(state, self.options)
-                self._initial = offset_at(state, start_offsets(self.journal, self.options, tps)).encode()
+                standing = self._progress.standing(state, tps, self.options.fail_on_data_loss)
+                self._initial = offset_at(state, start_offsets(self.journal, self.options, tps, standing)).encode()
                 self._known = self._initial
             return self._initial
 
@@ -130,10 +133,12 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             at = parse_offset(start)
             once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
             ahead = self._now(at) if once or self._target is not None else self._wait(at)
+            self._progress.reached(self.journal, at)
+            first = start == self._initial
             if ahead is None:
-                return start
+                return start if self._is_settled(at) else self._signed(at, first=first).encode()
             ends = ahead.ends if once else self._limited(ahead)
-            return self._offset(at, ahead, ends, first=start == self._initial).encode()
+            return self._progress.signed(self._offset(at, ahead, ends, first=first)).encode()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
         return self._latest
@@ -143,15 +148,22 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             self._known = end
             if start == end:  # so Spark 4.0 and 4.1 say at a restart where the query stands
                 return []
-            ranges, losses = planned_ranges(self.journal.refresh(), parse_offset(start), parse_offset(end))
+            state, at, until = self.journal.refresh(), parse_offset(start), parse_offset(end)
+            self._progress.join(self.journal, until)
+            if start != self._initial:  # which is no checkpoint's if Spark runs the first batch again
+                self._progress.reached(self.journal, at)
+            ranges, losses = planned_ranges(state, at, until)
             self._report(losses)
             return self._tasks(ranges)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Progress is Spark's: in its checkpoint."""
+        """Progress is Spark's, in its checkpoint, and the group's."""
+        with plain_errors():
+            self._progress.reached(self.journal, parse_offset(end))
 
     def stop(self) -> None:
-        """Nothing is held open."""
+        """Spark does not always get here: then the group is free when its session has run out."""
+        self._progress.leave()
 
     # -------------------------------------------------------------------------------------------------------- the tasks
 
@@ -255,6 +267,20 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         starts = {tp: start for tp, start in ahead.starts.items() if first or (tp not in goes_on and start < ends[tp])}
         fires = self.options.min_offsets is not None and ahead.pending > 0
         return replace(there, starts=starts, fired_ms=self.clock.now_ms() if fires else at.fired_ms, carried=at.carried)
+
+    def _is_settled(self, at: Offset) -> bool:
+        """There is nothing to read; whether all is published, and the checkpoint knows the query."""
+        if at.ends and not self._progress.knows(at):
+            return False
+        if self._target is None:
+            self._progress.settle()
+        else:
+            self._progress.leave(at)
+        return True
+
+    def _signed(self, at: Offset, *, first: bool) -> Offset:
+        """The end of a batch of nothing, for the checkpoint to know the query, and where it began."""
+        return self._progress.signed(replace(at, starts=at.ends if first else {}))
 
     def _report(self, losses: Sequence[Loss]) -> None:
         """Once a run.  Raises DataLoss unless failOnDataLoss is false."""

@@ -38,15 +38,15 @@ def list_groups(session: Session) -> None:
     state = session.connect().journal.refresh()
     rows = []
     for name in sorted(state.groups):
-        positions = list(_positions(state, name))
+        positions, found = list(_positions(state, name)), state.groups[name]
         rows.append(
             {
                 "group": name,
                 "topics": len({row["topic"] for row in positions}),
                 "partitions": len(positions),
                 "lag": sum(row["lag"] for row in positions),
-                "generation": state.groups[name].generation,
-                "member": state.groups[name].member or None,
+                "generation": found.generation,
+                "member": found.session.owner if found.session else found.member or None,
             }
         )
     emit_rows(session, ["group", "topics", "partitions", "lag", "generation", "member"], rows)

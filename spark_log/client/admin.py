@@ -354,6 +354,7 @@ class Admin:
     def _carry_out(self, decisions: Mapping[Any, Callable[[State], Decision[Reply]]]) -> dict[Any, Reply]:
         if not decisions:
             return {}
+        self._journal.refresh()  # a refusal is final: it must not come of a state that is old
         return self._journal.propose(lambda state, now: _all(state, decisions))
 
     def _warn(self, notes: Sequence[str]) -> None:

@@ -1,7 +1,8 @@
 """Bookmarks: a batch job that goes on where its last run ended.
 
 The end is pinned when the block is entered, and the position is committed, as the offsets of a group that has the bookmark's
-name, only when the block is left without an exception.  A run that fails is repeated from where it began.
+name, only when the block is left without an exception.  A run that fails is repeated from where it began.  Positions belong
+to topics by their ids: one that is deleted meanwhile is left out, one that is created again begins anew.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from spark_log.client.admin import group_entries
+from spark_log.client.membership import UNFENCED
 from spark_log.client.resolve import partition_of, partitions_of
 from spark_log.errors import ConcurrentChange, InvalidRequest
-from spark_log.metadata.decide import Decision, decide_commit_offsets
-from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.decide import Decision, check_group_free, decide_commit_offsets
+from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import Group, State, TopicKey
-from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.model import TopicPartition
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class Bookmark:
     """A named position in topics.  The first run starts at the earliest records.
 
-    Raises on leaving: ConcurrentChange if another run of the same name has committed meanwhile.
+    Raises on entering GroupInUse if a stream publishes to the group of this name, on leaving ConcurrentChange if another run
+    of the name has committed meanwhile.
     """
 
     def __init__(self, log: Log, name: str, *topics: str) -> None:
@@ -35,20 +37,23 @@ class Bookmark:
         self.name = name
         self.topics = topics
         self.starts: dict[TopicPartition, int] = {}
-        """Where this run reads from."""
+        """Where this run reads from: where the last one ended, also if records after that were trimmed; to read them fails."""
         self.ends: dict[TopicPartition, int] = {}
         """Where it reads to, and the next run from."""
         self._journal = log.journal
+        self._keys: dict[TopicPartition, TopicKey] = {}
         self._committed: dict[TopicKey, int | None] = {}
 
     def __enter__(self) -> Bookmark:
         state = self._journal.refresh()
-        self.starts, self.ends, self._committed = {}, {}, {}
+        check_group_free(state, self.name, self._journal.context.clock.now_ms())
+        self.starts, self.ends, self._keys, self._committed = {}, {}, {}, {}
         for tp in [tp for topic in self.topics for tp in partitions_of(state, topic)]:
             key, part = partition_of(state, tp)
             committed = self._committed[key] = _committed(state, self.name, key)
-            self.starts[tp] = part.start if committed is None else min(max(committed, part.start), part.end)
+            self.starts[tp] = part.start if committed is None else min(committed, part.end)
             self.ends[tp] = part.end
+            self._keys[tp] = key
         return self
 
     def __exit__(
@@ -61,24 +66,22 @@ class Bookmark:
     def options(self) -> dict[str, str]:
         """Options of Spark's reader for exactly the records of this run."""
         return {
-            "subscribe": ",".join(self.topics),
+            "assign": json.dumps({t: [tp.partition for tp in self.ends if tp.topic == t] for t in self.topics}),
             "startingOffsets": _json(self.starts),
             "endingOffsets": _json(self.ends),
         }
 
     def _commit(self) -> None:
-        state = self._journal.state
-        entries = group_entries(state, {tp: OffsetAndMetadata(end) for tp, end in self.ends.items()})
-        commit = GroupCommit(self.name, -1, entries)
-
         def decide(state: State, now_ms: int) -> Decision[None]:
-            for key, committed in self._committed.items():
-                if _committed(state, self.name, key) != committed:
+            there = {tp: key for tp, key in self._keys.items() if state.names.get(tp.topic) == key[0]}
+            for key in there.values():
+                if _committed(state, self.name, key) != self._committed[key]:
                     raise ConcurrentChange(
                         f"bookmark {self.name!r}: another run has committed since this one began, so the same records "
                         "were read twice; let one run at a time use the name"
                     )
-            return decide_commit_offsets(state, (commit,))
+            entries = tuple(OffsetEntry(*key, self.ends[tp]) for tp, key in there.items())
+            return decide_commit_offsets(state, (GroupCommit(self.name, UNFENCED, entries),))
 
         self._journal.propose(decide)
 

@@ -1,6 +1,7 @@
 """A consumer's place in its group, embedded: it takes all partitions, and a newer consumer takes them from it.
 
-Positions are committed under the generation that was taken, so what a consumer commits that was replaced is refused.
+Positions are committed under the generation that was taken, so what a consumer commits that was replaced is refused.  A
+member with a session (a stream) is not replaced as long as it gives signs of life, but by itself when it comes back.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from typing import NamedTuple
 from spark_log.client.admin import group_entries
 from spark_log.errors import IllegalGeneration, InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import Decision, decide_commit_offsets, decide_join_group
+from spark_log.metadata.decide import (
+    Decision,
+    check_group_free,
+    decide_commit_offsets,
+    decide_join_group,
+    decide_sign_of_life,
+)
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import Group, Position, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -25,6 +32,16 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]
 
 
+class SessionWish(NamedTuple):
+    """What a member says of itself that keeps its group while it is alive."""
+
+    token: str
+    """The same whenever the same query joins again."""
+    owner: str
+    """Who it is, for people."""
+    timeout_ms: int
+
+
 class _Pending(NamedTuple):
     done: Future[None]
     offsets: Offsets
@@ -34,8 +51,9 @@ class _Pending(NamedTuple):
 class Membership:
     """One consumer's part in a group."""
 
-    def __init__(self, journal: Journal, group: str) -> None:
+    def __init__(self, journal: Journal, group: str, session: SessionWish | None = None) -> None:
         self.group = group
+        self.session = session
         self.generation = UNFENCED
         self._journal = journal
         self._member = ""
@@ -47,10 +65,20 @@ class Membership:
         return bool(self._member)
 
     def join(self) -> None:
-        """Take the group; whoever had it is refused from now on."""
-        member = self._journal.context.unique()
-        self.generation = self._journal.propose(lambda state, now: decide_join_group(state, self.group, member))
+        """Take the group; whoever had it is refused from now on.  Raises GroupInUse if a member keeps it."""
+        member, wish = self._journal.context.unique(), self.session or SessionWish("", "", 0)
+
+        def decide(state: State, now_ms: int) -> Decision[int]:
+            check_group_free(state, self.group, now_ms, wish.token)
+            return decide_join_group(state, self.group, member, **wish._asdict())
+
+        self._journal.refresh()  # a refusal is final: it must not come of a state that is old
+        self.generation = self._journal.propose(decide)
         self._member = member
+
+    def give_sign(self) -> None:
+        """Keep the group for the time of one more session.  Raises IllegalGeneration if it was taken."""
+        self._journal.propose(lambda state, now: decide_sign_of_life(state, self.group, self.generation))
 
     def leave(self) -> None:
         """Give the group up, if it is still this consumer's."""

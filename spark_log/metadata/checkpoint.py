@@ -6,7 +6,7 @@ zstd(JSON document)                                the fields of `State`, maps a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -15,12 +15,21 @@ from immutables import Map
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import Group, ObjectRow, Partition, Position, Producer, State, Topic
+from spark_log.metadata.state import Group, ObjectRow, Partition, Position, Producer, Session, State, Topic
 from spark_log.model import Slice
 
 MAGIC = b"pylog-checkpoint"
 VERSION = 1
 CODEC = "zstd"
+
+
+class _GroupRow(NamedTuple):
+    name: str
+    generation: int
+    member: str
+    offsets: list[tuple[str, int, Position]]
+    seen: int = 0
+    session: Session | None = None
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -35,7 +44,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     objects: list[tuple[str, ObjectRow]]
     dropped: dict[str, int]
     producers: list[tuple[str, Producer]]
-    groups: list[tuple[str, int, str, list[tuple[str, int, Position]]]]
+    groups: list[_GroupRow]
 
 
 _encoder = msgspec.json.Encoder()
@@ -82,7 +91,9 @@ def _document(state: State) -> _Document:
         dropped=dict(sorted(state.dropped.items())),
         producers=sorted(state.producers.items()),
         groups=[
-            (name, g.generation, g.member, [(*key, p) for key, p in sorted(g.offsets.items())])
+            _GroupRow(
+                name, g.generation, g.member, [(*key, p) for key, p in sorted(g.offsets.items())], g.seen, g.session
+            )
             for name, g in sorted(state.groups.items())
         ],
     )
@@ -129,8 +140,10 @@ def _state(doc: _Document) -> State:
         producers=Map(dict(doc.producers)),
         groups=Map(
             {
-                name: Group(generation, member, Map({(topic_id, number): p for topic_id, number, p in rows}))
-                for name, generation, member, rows in doc.groups
+                g.name: Group(
+                    g.generation, g.member, Map({(key, number): p for key, number, p in g.offsets}), g.seen, g.session
+                )
+                for g in doc.groups
             }
         ),
     )

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Generic, NamedTuple, TypeVar
 
 from spark_log.errors import (
+    GroupInUse,
     IllegalGeneration,
     InvalidPartitions,
     InvalidTopic,
@@ -29,6 +30,7 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.replay import admits, next_generation
 from spark_log.metadata.state import Group, State, Topic, TopicKey
+from spark_log.positions import format_timestamp_ms
 from spark_log.settings import (
     check_config_names,
     check_topic_name,
@@ -282,12 +284,40 @@ def _stands(state: State, commit: r.GroupCommit) -> bool:
     )
 
 
-def decide_join_group(state: State, group: str, member: str) -> Decision[int]:
-    """Take all partitions of a group.  The reply is the generation; consumers of older ones are refused from now on."""
+def check_group_free(state: State, group: str, now_ms: int, token: str = "") -> None:
+    """Raises GroupInUse if the session of another holder, with another token, has not run out."""
+    held = state.groups.get(group, Group())
+    if held.session is None or (token and held.session.token == token):
+        return
+    left = held.seen + held.session.timeout_ms - now_ms
+    if left > 0:
+        raise GroupInUse(
+            f"group {group!r} is held by {held.session.owner} since {format_timestamp_ms(held.session.since)}, last sign of "
+            f"life at {format_timestamp_ms(held.seen)}: stop that one, or use another group; if it died, the group is "
+            f"free in {-(-left // 1000)} s",
+            owner=held.session.owner,
+        )
+
+
+def decide_join_group(
+    state: State, group: str, member: str, *, token: str = "", owner: str = "", timeout_ms: int = 0
+) -> Decision[int]:
+    """Take all partitions of a group.  The reply is the generation; consumers of older ones are refused from now on.
+
+    With a timeout the member keeps the group as long as it gives signs of life (`check_group_free`).
+    """
     current = state.groups.get(group, Group())
     if current.member == member:
         return Decision((), current.generation)
-    return Decision((r.JoinGroup(group=group, member=member),), next_generation(state, group))
+    join = r.JoinGroup(group=group, member=member, token=token, owner=owner, timeout_ms=timeout_ms)
+    return Decision((join,), next_generation(state, group))
+
+
+def decide_sign_of_life(state: State, group: str, generation: int) -> Decision[None]:
+    """Keep a group for the time of one more session."""
+    sign = r.GroupCommit(group, generation, ())
+    check_generation(state, sign)
+    return Decision((r.CommitOffsets(commits=(sign,)),), None)
 
 
 def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) -> Decision[None]:
@@ -328,6 +358,8 @@ def decide_expire(state: State, now_ms: int) -> Decision[int]:
     records: list[r.AnyRecord] = [r.ExpireProducers(producers=tuple(idle))] if idle else []
     limit = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
     for name, group in sorted(state.groups.items()):
+        if group.seen >= limit:
+            continue  # Kafka's rule: the time counts from when the group was last in use
         old = tuple(sorted(key for key, position in group.offsets.items() if position.time < limit))
         if old:
             records.append(r.DeleteOffsets(group=name, partitions=old if len(old) < len(group.offsets) else ()))

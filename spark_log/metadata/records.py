@@ -132,6 +132,8 @@ class Commit(Record, frozen=True, kw_only=True, tag="commit"):
 
 
 class CommitOffsets(Record, frozen=True, kw_only=True, tag="commit_offsets"):
+    """Positions of groups.  Under a generation it is a sign of life, also without any position."""
+
     commits: tuple[GroupCommit, ...]
 
 
@@ -140,6 +142,13 @@ class JoinGroup(Record, frozen=True, kw_only=True, tag="join_group"):
 
     group: str
     member: str
+    """Drawn anew for each time that somebody joins; empty: the group is left."""
+    token: str = ""
+    """Of a member with a session: the same whenever the same query joins again."""
+    owner: str = ""
+    """Who that is, for people."""
+    timeout_ms: int = 0
+    """Of its session: so long after a sign of life nobody else may join.  0: no session, whoever is newer may."""
 
 
 class DeleteOffsets(Record, frozen=True, kw_only=True, tag="delete_offsets"):

@@ -23,6 +23,7 @@ from spark_log.metadata.state import (
     Partition,
     Position,
     Producer,
+    Session,
     State,
     Topic,
 )
@@ -307,7 +308,8 @@ def _positions(state: State, commits: Iterable[r.GroupCommit]) -> Map[str, Group
                 if (o.topic_id, o.partition) in state.partitions
             }
         )
-        groups = groups.set(commit.group, group._replace(offsets=offsets))
+        seen = group.seen if commit.generation == -1 else state.time
+        groups = groups.set(commit.group, group._replace(offsets=offsets, seen=seen))
     return groups
 
 
@@ -327,8 +329,10 @@ def next_generation(state: State, group: str) -> int:
 
 
 def _join_group(state: State, record: r.JoinGroup) -> State:
-    group = state.groups.get(record.group, Group())
-    group = group._replace(generation=next_generation(state, record.group), member=record.member)
+    session = Session(record.token, record.owner, record.timeout_ms, state.time) if record.timeout_ms else None
+    group = state.groups.get(record.group, Group())._replace(
+        generation=next_generation(state, record.group), member=record.member, seen=state.time, session=session
+    )
     return replace(state, groups=state.groups.set(record.group, group))
 
 

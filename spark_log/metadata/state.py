@@ -86,10 +86,24 @@ class Position(NamedTuple):
     time: int
 
 
+class Session(NamedTuple):
+    """What a member said who keeps a group as long as it gives signs of life."""
+
+    token: str
+    owner: str
+    timeout_ms: int
+    since: int
+    """When it joined."""
+
+
 class Group(NamedTuple):
     generation: int = 0
     member: str = ""
     offsets: Map[TopicKey, Position] = Map()
+    seen: int = 0
+    """When somebody last joined, left or committed under the generation."""
+    session: Session | None = None
+    """Of the member; None if a newer one may take the group at any time."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,3 +135,14 @@ def test_the_log_and_its_producers(log: spark_log.Log) -> None:
     assert found[P1] == [] and len(found[P0]) == 2
     by_name = {one.producer_id: one for one in found[P0]}
     assert (by_name["txn:t"].last_offset, by_name["txn:t"].last_sequence) == (10, 0)
+
+
+def test_what_others_made_meanwhile_is_known(log: spark_log.Log) -> None:
+    """A handle that has not looked at the log since refuses nothing for that."""
+    other = spark_log.connect(log.url)
+    other.append("new", [{"value": "x"}])
+    other.admin.alter_consumer_group_offsets("g", {TopicPartition("new", 0): 1})
+    log.admin.remove_members_from_consumer_group("g")
+    other.append("newer", [{"value": "x"}])
+    log.admin.delete_topics(["newer"])
+    assert other.admin.list_topics() == ["new", "orders"]

@@ -17,6 +17,7 @@ from spark_log.errors import (
     InvalidRecord,
     InvalidRequest,
     MessageTooLarge,
+    OffsetOutOfRange,
     ProducerFenced,
     UnknownTopicOrPartition,
 )
@@ -154,7 +155,7 @@ def test_a_bookmark_goes_on_where_its_last_run_ended(tmp_path: Path) -> None:
     log.append("orders", [{"value": "1", "partition": 0}, {"value": "2", "partition": 0}])
     with log.bookmark("nightly", "orders") as b:
         log.append("orders", [{"value": "3", "partition": 1}])
-        assert b.options["subscribe"] == "orders"
+        assert json.loads(b.options["assign"]) == {"orders": [0, 1]}
         assert json.loads(b.options["startingOffsets"]) == {"orders": {"0": 0, "1": 0}}
         assert json.loads(b.options["endingOffsets"]) == {"orders": {"0": 2, "1": 0}}
     with log.bookmark("nightly", "orders") as b:
@@ -182,3 +183,39 @@ def test_two_runs_at_once_are_noticed(tmp_path: Path) -> None:
         log.bookmark("nightly")
     with pytest.raises(UnknownTopicOrPartition), log.bookmark("nightly", "nope"):
         pass
+
+
+def test_a_run_ends_where_it_began_to_look(tmp_path: Path) -> None:
+    """A partition or a topic that comes meanwhile is read by the next run, from its first record."""
+    log = new_log(tmp_path, orders=1)
+    with log.bookmark("nightly", "orders") as b:
+        log.admin.create_partitions({"orders": 2})
+        log.append("orders", [{"value": "1", "partition": 1}])
+        assert json.loads(b.options["assign"]) == {"orders": [0]}
+    log.append("audit", [{"value": "2"}])
+    with log.bookmark("nightly", "orders", "audit") as b:
+        assert b.starts == {P0: 0, P0._replace(partition=1): 0, TopicPartition("audit", 0): 0}
+
+
+def test_records_that_were_trimmed_before_the_run_are_not_passed_over(tmp_path: Path) -> None:
+    """The run starts where the last one ended, and reading says that they are gone."""
+    log = new_log(tmp_path, orders=1)
+    with log.bookmark("nightly", "orders"):
+        log.append("orders", [{"value": "1"}] * 5)
+    log.admin.delete_records({P0: 3})
+    with pytest.raises(OffsetOutOfRange), log.bookmark("nightly", "orders") as b:
+        log.read("orders", 0, b.starts[P0], b.ends[P0])
+    assert log.admin.list_consumer_group_offsets("nightly")[P0].offset == 0
+
+
+def test_a_topic_that_is_created_again_during_a_run_begins_anew(tmp_path: Path) -> None:
+    """What the run read of the topic before is not committed for it; of other topics it is."""
+    log = new_log(tmp_path, orders=1, audit=1)
+    log.append("orders", [{"value": "1"}] * 5)
+    log.append("audit", [{"value": "1"}] * 5)
+    with log.bookmark("nightly", "orders", "audit"):
+        log.admin.delete_topics(["orders"])
+        log.append("orders", [{"value": "2"}] * 7)
+    assert log.admin.list_consumer_group_offsets("nightly") == {TopicPartition("audit", 0): OffsetAndMetadata(5)}
+    with log.bookmark("nightly", "orders", "audit") as b:
+        assert (b.starts[P0], b.ends[P0]) == (0, 7)

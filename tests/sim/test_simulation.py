@@ -24,6 +24,7 @@ NOTICED_IN = {
     "no_birth": 7,
     "any_generation": 8,
     "hold_from_plan": 23,
+    "taken_alive": 5,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 

@@ -207,6 +207,10 @@ def _check_no_generation(state: State, commit: object) -> None:
     return None
 
 
+def _free_always(state: State, group: str, now_ms: int, token: str = "") -> None:
+    return None
+
+
 def _grace_from_plan(sim: Setting, before_load: int | None = None) -> int:
     return sim.now
 
@@ -359,6 +363,10 @@ MUTATIONS = {
     "any_generation": Mutation(
         "a group's older generations are fenced",
         (Patch(replay, "_groups_hold", _groups_hold_always), Patch(decide, "check_generation", _check_no_generation)),
+    ),
+    "taken_alive": Mutation(
+        "a group is not taken from a member whose session has not run out",
+        (Patch(decide, "check_group_free", _free_always),),
     ),
     "hold_from_plan": Mutation(
         "a reader counts its grace from the start of its load",

@@ -12,6 +12,7 @@ state       what a load returns, and what a checkpoint holds, is the fold of the
 decided     a batch takes its place only after the state on which it was decided, and nothing in it is void
 fenced      a producer or holder that was fenced commits nothing, nor does a consumer of an older generation
 positions   of a fenced group never go back
+held        nobody else takes a group from a member whose session has not run out
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.index import decode_piece, slices_of
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import Group, State, TopicKey
 from spark_log.model import Slice
 from spark_log.testing.sim.content import Codec, Row
 from spark_log.testing.sim.world import Violation
@@ -98,6 +99,8 @@ class Oracle:
         if decided is not None and decided != replay.next_version(self.state, decided.time):
             raise Violation(f"decided: version {state.version} was decided on another state")
         for record in batch.records:
+            if isinstance(record, r.JoinGroup):
+                self._check_free(record, state, batch.time)
             after = replay.replay_records(state, [record])
             self.seen[type(record).__name__] += 1
             if after is state:
@@ -136,6 +139,14 @@ class Oracle:
                 for change in record.changes:
                     self._check_there(piece.object for piece in change.slices)
                     self._check_there(piece.object for piece in change.pieces)
+
+    def _check_free(self, join: r.JoinGroup, before: State, now: int) -> None:
+        group = before.groups.get(join.group, Group())
+        if group.session is None or join.token == group.session.token:
+            return
+        if now < group.seen + group.session.timeout_ms:
+            raise Violation(f"held: {join.group} was taken from {group.session.token} at {now}, seen at {group.seen}")
+        self.seen["takeovers"] += 1
 
     def _note_commit(self, commit: r.Commit, after: State) -> None:
         who = identity(commit)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_log.errors import (
+    GroupInUse,
     IllegalGeneration,
     InvalidRequest,
     StorageUnavailable,
@@ -25,6 +26,9 @@ from spark_log.node import merge as segments
 from spark_log.testing.sim.content import Row, Rows, SegmentCodec
 from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.world import Violation
+
+SESSION_MS = 300
+"""Of queries that keep a group."""
 
 # -------------------------------------------------------------------------------------------------------------- readers
 
@@ -105,9 +109,11 @@ def consumer(sim: Setting, group: str) -> Steps[None]:
     """Takes the group, reads on from its positions, commits, until a newer one has it; then it takes it again."""
     view = yield from sim.load()
     for _ in range(3):
-        member = sim.fresh("member")
-        join = Command(lambda state, now, member=member: d.decide_join_group(state, group, member))  # type: ignore[misc]
+        join = Command(_join(group, sim.fresh("member")))
         view = yield from sim.propose(view, [join])
+        if isinstance(join.error, GroupInUse):
+            yield Sleep(SESSION_MS // 2)
+            continue
         sim.oracle.ack_generation(group, join.reply)
         for _ in range(4):
             view = yield from sim.refresh(view)
@@ -118,6 +124,32 @@ def consumer(sim: Setting, group: str) -> Steps[None]:
             if isinstance(commit.error, IllegalGeneration):
                 break
             yield from sim.pause()
+
+
+def query(sim: Setting, group: str, token: str) -> Steps[None]:
+    """Keeps the group by signs of life; is itself when it comes back, and refused while another one is alive."""
+    view = yield from sim.load()
+    for _ in range(3):
+        join = Command(_join(group, sim.fresh("member"), token=token, timeout_ms=SESSION_MS))
+        view = yield from sim.propose(view, [join])
+        if isinstance(join.error, GroupInUse):
+            yield Sleep(SESSION_MS)
+            continue
+        sim.oracle.ack_generation(group, join.reply)
+        for _ in range(6):
+            yield Sleep(sim.rng.choice((SESSION_MS // 3, 2 * SESSION_MS)))
+            sign = Command(lambda state, now, at=join.reply: d.decide_sign_of_life(state, group, at))  # type: ignore[misc]
+            view = yield from sim.propose(view, [sign])
+            if isinstance(sign.error, IllegalGeneration):
+                break
+
+
+def _join(group: str, member: str, token: str = "", timeout_ms: int = 0) -> protocol.Decide:
+    def decide(state: State, now: int) -> d.Decision[int]:
+        d.check_group_free(state, group, now, token)
+        return d.decide_join_group(state, group, member, token=token, timeout_ms=timeout_ms)
+
+    return decide
 
 
 # --------------------------------------------------------------------------------------------------------------- topics

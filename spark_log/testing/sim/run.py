@@ -9,7 +9,16 @@ from typing import NamedTuple
 from spark_log.errors import SparkLogError
 from spark_log.journal.ops import Steps
 from spark_log.testing.sim.mutations import mutated
-from spark_log.testing.sim.others import consumer, follower, maintainer, persistent, read_partition, reader, topics
+from spark_log.testing.sim.others import (
+    consumer,
+    follower,
+    maintainer,
+    persistent,
+    query,
+    read_partition,
+    reader,
+    topics,
+)
 from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.world import Violation
 from spark_log.testing.sim.writers import (
@@ -22,6 +31,8 @@ from spark_log.testing.sim.writers import (
 
 STEPS_MAX = 60_000
 """With faults; then as many again, and more, without."""
+QUERIES_IN = (5, 9)
+"""Last digits of the seeds in which queries and a consumer contend for a group."""
 
 
 class Result(NamedTuple):
@@ -41,6 +52,8 @@ def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Resu
 def _simulate(sim: Setting, seed: int) -> Result:
     try:
         _add_actors(sim)
+        if seed % 10 in QUERIES_IN:
+            _add_queries(sim)
         finished = sim.world.run(STEPS_MAX)
         sim.world.faults = False
         if not finished and not sim.world.run(4 * STEPS_MAX):
@@ -79,6 +92,13 @@ def _add_actors(sim: Setting) -> None:
         start("follower", persistent(partial(follower, sim)), counts=False)
     if rng.random() < 0.6:
         start("topics", persistent(partial(topics, sim)), counts=False)
+
+
+def _add_queries(sim: Setting) -> None:
+    for n in range(2):
+        actor = persistent(partial(query, sim, "group", f"token{n}"))
+        sim.world.start(f"held{n}", actor, counts=False, leaves_zombies=True)
+    sim.world.start("rival", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
 
 
 def _read_all(sim: Setting) -> Steps[None]:

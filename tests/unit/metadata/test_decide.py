@@ -7,6 +7,7 @@ from typing import cast
 import pytest
 
 from spark_log.errors import (
+    GroupInUse,
     IllegalGeneration,
     InvalidConfig,
     InvalidPartitions,
@@ -22,7 +23,7 @@ from spark_log.errors import (
 )
 from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
-from spark_log.metadata.state import TopicKey
+from spark_log.metadata.state import State, TopicKey
 from spark_log.model import APPEND_TIME
 from tests.unit.metadata.history import History, positions
 
@@ -296,6 +297,76 @@ def test_joining_again_as_the_same_member_keeps_the_generation(log: History) -> 
     first, again = (log.do(lambda state, now: d.decide_join_group(state, "g", "m")) for _ in range(2))
     assert first == again
     assert log.state.version == 1
+
+
+def hold(log: History, member: str, token: str) -> int:
+    """Take group g as a member with a session of 100 ms."""
+
+    def decide(state: State, now: int) -> d.Decision[int]:
+        d.check_group_free(state, "g", now, token)
+        return d.decide_join_group(state, "g", member, token=token, owner=f"query {token}", timeout_ms=100)
+
+    return log.do(decide)
+
+
+def test_a_member_that_is_alive_keeps_its_group(log: History) -> None:
+    """Another one is refused, with who holds it; each sign of life counts, and when they stop, the group is free."""
+    first = hold(log, "m1", "a")
+    for _ in range(3):
+        log.now += 80
+        with pytest.raises(GroupInUse, match=r"held by query a since 1970-01-01T00:00:01.*free in 1 s") as caught:
+            hold(log, "m2", "b")
+        assert caught.value.owner == "query a"
+        log.do(lambda state, now: d.decide_sign_of_life(state, "g", first))
+    log.now += 101
+    assert hold(log, "m2", "b") > first
+    with pytest.raises(IllegalGeneration):
+        log.do(lambda state, now: d.decide_sign_of_life(state, "g", first))
+
+
+def test_a_query_that_comes_back_has_its_group_at_once(log: History) -> None:
+    """The same token, alive or not; what is left of it from before is fenced."""
+    first = hold(log, "m1", "a")
+    assert hold(log, "m2", "a") > first
+    with pytest.raises(IllegalGeneration):
+        log.do(lambda state, now: d.decide_sign_of_life(state, "g", first))
+
+
+def test_positions_committed_by_the_member_are_a_sign_of_life(log: History) -> None:
+    """Those of somebody who names the group only are not."""
+    topic = log.create()
+    generation = hold(log, "m1", "a")
+    log.now += 80
+    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
+    log.now += 80
+    with pytest.raises(GroupInUse):
+        hold(log, "m2", "b")
+    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 2),)))
+    log.now += 30
+    hold(log, "m2", "b")
+
+
+def test_a_group_that_is_left_is_free(log: History) -> None:
+    """And so is one without a session."""
+    hold(log, "m1", "a")
+    log.do(lambda state, now: d.decide_join_group(state, "g", ""))
+    hold(log, "m2", "b")
+    log.do(lambda state, now: d.decide_join_group(state, "g", "consumer"))
+    hold(log, "m3", "c")
+
+
+def test_positions_of_a_group_in_use_do_not_expire(log: History) -> None:
+    """The time counts from when the group was last in use, as in Kafka: partitions may be idle for long."""
+    topic = log.create()
+    log.do(lambda state, now: d.decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
+    generation = hold(log, "m1", "a")
+    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
+    log.now += 70_000
+    log.do(lambda state, now: d.decide_sign_of_life(state, "g", generation))
+    assert log.do(d.decide_expire) == 0
+    log.now += 70_000
+    assert log.do(d.decide_expire) == 1
+    assert "g" not in log.state.groups
 
 
 def test_positions_that_stand_already_write_nothing(log: History) -> None:

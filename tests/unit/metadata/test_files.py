@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pyarrow as pa
 import pytest
 from crc32c import crc32c
 from hypothesis import given
@@ -12,6 +13,7 @@ from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
+from spark_log.metadata.state import Group
 from spark_log.model import DataObject, Run, Slice
 from tests.unit.metadata.history import History, positions
 
@@ -43,7 +45,7 @@ record = st.one_of(
         groups=st.tuples(group),
     ),
     st.builds(r.CommitOffsets, commits=st.tuples(group)),
-    st.builds(r.JoinGroup, group=text, member=text),
+    st.builds(r.JoinGroup, group=text, member=text, token=text, owner=text, timeout_ms=number),
     st.builds(r.Swap, upload_epoch=number, changes=st.tuples(change), added=st.dictionaries(text, number, max_size=2)),
     st.builds(r.Fence, upto=number),
     st.builds(r.ExpireProducers, producers=st.tuples(text)),
@@ -114,6 +116,20 @@ def test_another_kind_of_file_and_a_newer_format_are_named_as_such() -> None:
         decode_checkpoint(small_batch(), "x")
     with pytest.raises(UnsupportedVersion, match="update pylog"):
         decode_checkpoint(small_checkpoint().replace(b"pylog-checkpoint 1", b"pylog-checkpoint 2"), "x")
+
+
+def test_a_group_of_before_sessions_is_read() -> None:
+    """A record and a checkpoint that were written without what was added later."""
+    log = History()
+    batch = decode_batch(sealed_batch({"id": "b", "time": 1}, {"type": "join_group", "group": "g", "member": "m"}), "x")
+    log.write(*batch.records)
+    document = msgspec.json.decode(state_json(log.state))
+    document["groups"] = [row[:4] for row in document["groups"]]
+    plain = msgspec.json.encode(document)
+    body = pa.compress(plain, codec="zstd", asbytes=True)
+    size = b"%d" % len(plain)
+    old = b"pylog-checkpoint 1 %s %08x\n" % (size, crc32c(body, crc32c(size))) + body
+    assert decode_checkpoint(old, "x").groups["g"] == Group(generation=1, member="m")
 
 
 def test_a_state_can_be_read_by_people() -> None:

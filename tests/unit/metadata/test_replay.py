@@ -73,7 +73,8 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
         case "positions":
             log.do(lambda state, now: d.decide_commit_offsets(state, (positions("h", topic, amount),)))
         case "join":
-            log.do(lambda state, now: d.decide_join_group(state, "g", f"m{amount}"))
+            session = {"token": name, "owner": "a query", "timeout_ms": amount}
+            log.do(lambda state, now: d.decide_join_group(state, "g", f"m{amount}", **session))
         case "forget":
             log.do(lambda state, now: d.decide_delete_offsets(state, "g", (key,) if amount else ()))
         case "seal" | "prune":

@@ -1,0 +1,529 @@
+"""The named progress of streams: who holds a group, where it stands, and what happens when queries end, die and come back.
+
+Most of it is told by a query of our own that makes Spark's calls in Spark's order over a checkpoint; Spark itself is asked
+at the end whether it does make them so.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import re
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark_pylog.offsets import Offset
+from pyspark_pylog.options import read_options
+from pyspark_pylog.progress import SESSION_MS, Progress
+from pyspark_pylog.stream import LogStreamReader
+
+import spark_log
+from spark_log import NewTopic, TopicPartition
+from spark_log.cli.main import pylog
+from spark_log.clock import SystemClock
+from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.store.local import LocalStore
+from tests.spark.builders import as_bytes, copy, load_stream, script, texts, to_sink, values, wait_until
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+class Ahead(SystemClock):
+    """Of a machine on which more time has passed."""
+
+    def __init__(self, ms: int) -> None:
+        self._ms = ms
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self._ms
+
+
+@dataclass
+class Checkpoint:
+    """What Spark keeps of a query."""
+
+    offsets: list[dict[str, Any]] = field(default_factory=list)
+    """The ends of batches that were planned."""
+    done: int = 0
+    """So many of them are."""
+
+
+class Query:
+    """Spark's calls of a source, from 4.2 on."""
+
+    def __init__(self, url: str, checkpoint: Checkpoint | None = None, /, **options: str) -> None:
+        given = {"path": url, "subscribe": "t", "group.id": "g", "startingoffsets": "earliest"}
+        given |= {name.replace("_", ".").lower(): value for name, value in options.items()}
+        given = {name: value for name, value in given.items() if value}
+        if "subscribepattern" in given:
+            del given["subscribe"]
+        self.reader = LogStreamReader(read_options(given, streaming=True), pa.schema([("value", pa.binary())]))
+        self.kept = checkpoint or Checkpoint()
+
+    def plan(self) -> bool:
+        """Plan a batch, if there is something for it."""
+        kept, reader = self.kept, self.reader
+        start = kept.offsets[-1] if kept.offsets else as_json(reader.initialOffset())
+        end = as_json(reader.latestOffset(start))
+        if end == start:
+            return False
+        if kept.done > 1:
+            reader.commit(kept.offsets[kept.done - 1])
+        kept.offsets.append(end)
+        self.read()
+        return True
+
+    def read(self) -> int:
+        """Ask for the partitions of the last batch that was planned; how many there are."""
+        first = len(self.kept.offsets) == 1
+        start = as_json(self.reader.initialOffset()) if first else self.kept.offsets[-2]
+        return len(self.reader.partitions(start, self.kept.offsets[-1]))
+
+    def batch(self) -> bool:
+        """Plan a batch and do it."""
+        planned = self.plan()
+        self.kept.done = len(self.kept.offsets)
+        return planned
+
+    def run(self) -> None:
+        """All that there is, as an available-now run."""
+        self.reader.prepareForTriggerAvailableNow()
+        while self.batch():
+            pass
+
+
+def as_json(offset: Any) -> Any:
+    return json.loads(json.dumps(offset))
+
+
+def committed(log: spark_log.Log, group: str = "g") -> dict[tuple[str, int], int]:
+    """Where a group stands."""
+    state = log.journal.refresh()
+    if group not in state.groups:
+        return {}
+    return {
+        (state.topics[topic_id].name, number): at.offset
+        for (topic_id, number), at in state.groups[group].offsets.items()
+    }
+
+
+def soon(log: spark_log.Log, offset: int) -> bool:
+    """Whether group g gets to an offset of t-0."""
+    return wait_until(lambda: committed(log).get(P0) == offset, 10)
+
+
+def holder(log: spark_log.Log) -> str:
+    """Who has group g."""
+    session = log.journal.refresh().groups["g"].session
+    return "" if session is None else session.owner
+
+
+@pytest.fixture
+def filled(log: spark_log.Log) -> spark_log.Log:
+    """Topic t with two partitions of 5 records."""
+    log.admin.create_topics([NewTopic("t", 2)])
+    log.append("t", [{"value": str(n), "partition": n % 2} for n in range(10)])
+    return log
+
+
+# -------------------------------------------------------------------------------------------------------- where it starts
+
+
+def test_a_query_without_a_checkpoint_starts_where_its_group_stands(url: str, filled: spark_log.Log) -> None:
+    """Where the group has no position, startingOffsets says, and only there."""
+    filled.admin.alter_consumer_group_offsets("g", {P0: 3})
+    for options, other in (({}, 0), ({"startingOffsets": ""}, 5), ({"startingOffsets": '{"t":{"0":1,"1":4}}'}, 4)):
+        query = Query(url, **options)
+        assert query.reader.initialOffset()["t"] == {"0": 3, "1": other}
+        query.reader.stop()
+        filled.admin.delete_consumer_group_offsets("g", [P1])
+        assert committed(filled) == {P0: 3}
+
+
+def test_the_checkpoint_goes_before_the_group(url: str, filled: spark_log.Log) -> None:
+    """A group that was moved does not move a query that has a checkpoint; the query publishes where it is."""
+    query = Query(url)
+    query.run()
+    filled.admin.alter_consumer_group_offsets("g", {P0: 1})
+    again = Query(url, query.kept)
+    assert not again.batch()
+    assert committed(filled) == {P0: 5, P1: 5}
+
+
+def test_records_that_the_group_has_not_read_and_that_are_gone_are_a_loss(url: str, filled: spark_log.Log) -> None:
+    """As with a checkpoint: an error that names them, or a warning."""
+    filled.admin.alter_consumer_group_offsets("g", {P0: 1, P1: 1})
+    filled.admin.delete_records({P0: 4})
+    query = Query(url)
+    with pytest.raises(DataLoss, match=r"offsets \[1, 4\) of t-0 are gone.*failOnDataLoss=false"):
+        query.reader.initialOffset()
+    query.reader.stop()
+    assert Query(url, failOnDataLoss="false").reader.initialOffset()["t"] == {"0": 4, "1": 1}
+
+
+# ------------------------------------------------------------------------------------------------------ what is published
+
+
+def test_what_is_done_is_published_and_no_more(url: str, filled: spark_log.Log) -> None:
+    """While a batch is at work the group stands at its start; when the next one is planned, at its end."""
+    query = Query(url, maxOffsetsPerTrigger="4")
+    query.plan()
+    assert soon(filled, 0) and committed(filled)[P1] == 0
+    for offset in (2, 4):
+        assert query.batch()
+        assert soon(filled, offset) and committed(filled)[P1] == offset
+    assert not query.batch()
+    assert committed(filled) == {P0: 5, P1: 5}
+
+
+def test_an_idle_query_has_published_everything(url: str, filled: spark_log.Log) -> None:
+    """Before Spark hears that there is nothing new, so also at the end of an available-now run."""
+    query = Query(url)
+    assert query.batch() and not query.batch()
+    assert committed(filled) == {P0: 5, P1: 5}
+    query.reader.stop()
+    filled.append("t", texts(1), partitioner="round-robin")
+    Query(url, query.kept).run()
+    assert sum(committed(filled).values()) == 11
+
+
+def test_the_last_batch_of_a_run_that_ended_is_published_by_the_next_start(url: str, filled: spark_log.Log) -> None:
+    """Spark tells nobody of the last batch of trigger(once=True); its checkpoint does."""
+    query = Query(url)
+    query.batch()
+    query.reader.stop()
+    assert committed(filled) == {P0: 0, P1: 0}
+    assert not Query(url, query.kept).batch()
+    assert committed(filled) == {P0: 5, P1: 5}
+
+
+def test_a_batch_that_is_read_again_is_not_published_as_done(url: str, filled: spark_log.Log) -> None:
+    """Spark starts with the partitions of a batch that was planned and not done."""
+    query = Query(url, maxOffsetsPerTrigger="4")
+    query.batch()
+    query.plan()
+    query.reader.stop()
+    again = Query(url, query.kept, maxOffsetsPerTrigger="4")
+    assert again.read() > 0
+    again.reader.stop()
+    assert committed(filled) == {P0: 2, P1: 2}
+
+
+def test_spark_that_does_not_say_where_it_stands_is_understood(url: str, filled: spark_log.Log) -> None:
+    """4.0 and 4.1 ask for an empty range up to what was planned, done or not, and then for the latest offset of nowhere."""
+    query = Query(url, maxOffsetsPerTrigger="4")
+    query.batch()
+    query.plan()
+    query.reader.stop()
+    again = Query(url, query.kept, maxOffsetsPerTrigger="4")
+    planned = query.kept.offsets[-1]
+    again.reader.partitions(planned, planned)
+    assert committed(filled) == {P0: 2, P1: 2}
+    again.read()
+    assert again.reader.latestOffset()["t"] == {"0": 5, "1": 5}
+    assert soon(filled, 4)
+
+
+def test_topics_and_partitions_that_come_and_go_are_followed(url: str, log: spark_log.Log) -> None:
+    """Positions belong to topics by their ids: one that is created again has no old position."""
+    log.append("t", texts(3))
+    query = Query(url, subscribePattern="t|u", failOnDataLoss="false")
+    assert query.batch() and not query.batch()
+    log.append("u", texts(2))
+    log.admin.create_partitions({"t": 2})
+    while query.batch():
+        pass
+    assert committed(log) == {P0: 3, P1: 0, ("u", 0): 2}
+    log.admin.delete_topics(["t"])
+    log.append("t", texts(1))
+    while query.batch():
+        pass
+    assert committed(log) == {P0: 1, ("u", 0): 2}
+
+
+def test_another_group_over_one_checkpoint_is_published_to(url: str, filled: spark_log.Log) -> None:
+    """From where the checkpoint is; the old group keeps what it has."""
+    query = Query(url)
+    query.run()
+    filled.append("t", [{"value": "x", "partition": 0}])
+    Query(url, query.kept, group_id="h").run()
+    assert committed(filled, "h") == {P0: 6, P1: 5}
+    assert committed(filled) == {P0: 5, P1: 5}
+
+
+# ---------------------------------------------------------------------------------------------------------- who holds it
+
+
+def test_a_second_query_on_a_group_is_refused(url: str, filled: spark_log.Log) -> None:
+    """With who has it, since when, and what to do."""
+    first = Query(url)
+    first.plan()
+    text = (
+        rf"group 'g' is held by a stream on {re.escape(os.uname().nodename)} \(process {os.getpid()}\) since \S+Z, last "
+        r"sign of life at \S+Z: stop that one, or use another group; if it died, the group is free in \d+ s"
+    )
+    with pytest.raises(GroupInUse, match=text):
+        Query(url).plan()
+    first.reader.stop()
+    assert holder(filled) == ""
+    assert Query(url).plan()
+
+
+def test_a_query_whose_holder_is_silent_takes_the_group_over(url: str, filled: spark_log.Log) -> None:
+    """After the session's time, on whatever machine; the one before ends at its next look, and publishes nothing more."""
+    first = Query(url)
+    first.plan()
+    second = Query(url)
+    second.reader._journal = Journal.open(LocalStore(url, "os"), create=False, clock=Ahead(SESSION_MS))
+    second.plan()
+    assert holder(filled).startswith("a stream on")
+    with pytest.raises(
+        IllegalGeneration, match="group 'g' was taken by a stream on .* so this query ends; .*another gro"
+    ):
+        first.batch()
+    first.reader.stop()
+    assert holder(filled).startswith("a stream on")
+
+
+def test_a_query_that_died_has_its_group_again_at_once(url: str, filled: spark_log.Log) -> None:
+    """Its token is in the checkpoint; what may be left of its old process is fenced."""
+    died = Query(url, maxOffsetsPerTrigger="4")
+    died.batch()
+    kept = pickle.loads(pickle.dumps(died.kept))
+    again = Query(url, kept)
+    while again.batch():
+        pass
+    assert committed(filled) == {P0: 5, P1: 5}
+    with pytest.raises(IllegalGeneration):
+        died.batch()
+    assert committed(filled) == {P0: 5, P1: 5}
+
+
+def test_a_query_that_died_in_its_first_batch_has_its_group_again_at_once(url: str, filled: spark_log.Log) -> None:
+    """Spark then asks anew for the first offset, which is in no checkpoint; the batch begins where it began."""
+    died = Query(url, startingOffsets="latest-2")
+    died.plan()
+    filled.append("t", [{"value": "x", "partition": 0}] * 4)
+    again = Query(url, died.kept, startingOffsets="latest-2")
+    assert again.read() > 0
+    assert committed(filled) == {P0: 3, P1: 3}
+    again.kept.done = 1
+    while again.batch():
+        pass
+    assert committed(filled) == {P0: 9, P1: 5}
+
+
+def test_a_query_that_has_seen_no_record_yet_is_known_again(url: str, log: spark_log.Log) -> None:
+    """A first batch of nothing has its token in the checkpoint, and where it began."""
+    log.append("t", texts(3))
+    died = Query(url, startingOffsets="latest")
+    assert died.plan() and not died.plan()
+    log.append("t", texts(2))
+    again = Query(url, died.kept, startingOffsets="latest")
+    assert again.read() == 0 and again.plan()
+    assert len(again.kept.offsets) == 2 and soon(log, 3)
+
+
+def test_a_checkpoint_of_before_the_group_is_known_again(url: str, filled: spark_log.Log) -> None:
+    """The first offset after group.id was given says who the query is, without waiting for records."""
+    before = Query(url, group_id="")
+    before.run()
+    joined = Query(url, before.kept)
+    assert joined.batch() and joined.read() == 0
+    assert not joined.batch()
+    assert committed(filled) == {P0: 5, P1: 5}
+    assert not Query(url, pickle.loads(pickle.dumps(joined.kept))).batch()
+
+
+def test_an_available_now_run_leaves_the_group_at_its_end(url: str, filled: spark_log.Log) -> None:
+    """Spark does not stop the source there, and the next one should not wait for a session to run out."""
+    query = Query(url)
+    query.run()
+    assert holder(filled) == ""
+    assert not query.batch()
+    assert holder(filled) == ""
+    Query(url).run()
+
+
+def test_a_consumer_and_a_stream_exclude_each_other(url: str, filled: spark_log.Log) -> None:
+    """A stream keeps the group; a consumer, which gives no sign of life, gives way to it, as to a newer consumer."""
+    consumer = filled.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    assert sum(map(len, consumer.poll(timeout_ms=2000, max_records=4).values())) == 4
+    consumer.commit()
+    query = Query(url)
+    assert sum(query.reader.initialOffset()["t"].values()) == 4
+    query.plan()
+    with pytest.raises(IllegalGeneration):
+        consumer.commit({P0: 5})
+    with pytest.raises(GroupInUse, match="held by a stream"):
+        filled.consumer("t", group_id="g").poll()
+    query.reader.stop()
+    filled.consumer("t", group_id="g").poll()
+
+
+def test_a_consumer_may_take_the_group_of_a_query_that_is_silent(url: str, filled: spark_log.Log) -> None:
+    """And the query hears who it was."""
+    query = Query(url)
+    query.batch()
+    later = spark_log.Log(Journal.open(LocalStore(url), create=False, clock=Ahead(SESSION_MS)))
+    later.consumer("t", group_id="g").poll()
+    with pytest.raises(IllegalGeneration, match="group 'g' was taken by a consumer at"):
+        query.batch()
+
+
+def test_a_long_batch_does_not_lose_the_group(url: str, filled: spark_log.Log) -> None:
+    """Signs of life do not wait for Spark's next call."""
+    progress = Progress("g", session_ms=2000, sign_s=0.05)
+    progress.join(filled.journal, Offset(ends={}, ids={}))
+    since = filled.journal.state.groups["g"].seen
+    assert wait_until(lambda: filled.journal.refresh().groups["g"].seen >= since + 200, 10)
+    progress.leave()
+    version = filled.journal.refresh().version
+    assert not wait_until(lambda: filled.journal.refresh().version > version, 0.3)
+
+
+def test_a_group_that_was_taken_away_ends_its_query(url: str, filled: spark_log.Log) -> None:
+    """By the admin: its members were removed, or it was deleted."""
+    for take, what in (
+        (filled.admin.remove_members_from_consumer_group, "was taken away from this query at"),
+        (lambda group: filled.admin.delete_consumer_groups([group]), "was deleted"),
+    ):
+        query = Query(url)
+        query.batch()
+        take("g")
+        with pytest.raises(IllegalGeneration, match=f"group 'g' {what}"):
+            query.batch()
+        query.reader.stop()
+
+
+def test_what_goes_to_the_tasks_holds_no_group(url: str, filled: spark_log.Log) -> None:
+    """A reader is pickled for them, before and after it joined."""
+    query = Query(url)
+    query.plan()
+    copy = pickle.loads(pickle.dumps(query.reader))
+    copy.stop()
+    assert holder(filled).startswith("a stream on")
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "sentence"),
+    [
+        (
+            {"group.id": "g"},
+            False,
+            "group.id is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME",
+        ),
+        ({"group.id": " "}, True, "option group.id: is empty"),
+        ({"kafka.group.id": "g"}, True, "kafka.group.id is not supported: use group.id"),
+    ],
+)
+def test_a_group_where_it_means_nothing_is_refused(options: dict[str, str], streaming: bool, sentence: str) -> None:
+    """With what to use instead."""
+    with pytest.raises(InvalidRequest, match=sentence):
+        read_options({"path": "/log", "subscribe": "t", **options}, streaming=streaming)
+
+
+# ---------------------------------------------------------------------------------------------------------- Spark itself
+
+
+def test_spark_runs_publish_to_the_group(spark: SparkSession, url: str, filled: spark_log.Log, tmp_path: Path) -> None:
+    """An available-now run when it ends, trigger(once) when the next run starts; a new checkpoint goes on from there."""
+    seen: list[int] = []
+
+    def sink(frame: DataFrame, batch_id: int) -> None:
+        seen.extend(int(value) for value in values(frame))
+
+    frame = load_stream(spark, url, **{"group.id": "g"})
+    to_sink(frame, sink, tmp_path / "first")
+    assert committed(filled) == {P0: 5, P1: 5}
+    assert holder(filled) == ""
+    filled.append("t", [{"value": str(n), "partition": n % 2} for n in range(10, 14)])
+    once = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "first"))
+    once.trigger(once=True).start().awaitTermination(60)
+    assert committed(filled) == {P0: 5, P1: 5}
+    to_sink(frame, sink, tmp_path / "first")
+    assert committed(filled) == {P0: 7, P1: 7}
+    filled.append("t", [{"value": "14", "partition": 0}])
+    to_sink(load_stream(spark, url, **{"group.id": "g"}), sink, tmp_path / "second")
+    assert sorted(seen) == list(range(15))
+    assert CliRunner().invoke(pylog, ["-u", url, "--output", "json", "group", "lag", "g"]).output.count('"lag": 0') == 2
+
+
+def test_spark_ends_a_second_query_on_a_group(spark: SparkSession, url: str, filled: spark_log.Log) -> None:
+    """With the sentence; the first one goes on, and its stop frees the group or its session's end does."""
+    frame = load_stream(spark, url, **{"group.id": "g"})
+    first = frame.writeStream.format("noop").start()
+    assert soon(filled, 5)
+    second = frame.writeStream.format("noop").start()
+    with pytest.raises(StreamingQueryException, match="GroupInUse: group 'g' is held by a stream on .* since "):
+        second.awaitTermination(60)
+    filled.append("t", [{"value": "x", "partition": 0}])
+    assert soon(filled, 6) and first.isActive
+    first.stop()
+
+
+KILLED = """
+import sys
+url, checkpoint = sys.argv[1:]
+frame = session("local[1]").readStream.format("pylog").option("subscribe", "t").option("startingOffsets", "earliest")
+frame = frame.option("maxOffsetsPerTrigger", "2").option("group.id", "g").load(url).select("value")
+writer = frame.writeStream.format("pylog").option("topic", "copy").option("checkpointLocation", checkpoint)
+writer.start(url).awaitTermination()
+"""
+
+
+@pytest.mark.slow
+def test_a_query_that_is_killed_goes_on_at_once_from_its_checkpoint(
+    spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
+) -> None:
+    """SIGKILL of its driver and of its source; nobody waits for a session to run out, and nothing is copied twice."""
+    log.append("t", texts(40))
+    checkpoint = tmp_path / "checkpoint"
+    job = subprocess.Popen(
+        [sys.executable, str(script(tmp_path / "job.py", KILLED)), url, str(checkpoint)],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        assert wait_until(lambda: committed(log).get(P0, 0) >= 4, 120)
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    died_at = committed(log)[P0]
+    assert holder(log).startswith("a stream on")
+    frame = load_stream(spark, url, **{"group.id": "g"}).select("value")
+    copy(frame, url, "copy", checkpoint)
+    assert 4 <= died_at < 40 and committed(log)[P0] == 40
+    assert sorted(log.read("copy").column("value").to_pylist()) == as_bytes(range(40))
+
+
+def test_a_bookmarked_batch_reads_each_record_once(spark: SparkSession, url: str, filled: spark_log.Log) -> None:
+    """In Spark: up to the pinned end, also what comes in a new partition only in the next run; trimmed records are told."""
+    with filled.bookmark("nightly", "t") as b:
+        filled.admin.create_partitions({"t": 3})
+        filled.append("t", [{"value": str(n), "partition": 2} for n in range(10, 13)])
+        first = spark.read.format("pylog").options(**b.options).load(url)
+        assert values(first) == as_bytes(range(10))
+    assert committed(filled, "nightly") == {P0: 5, P1: 5}
+    with pytest.raises(ZeroDivisionError), filled.bookmark("nightly", "t") as b:
+        raise ZeroDivisionError
+    filled.append("t", [{"value": "13", "partition": 0}, {"value": "14", "partition": 0}])
+    filled.admin.delete_records({P0: 6})
+    with filled.bookmark("nightly", "t") as b:
+        second = spark.read.format("pylog").options(**b.options)
+        with pytest.raises(Exception, match=r"offsets \[5, 6\) of t-0 are gone"):
+            second.load(url).count()
+        assert values(second.option("failOnDataLoss", "false").load(url)) == as_bytes([10, 11, 12, 14])
+    assert committed(filled, "nightly") == {P0: 7, P1: 5, ("t", 2): 3}
