@@ -25,7 +25,7 @@ from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
 from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges
 from spark_log.client.fetch import Fetched, fetch
 from spark_log.client.plan import OffsetRange, SliceRead
-from spark_log.client.prune import columns_to_read, only_matching, plan_matching, spans
+from spark_log.client.prune import columns_to_read, cut, only_matching, plan_matching, spans
 from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
@@ -92,7 +92,7 @@ class LogReader(DataSourceReader):
         if options.min_partitions is None and options.max_records is None:
             return split_by_bytes(reads, options.bytes_per_partition)
         pieces = split_ranges(spans(reads), options.min_partitions, options.max_records)
-        return [plan_matching(journal, [piece], options.where) for piece in pieces] or [[]]
+        return cut(reads, pieces) or [[]]
 
     def _settle(self, journal: Journal, deal: Deal) -> bool:
         """Put down which task reads which offsets.  False where this user may not write: then the ends are those of now."""

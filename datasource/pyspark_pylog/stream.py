@@ -27,7 +27,7 @@ from pyspark_pylog.progress import Progress
 from pyspark_pylog.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.splits import split_by_bytes, split_ranges
 from spark_log.client.plan import OffsetRange, plan_reads
-from spark_log.client.prune import plan_matching, spans
+from spark_log.client.prune import cut, plan_matching, spans
 from spark_log.client.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import SparkLogError
@@ -304,7 +304,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             dealt = split_by_bytes(reads, options.bytes_per_partition)
         else:
             pieces = split_ranges(spans(reads), options.min_partitions, options.max_records)
-            dealt = [plan_matching(self.journal, [piece], options.where) for piece in pieces]
+            dealt = cut(reads, pieces)
         return [ReadTask(n, len(dealt), tuple(reads)) for n, reads in enumerate(dealt) if reads]
 
 

@@ -43,7 +43,8 @@ def plan(session: Session, topic: str, start: Position, end: Position, where: st
     """Show the segments, batches and bytes that a read will touch, of the total that is there.
 
     Batches are read whole, so some of their records may not be wanted. Bytes are those of segments, with the indexes in them
-    that the read looks into; the metadata that says where they are is not counted.
+    that the read looks into; the metadata that says where they are is not counted. Tasks of Spark that share a large segment
+    each look into its index, and read the batch between them twice.
 
     \b
     Example:

@@ -50,6 +50,26 @@ def spans(reads: Sequence[SliceRead]) -> list[OffsetRange]:
     return ranges
 
 
+def cut(reads: Sequence[SliceRead], pieces: Sequence[OffsetRange]) -> list[list[SliceRead]]:
+    """The reads of each piece, the pieces being `spans(reads)` cut up, in the same order."""
+    dealt: list[list[SliceRead]] = []
+    at = 0
+    for piece in pieces:
+        dealt.append([])
+        while at < len(reads) and _overlap(reads[at], piece):
+            read = reads[at]
+            dealt[-1].append(read._replace(start=max(read.start, piece.start), end=min(read.end, piece.end)))
+            if read.end > piece.end:  # the rest is the next piece's
+                break
+            at += 1
+    return dealt
+
+
+def _overlap(read: SliceRead, piece: OffsetRange) -> bool:
+    same = (read.topic_id, read.partition) == (piece.topic_id, piece.partition)
+    return same and read.start < piece.end and piece.start < read.end
+
+
 def columns_to_read(columns: Sequence[str], where: Condition) -> list[str]:
     """The stored columns of a projection, and those that the condition is about."""
     by_time = where.time_us != ALL and "timestamp" not in columns

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceReader
 from pyspark_pylog.batch import LogReader, ReadTask, read_batches
 from pyspark_pylog.columns import TYPES
 from pyspark_pylog.options import read_options
@@ -168,6 +169,27 @@ def test_tasks_are_cut_from_what_is_read(urls: list[str]) -> None:
         assert len(tasks) == count
         assert sum(read.end - read.start for task in tasks for read in task.reads or ()) == 10
     assert tasks_of(reader(urls[0], "offset", where="partition = 1 and offset < 0")) == []
+
+
+def test_tasks_are_cut_without_planning_again(urls: list[str]) -> None:
+    """Together they read what one task would, piece by piece, whatever the number of pieces."""
+    text = {"where": "timestamp >= '2026-01-31 02:00' and offset < 60", "timezone": "UTC"}
+
+    def offsets_of(**options: str) -> set[tuple[int, int]]:
+        reads = [read for task in tasks_of(reader(urls[0], "offset", **text, **options)) for read in task.reads or ()]
+        spans = [(read.partition, offset) for read in reads for offset in range(read.start, read.end)]
+        assert len(spans) == len(set(spans))
+        return set(spans)
+
+    alone = offsets_of()
+    for options in ({"minpartitions": "2"}, {"minpartitions": "50"}, {"maxrecordsperpartition": "1"}):
+        assert offsets_of(**options) == alone
+
+
+def test_spark_pushes_no_filter_down() -> None:
+    """It would keep what came of one query's filter for the next query of the frame."""
+    pushed = getattr(DataSourceReader, "pushFilters", None)
+    assert getattr(LogReader, "pushFilters", None) is pushed
 
 
 def test_what_cannot_match_is_not_fetched(url: str, log: spark_log.Log) -> None:
