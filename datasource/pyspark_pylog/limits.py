@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
 
-from spark_log.metadata.records import Piece
-from spark_log.metadata.state import Partition
+from spark_log.client.plan import Chunk
 from spark_log.model import TopicPartition
 
 
@@ -53,23 +51,6 @@ def _in_proportion(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[Topi
     for tp in by_remainder[: limit - sum(shares.values())]:
         shares[tp] += 1
     return shares
-
-
-class Chunk(NamedTuple):
-    """Records [start, end) that take about so many bytes."""
-
-    start: int
-    end: int
-    bytes: int
-
-
-def chunks(part: Partition, start: int, end: int) -> Iterator[Chunk]:
-    """Records [start, end) of a partition, as coarse as the state has them: nothing is read for it."""
-    for entry in part.entries:
-        low, high = max(entry.start, start), min(entry.end, end)
-        if low < high:
-            size = entry.bytes if isinstance(entry, Piece) else entry.length
-            yield Chunk(low, high, max(1, size * (high - low) // (entry.end - entry.start)))
 
 
 def byte_budgets(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

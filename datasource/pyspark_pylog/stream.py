@@ -18,7 +18,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark_pylog.advance import check_topics, go_on, planned_ranges
 from pyspark_pylog.batch import ReadTask, journal_of, quiet_gc, read_batches, store_of
 from pyspark_pylog.errors import plain, plain_errors
-from pyspark_pylog.limits import Chunk, byte_budgets, chunks, end_within, is_due, share
+from pyspark_pylog.limits import byte_budgets, end_within, is_due, share
 from pyspark_pylog.loss import Loss, report
 from pyspark_pylog.notices import notice
 from pyspark_pylog.offsets import Ends, Offset, offset_at, parse_offset
@@ -26,7 +26,7 @@ from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.progress import Progress
 from pyspark_pylog.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.splits import split_by_bytes, split_ranges
-from spark_log.client.plan import OffsetRange, plan_reads
+from spark_log.client.plan import Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.prune import cut, plan_matching, spans
 from spark_log.client.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock

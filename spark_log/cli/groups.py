@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from spark_log.cli.base import POSITION, Session, confirmed, guarded, pass_session, verb
-from spark_log.cli.output import emit_line, emit_rows
+from spark_log.cli.output import age_text, emit_line, emit_rows, size_text
 from spark_log.cli.topics import partitions_named
 from spark_log.positions import Position, format_timestamp_ms
 
 if TYPE_CHECKING:
+    from spark_log.client.lag import PartitionLag
     from spark_log.client.log import Log
+    from spark_log.journal.journal import Journal
     from spark_log.metadata.state import Group, State
     from spark_log.model import TopicPartition
 
 WATCH_SECONDS = 2
+FOR_PEOPLE = {"lag_bytes": "bytes", "lag_ms": "age"}
 
 
 @click.group()
@@ -29,72 +32,90 @@ def group() -> None:
 @verb(group, "list")
 @pass_session
 def list_groups(session: Session) -> None:
-    """List groups, with the records that they have not read yet.
+    """List groups, with what they have not read yet: records, stored bytes, and how old the oldest record of it is.
 
     \b
     Example:
       pylog group list
     """
-    state = session.connect().journal.refresh()
-    rows = []
-    for name in sorted(state.groups):
-        positions, found = list(_positions(state, name)), state.groups[name]
-        rows.append(
-            {
-                "group": name,
-                "topics": len({row["topic"] for row in positions}),
-                "partitions": len(positions),
-                "lag": sum(row["lag"] for row in positions),
-                "generation": found.generation,
-                "member": found.session.owner if found.session else found.member or None,
-            }
-        )
-    emit_rows(session, ["group", "topics", "partitions", "lag", "generation", "member"], rows)
+    from spark_log.client.lag import lags_of
+
+    journal = session.connect().journal
+    state = journal.refresh()
+    rows = [
+        {
+            "group": name,
+            "topics": len({lag.tp.topic for lag in lags}),
+            "partitions": len(lags),
+            **_total(lags),
+            "generation": state.groups[name].generation,
+            "member": _member(state.groups[name]),
+        }
+        for name, lags in lags_of(journal, sorted(state.groups)).items()
+    ]
+    _emit(session, ["group", "topics", "partitions", "lag", "lag_bytes", "lag_ms", "generation", "member"], rows)
 
 
-def _group(state: State, name: str) -> Group:
-    """Raises GroupIdNotFound, with the nearest names."""
-    from difflib import get_close_matches
-
-    from spark_log.errors import GroupIdNotFound
-
-    if name not in state.groups:
-        near = get_close_matches(name, list(state.groups), n=1)
-        hint = f"; did you mean {near[0]}?" if near else "; `pylog group list` shows those that have"
-        raise GroupIdNotFound(f"group {name!r} has committed nothing{hint}")
-    return state.groups[name]
+def _member(group: Group) -> str | None:
+    """Who holds a group: a consumer, or a Spark query."""
+    return group.session.owner if group.session else group.member or None
 
 
-def _positions(state: State, name: str) -> Iterator[dict[str, Any]]:
-    found = _group(state, name).offsets
-    for topic, topic_id in sorted(state.names.items()):
-        for number, part in state.topic_partitions(topic_id):
-            position = found.get((topic_id, number))
-            if position is not None:
-                yield {
-                    "topic": topic,
-                    "partition": number,
-                    "offset": position.offset,
-                    "start": part.start,
-                    "end": part.end,
-                    "lag": max(0, part.end - max(position.offset, part.start)),
-                    "committed": format_timestamp_ms(position.time),
-                    "metadata": position.metadata or None,
-                }
+def _lags(journal: Journal, name: str) -> list[PartitionLag]:
+    from spark_log.client.lag import lags_of
+
+    return lags_of(journal, [name])[name]
+
+
+def _row(lag: PartitionLag) -> dict[str, Any]:
+    return {
+        **lag.tp._asdict(),
+        "offset": lag.position.offset,
+        "start": lag.start,
+        "end": lag.end,
+        "lag": lag.records,
+        "lag_bytes": lag.bytes,
+        "lag_ms": lag.ms,
+        "trimmed": lag.trimmed,
+        "committed": format_timestamp_ms(lag.position.time),
+        "metadata": lag.position.metadata or None,
+    }
+
+
+def _total(lags: Sequence[PartitionLag]) -> dict[str, Any]:
+    return {
+        "lag": sum(lag.records for lag in lags),
+        "lag_bytes": sum(lag.bytes for lag in lags),
+        "lag_ms": max((lag.ms for lag in lags), default=0),
+    }
+
+
+def _emit(session: Session, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
+    """Rows with lags: numbers for programs; sizes and ages for people, under shorter names."""
+    if session.json:
+        emit_rows(session, columns, rows)
+        return
+    shown = [{**row, "bytes": size_text(row["lag_bytes"]), "age": age_text(row["lag_ms"])} for row in rows]
+    emit_rows(session, [FOR_PEOPLE.get(column, column) for column in columns], shown)
 
 
 @verb(group)
 @click.argument("name", metavar="GROUP")
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """Show a group's committed offsets.
+    """Show a group's committed offsets, and what it has not read yet.
+
+    Records that were trimmed away before the group read them are no lag; they are counted as trimmed.
 
     \b
     Example:
       pylog group describe billing
     """
-    rows = list(_positions(session.connect().journal.refresh(), name))
-    emit_rows(session, ["topic", "partition", "offset", "start", "end", "lag", "committed", "metadata"], rows)
+    journal = session.connect().journal
+    journal.refresh()
+    rows = [_row(lag) for lag in _lags(journal, name)]
+    columns = ["topic", "partition", "offset", "start", "end", "lag", "lag_bytes", "lag_ms", "trimmed"]
+    _emit(session, [*columns, "committed", "metadata"], rows)
 
 
 @verb(group)
@@ -102,27 +123,30 @@ def describe(session: Session, name: str) -> None:
 @click.option("--watch", is_flag=True, help="Show it again every two seconds, until interrupted.")
 @pass_session
 def lag(session: Session, name: str, watch: bool) -> None:
-    """Show how many records a group has not read yet.
+    """Show what a group has not read yet: records, stored bytes, and how old the oldest record of it is.
 
     \b
     Example:
       pylog group lag billing --watch
     """
-    log = session.connect()
-    _show_lag(session, log.journal.refresh(), name)
+    journal = session.connect().journal
+    journal.refresh()
+    _show_lag(session, journal, name)
     try:
         while watch:
             time.sleep(WATCH_SECONDS)
-            _show_lag(session, log.journal.poll(), name)
+            journal.poll()
+            _show_lag(session, journal, name)
     except KeyboardInterrupt:
         return
 
 
-def _show_lag(session: Session, state: State, name: str) -> None:
-    rows = list(_positions(state, name))
+def _show_lag(session: Session, journal: Journal, name: str) -> None:
+    lags = _lags(journal, name)
+    rows = [_row(lag) for lag in lags]
     if not session.json:
-        rows.append({"topic": "total", "lag": sum(row["lag"] for row in rows)})
-    emit_rows(session, ["topic", "partition", "offset", "end", "lag"], rows)
+        rows.append({"topic": "total", **_total(lags), "trimmed": sum(lag.trimmed for lag in lags)})
+    _emit(session, ["topic", "partition", "offset", "end", "lag", "lag_bytes", "lag_ms", "trimmed"], rows)
 
 
 @verb(group)
@@ -165,10 +189,10 @@ def seek(
 
 def _wanted(log: Log, state: State, where: str | None, name: str) -> list[TopicPartition]:
     """Partitions that are named, or those in which a group stands."""
-    from spark_log.model import TopicPartition
+    from spark_log.client.lag import standings
 
     if where is None:
-        return [TopicPartition(row["topic"], row["partition"]) for row in _positions(state, name)]
+        return [at.tp for at in standings(state, name)]
     topic, colon, number = where.partition(":")
     if colon and not number.isdigit():
         raise click.BadParameter(f"{where!r} has not the form TOPIC or TOPIC:PARTITION", param_hint="'--topic'")
@@ -182,9 +206,9 @@ def _resolve(log: Log, tps: list[TopicPartition], position: Position) -> dict[To
 
 
 def _standing(state: State, other: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    found: dict[tuple[str, int], int] = {
-        (row["topic"], row["partition"]): row["offset"] for row in _positions(state, other)
-    }
+    from spark_log.client.lag import standings
+
+    found = {at.tp: at.position.offset for at in standings(state, other)}
     return {tp: found[tp] for tp in tps if tp in found}
 
 
@@ -210,8 +234,10 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
     Example:
       pylog group delete billing --yes
     """
+    from spark_log.client.lag import standings
+
     log = session.connect()
-    found = _group(log.journal.refresh(), name)
-    if confirmed(f"delete group {name} with {len(found.offsets)} positions", dry_run=dry_run, yes=yes):
+    positions = list(standings(log.journal.refresh(), name))
+    if confirmed(f"delete group {name} with {len(positions)} positions", dry_run=dry_run, yes=yes):
         log.admin.delete_consumer_groups([name])
         emit_line(session, f"group {name} deleted", {"group": name})

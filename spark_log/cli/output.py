@@ -71,6 +71,16 @@ def size_text(count: int) -> str:
     return f"{size:.1f} GiB"
 
 
+def age_text(ms: int) -> str:
+    """A length of time for people, in its two largest units."""
+    parts: list[str] = []
+    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
+        if ms >= size or parts:
+            parts.append(f"{ms // size}{unit}")
+            ms %= size
+    return " ".join(parts[:2]) or "0s"
+
+
 @contextmanager
 def progress_bars() -> Iterator[Progress | None]:
     """A bar for each kind of work on standard error, if that is a terminal; None otherwise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
@@ -103,3 +103,20 @@ def _read(state: State, rng: OffsetRange, piece: Slice) -> SliceRead:
         row.index_position,
         row.size,
     )
+
+
+class Chunk(NamedTuple):
+    """Records [start, end) that take about so many bytes."""
+
+    start: int
+    end: int
+    bytes: int
+
+
+def chunks(part: Partition, start: int, end: int) -> Iterator[Chunk]:
+    """Records [start, end) of a partition, as coarse as the state has them: nothing is read for it."""
+    for entry in part.entries:
+        low, high = max(entry.start, start), min(entry.end, end)
+        if low < high:
+            size = entry.bytes if isinstance(entry, Piece) else entry.length
+            yield Chunk(low, high, max(1, size * (high - low) // (entry.end - entry.start)))

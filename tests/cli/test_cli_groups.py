@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.cli.commands import Pylog
@@ -24,7 +26,26 @@ def test_list_describe_lag(grouped: Pylog) -> None:
     assert (row["group"], row["lag"]) == ("billing", 6)
     assert where(grouped) == [0, 4, 0]
     assert [row["lag"] for row in grouped.json("group", "lag", "billing")] == [0, 6, 0]
-    assert grouped.ok("group", "lag", "billing").splitlines()[-1].split() == ["total", "-", "-", "-", "6"]
+    assert grouped.ok("group", "lag", "billing").splitlines()[-1].split()[:5] == ["total", "-", "-", "-", "6"]
+
+
+@pytest.mark.parametrize("verb", [["list"], ["describe", "billing"], ["lag", "billing"]])
+def test_lag_in_records_bytes_and_time(grouped: Pylog, verb: list[str]) -> None:
+    """Numbers for programs; for people a size and an age."""
+    rows = grouped.json("group", *verb)
+    total = {name: sum(row[name] for row in rows) for name in ("lag", "lag_bytes", "lag_ms")}
+    stored = sum(row["bytes"] for row in grouped.json("topic", "list"))
+    assert (total["lag"], total["lag_bytes"]) == (6, stored * 6 // 10) and 0 < total["lag_ms"] < 600_000
+    header, *lines = grouped.ok("group", *verb).splitlines()
+    assert {"LAG", "BYTES", "AGE"} <= set(header.split())
+    assert any(" B " in line and re.search(r" \d+s", line) for line in lines)
+
+
+def test_trimmed_records_are_shown_and_are_no_lag(grouped: Pylog) -> None:
+    """Six were not read, two of them cannot be read any more."""
+    grouped.ok("topic", "trim", "orders", "-p", "1", "--to", "6", "--yes")
+    row = grouped.json("group", "lag", "billing")[1]
+    assert (row["offset"], row["lag"], row["trimmed"]) == (4, 4, 2)
 
 
 def test_an_unknown_group_gets_the_nearest_name(grouped: Pylog) -> None:

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
-from pyspark_pylog.limits import Chunk, byte_budgets, end_within, share
+from pyspark_pylog.limits import byte_budgets, end_within, share
 from pyspark_pylog.options import read_options
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
+from spark_log.client.plan import Chunk
 from spark_log.errors import InvalidRequest
 from tests.spark.builders import last_commit, load_stream, texts, to_sink
 from tests.spark.driver import Hands, Row, Stream, rows
