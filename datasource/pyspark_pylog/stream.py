@@ -60,15 +60,10 @@ class Ahead(NamedTuple):
     state: State
     starts: Ends
     ends: Ends
-
-    @property
-    def pending(self) -> int:
-        """Records."""
-        return sum(self.ends.values()) - sum(self.starts.values())
-
-    def is_news(self, at: Offset) -> bool:
-        """Whether a batch would get the stream on from `at`.  An offset of nothing at all is none, as with Kafka's connector."""
-        return bool(self.ends) and not offset_at(self.state, self.ends).says_as(at)
+    pending: int
+    """Records."""
+    news: bool
+    """Whether a batch would get the stream on.  An offset of no partition at all is none, as with Kafka's connector."""
 
 
 class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
@@ -193,17 +188,18 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             }
             starts = {tp: start for tp, start in starts.items() if tp in known}
             ends = {tp: max(known[tp], start) for tp, start in starts.items()}
-        return Ahead(state, starts, ends)
+        pending = sum(ends.values()) - sum(starts.values())
+        return Ahead(state, starts, ends, pending, bool(ends) and not offset_at(state, ends).says_as(at))
 
     def _now(self, at: Offset) -> Ahead | None:
         ahead = self._look(at, self.journal.refresh())
-        return ahead if ahead.is_news(at) else None
+        return ahead if ahead.news else None
 
     def _wait(self, at: Offset) -> Ahead | None:
         """What is ahead of `at` as soon as it makes a batch; None if it does not in a while."""
         deadline = self.clock.monotonic_ms() + LONG_POLL_MS
         ahead = self._look(at, self.journal.poll())
-        while not self._is_due(at, ahead):
+        while not (ahead.news and self._is_due(at, ahead)):
             if self.clock.monotonic_ms() > deadline:
                 return None
             self.clock.sleep_ms(POLL_MS)
@@ -213,8 +209,6 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return ahead
 
     def _is_due(self, at: Offset, ahead: Ahead) -> bool:
-        if not ahead.is_news(at):
-            return False
         return is_due(
             ahead.pending,
             self.options.min_offsets,
