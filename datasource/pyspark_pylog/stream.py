@@ -30,7 +30,7 @@ from spark_log.client.plan import Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.prune import cut, plan_matching, spans
 from spark_log.client.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import SparkLogError
+from spark_log.errors import DataLoss, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
@@ -143,13 +143,11 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             self._known = end
             if start == end:  # so Spark 4.0 and 4.1 say at a restart where the query stands
                 return []
-            state, at, until = self.journal.refresh(), parse_offset(start), parse_offset(end)
+            at, until = parse_offset(start), parse_offset(end)
             self._progress.join(self.journal, until)
             if start != self._initial:  # which is no checkpoint's if Spark runs the first batch again
                 self._progress.reached(self.journal, at)
-            ranges, losses = planned_ranges(state, at, until)
-            self._report(losses)
-            return self._tasks(ranges)
+            return self._planned(at, until)
 
     def commit(self, end: dict[str, Any]) -> None:
         """Progress is Spark's, in its checkpoint, and the group's."""
@@ -245,7 +243,11 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         budgets = byte_budgets(limit, sizes)
         reach = {tp: end_within(budgets[tp], parts, cut=False) for tp, parts in coarse.items()}
         fine: dict[TopicPartition, list[Chunk]] = {tp: [] for tp in reach}
-        for read in plan_reads(self.journal, ranges_between(state, {tp: starts[tp] for tp in reach}, reach)):
+        try:
+            reads = plan_reads(self.journal, ranges_between(state, {tp: starts[tp] for tp in reach}, reach))
+        except (DataLoss, UnknownTopicOrPartition):  # gone since, which is told when the batch is planned
+            return ends | {tp: end_within(budgets[tp], parts, cut=True) for tp, parts in coarse.items()}
+        for read in reads:
             fine[TopicPartition(read.topic, read.partition)].append(Chunk(read.start, read.end, read.bytes))
         return ends | {tp: end_within(budgets[tp], parts, cut=True) for tp, parts in fine.items()}
 
@@ -261,6 +263,20 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         starts = {tp: start for tp, start in ahead.starts.items() if first or (tp not in goes_on and start < ends[tp])}
         fires = self.options.min_offsets is not None and ahead.pending > 0
         return replace(there, starts=starts, fired_ms=self.clock.now_ms() if fires else at.fired_ms, carried=at.carried)
+
+    def _planned(self, at: Offset, until: Offset) -> list[InputPartition]:
+        """Tasks of a batch; decided anew if records went in between, since the journal moves on with what the group publishes."""
+        while True:
+            state = self.journal.refresh()
+            ranges, losses = planned_ranges(state, at, until)
+            try:
+                tasks = self._tasks(ranges)
+            except (DataLoss, UnknownTopicOrPartition):
+                if self.journal.state is state:
+                    raise
+                continue
+            self._report(losses)
+            return tasks
 
     def _is_settled(self, at: Offset) -> bool:
         """There is nothing to read; whether all is published, and the checkpoint knows the query."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from pyspark_pylog.options import read_options
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
 from tests.spark.builders import finished_job, script, texts
 from tests.spark.driver import SCHEMA, Stream, rows, rows_of
 
@@ -128,6 +131,45 @@ def test_a_planned_batch_begins_where_it_was_planned_to(
     stream.restart(failOnDataLoss="false").plan()
     assert stream.restart(failOnDataLoss="true").read() == rows("t-0", 7, 10)
     assert len(losses(caplog)) == 1 and stream.offsets[-1]["t"] == {"0": 10}
+
+
+class Hurried(Journal):
+    """A journal that moves on as soon as it was read, as another thread may make it: somebody trims."""
+
+    trims: Callable[[], None] | None = None
+
+    def refresh(self) -> State:
+        state = super().refresh()
+        if self.trims is not None:
+            trims, self.trims = self.trims, None
+            trims()
+            super().refresh()
+        return state
+
+
+def hurry(stream: Stream, trims: Callable[[], None]) -> None:
+    journal = Hurried.open(stream.reader.journal.store, create=False)
+    assert isinstance(journal, Hurried)
+    journal.trims, stream.reader._journal = trims, journal
+
+
+@pytest.mark.parametrize("trigger", ["available-now", "once"])
+def test_records_trimmed_while_a_batch_is_planned_are_no_other_error(
+    url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture, trigger: str
+) -> None:
+    """Before it is settled how far it goes, or which task reads what: the range is told, and the rest is read."""
+    put(log, 9)
+    stream = Stream(url, failOnDataLoss="false", maxBytesPerTrigger=500).restart(trigger)
+    if trigger == "available-now":
+        stream.reader.initialOffset()
+        hurry(stream, lambda: trim(log, 2))
+        stream.plan()
+    else:
+        stream.plan()
+        hurry(stream, lambda: trim(log, 2))
+    found = stream.read()
+    assert found == rows("t-0", 2, 9)[: len(found)] and found != []
+    assert [message.partition(" are")[0] for message in losses(caplog)] == ["offsets [0, 2) of t-0"]
 
 
 def test_records_that_vanish_under_a_task_are_a_loss(
