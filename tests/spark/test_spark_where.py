@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceReader
 from pyspark_pylog.batch import LogReader, ReadTask, read_batches
 from pyspark_pylog.columns import TYPES
@@ -22,6 +25,7 @@ from pyspark_pylog.where import zone_named
 
 import spark_log
 from spark_log import NewTopic
+from spark_log.conditions import parse_condition
 from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import merge
 from spark_log.testing.stores import CountingStore
@@ -259,15 +263,51 @@ def test_rows_are_those_of_df_where(berlin: SparkSession, url: str, log: spark_l
     """The same text, in the session's time zone."""
     fill(log, 3)
     columns = ("partition", "offset", "timestamp", "value")
-    everything = load(berlin, url).select(*columns).cache()
-    counts = set()
-    for text in TEXTS:
-        found = load(berlin, url, **spark_log.where(text)).select(*columns)
-        expected = sorted(everything.where(text).collect())
-        assert sorted(found.collect()) == expected, text
-        counts.add(len(expected))
-    everything.unpersist()
-    assert {0} < counts and max(counts) < 240
+    everything = load(berlin, url).select(*columns)
+    found, expected = (
+        sorted(map(tuple, reduce(DataFrame.union, frames).collect()))
+        for frames in (
+            [load(berlin, url, **spark_log.where(text)).select(F.lit(text), *columns) for text in TEXTS],
+            [everything.where(text).select(F.lit(text), *columns) for text in TEXTS],
+        )
+    )
+    assert found == expected
+    counts = Counter(row[0] for row in found)
+    assert set(counts) == set(TEXTS[:-1]) and max(counts.values()) < 240
+
+
+TIMES = [
+    "2026-01-31",
+    "2026-1-5",
+    " 2026-01-31 10:00 ",
+    "2026-01-31T1:2:3",
+    "2026-01-31 10:00:00.1234567",
+    "2026-01-31 10:00:00Z",
+    "2026-01-31T10:00:00.5-01:30",
+    "2026-03-29 02:30",
+    "2026-10-25 02:30",
+    "1969-12-31 23:59:59.5Z",
+    "1800-01-01",
+    "0001-01-01",
+    "9999-12-31 23:59:59.999999",
+]
+REFUSED_TIMES = ["2026-01-31 10:00Z", "2026-01-31 24:00", "2026-02-30", "1400-02-29"]
+
+
+def test_times_are_what_spark_makes_of_them(berlin: SparkSession) -> None:
+    """Where clocks are put forward and back, and before there were zones; what Spark takes for no time is refused."""
+    texts = ", ".join(f"('{text}')" for text in (*TIMES, *REFUSED_TIMES))
+    rows = berlin.sql(
+        f"select text, unix_micros(try_cast(text as timestamp)) from values {texts} as t (text)"
+    ).collect()
+    found = {row[0]: row[1] for row in rows}
+    zone = zone_named("Europe/Berlin")
+    for text in TIMES:
+        assert parse_condition(f"timestamp = '{text}'", "where", zone).time_us.first == found[text], text
+    for text in REFUSED_TIMES:
+        assert found[text] is None
+        with pytest.raises(InvalidRequest):
+            parse_condition(f"timestamp = '{text}'", "where", zone)
 
 
 def test_the_helper_takes_the_sessions_zone(berlin: SparkSession) -> None:
@@ -285,7 +325,8 @@ def test_a_frame_that_is_used_again_sees_new_records_that_match(
     """In a view, next to one without a condition, and with other tasks than the records that come later would need."""
     log.append("t", texts(10))
     frame = load(spark, url, where="offset >= 6", maxRecordsPerPartition=2)
-    frame.createOrReplaceTempView("some")
+    options = f"path '{url}', subscribe 't', where 'offset >= 6', maxRecordsPerPartition 2"
+    spark.sql(f"create or replace temporary view some using pylog options ({options})")
     load(spark, url).createOrReplaceTempView("every")
     counts = "select (select count(*) from some), (select count(*) from every), (select count(*) from some)"
     assert tuple(spark.sql(counts).first() or ()) == (4, 10, 4)
