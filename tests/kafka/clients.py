@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from py4j.java_gateway import JavaMember
+from py4j.protocol import STATIC_PREFIX
 from pyspark.sql import SparkSession
 
 
@@ -81,7 +83,9 @@ class Client:
 
     def trim(self, topic: str, partition: int, before: int) -> None:
         """Remove records before an offset."""
-        until = self._kafka.clients.admin.RecordsToDelete.beforeOffset(before)
+        # It has a method of the same name that is not static, and py4j looks at either of them to tell what the name is.
+        static = f"{STATIC_PREFIX}org.apache.kafka.clients.admin.RecordsToDelete"
+        until = JavaMember("beforeOffset", None, static, self._jvm._gateway_client)(before)
         self._wait(self._admin.deleteRecords({self._tp(topic, partition): until}).all())
 
     def end(self, topic: str, partition: int = 0) -> int:

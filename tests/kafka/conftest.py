@@ -24,8 +24,9 @@ SETTINGS = {
     "offsets.topic.num.partitions": "1",
     "transaction.state.log.num.partitions": "1",
     "log.cleaner.backoff.ms": "100",
+    "log.retention.ms": "-1",
 }
-"""Quick to start and quick to compact."""
+"""Quick to start and quick to compact; the records' times are fixed and grow old."""
 
 
 @pytest.hookimpl(tryfirst=True)
