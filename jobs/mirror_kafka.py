@@ -281,6 +281,8 @@ def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
                 taken[name] = value
             except InvalidConfig as error:
                 notes.append(f"{name}={value} is left out: {error}")
+        else:
+            notes.append(f"{name}={value} is left out: there is no such config here")
     return taken, notes
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
 from spark_log.client.fetch import Fetched
@@ -62,6 +63,13 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
                 columns.append(pa.array(np.arange(part.first, part.first + rows, dtype=np.int64)))
             case "timestampType":
                 columns.append(pa.repeat(pa.scalar(int(read.slice.time_kind != 0), pa.int32()), rows))
+            case "headers":
+                columns.append(_or_null(part.records.column(name)))
             case _:
                 columns.append(part.records.column(name))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _or_null(headers: pa.Array) -> pa.Array:
+    """Headers, null where there are none: to Kafka's connector an empty list that was written is no headers."""
+    return pc.if_else(pc.greater(pc.list_value_length(headers), 0), headers, None)

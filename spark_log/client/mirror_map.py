@@ -106,25 +106,28 @@ def _extend(known: list[Run], more: Sequence[Run]) -> None:
     known += more
 
 
-def _entries_batch(copy: Copy, found: Mapping[int, list[Run]], schema: pa.Schema) -> pa.RecordBatch:
-    values = [
-        msgspec.json.encode(
-            Entry(
-                topic=copy.topic,
-                id=copy.id,
-                source=copy.source,
-                partition=number,
-                runs=tuple(runs[first : first + RUNS_MAX]),
+def _entries_batch(copy: Copy, found: Mapping[int, Sequence[Run]], schema: pa.Schema) -> pa.RecordBatch:
+    rows = [{**row, "topic": copy.map, "partition": 0} for row in entry_rows(copy, found)]
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def entry_rows(copy: Copy, found: Mapping[int, Sequence[tuple[int, int]]]) -> list[dict[str, bytes]]:
+    """The map's records about runs by partition."""
+    return [
+        {
+            "value": msgspec.json.encode(
+                Entry(
+                    topic=copy.topic,
+                    id=copy.id,
+                    source=copy.source,
+                    partition=number,
+                    runs=tuple(Run(*run) for run in runs[first : first + RUNS_MAX]),
+                )
             )
-        )
+        }
         for number, runs in sorted(found.items())
         for first in range(0, len(runs), RUNS_MAX)
     ]
-    columns = {"topic": pa.repeat(copy.map, len(values)), "partition": pa.repeat(pa.scalar(0, pa.int32()), len(values))}
-    columns["value"] = pa.array(values, pa.binary())
-    return pa.RecordBatch.from_arrays(
-        [columns.get(field.name, pa.nulls(len(values), field.type)).cast(field.type) for field in schema], schema=schema
-    )
 
 
 def parse_entry(value: bytes) -> Entry:

@@ -188,6 +188,8 @@ DIFFERENCES: dict[str, str] = {
     "some partitions left out": "Partitions and topics may be left out of the JSON and then have the default.",
     "times of some partitions": "Partitions and topics may be left out of the JSON and then have the default.",
     "an option that nobody knows": "An option that nobody knows is an error that suggests the nearest; Kafka's connector ignores it.",
+    "an end beyond the last record": "An end beyond the last record means the end; Kafka's connector finds lost data there.",
+    "a stream of two partitions": "`maxOffsetsPerTrigger` is exact; Kafka's connector rounds each partition's share.",
     "one task a partition": "Without splitting options, tasks are cut by bytes, not one a partition.",
     "maxRecordsPerPartition with open ends": "`maxRecordsPerPartition` holds with open ends, too; Kafka's connector ignores it there.",
     "a stream with an ending time": "`endingTimestamp` on a stream is an error, as the other ends are; Kafka's connector ignores it.",

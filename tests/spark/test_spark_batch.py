@@ -30,14 +30,15 @@ HEADERS = "array<struct<key:string,value:binary>>"
 def test_what_is_written_is_read_back(spark: SparkSession, url: str) -> None:
     """Keys, values, headers and timestamps come back as they were; offsets count from 0."""
     frame = spark.createDataFrame(
-        [(b"k", b"v", NOON, [("h", b"1"), ("h", None)]), (None, b"w", NOON, None)],
+        [(b"k", b"v", NOON, [("h", b"1"), ("h", None)]), (None, b"w", NOON, None), (None, b"x", NOON, [])],
         f"key binary, value binary, timestamp timestamp, headers {HEADERS}",
     ).coalesce(1)
     append(frame, url)
     rows = load(spark, url, includeHeaders=True).orderBy("offset").collect()
-    assert [(r.key, r.value, r.timestamp, r.offset) for r in rows] == [(b"k", b"v", NOON, 0), (None, b"w", NOON, 1)]
+    assert [(r.key, r.value, r.offset) for r in rows] == [(b"k", b"v", 0), (None, b"w", 1), (None, b"x", 2)]
+    assert {r.timestamp for r in rows} == {NOON}
     assert [tuple(header) for header in rows[0].headers] == [("h", b"1"), ("h", None)]
-    assert rows[1].headers is None
+    assert rows[1].headers is None and rows[2].headers is None, "as in Kafka: no headers are null, not an empty list"
 
 
 def test_columns_and_types_are_those_of_kafkas_connector(spark: SparkSession, url: str) -> None:
