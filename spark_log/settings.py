@@ -291,7 +291,8 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "offsets.retention.minutes",
         10080,
         Whole(1, INT_MAX, "minutes"),
-        "A group's committed offset is forgotten after so long without a commit.",
+        "A group's committed offset is forgotten after so long without a member or a commit. Bookmarks, and groups that "
+        "never had a member, are kept for `streaming.identity.retention.ms`.",
     ),
     ConfigSpec(
         "producer.id.expiration.ms",

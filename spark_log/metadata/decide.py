@@ -356,10 +356,12 @@ def decide_expire(state: State, now_ms: int) -> Decision[int]:
         if known.version <= state.fence and known.time < now_ms - ages[known.plain]
     )
     records: list[r.AnyRecord] = [r.ExpireProducers(producers=tuple(idle))] if idle else []
-    limit = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
+    usual = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
     for name, group in sorted(state.groups.items()):
-        if group.seen >= limit:
+        if group.seen >= usual:
             continue  # Kafka's rule: the time counts from when the group was last in use
+        # Nobody ever joined it: a bookmark, whose next run may be a month away, and would begin anew.
+        limit = usual if group.generation else min(usual, now_ms - ages[False])
         old = tuple(sorted(key for key, position in group.offsets.items() if position.time < limit))
         if old:
             records.append(r.DeleteOffsets(group=name, partitions=old if len(old) < len(group.offsets) else ()))

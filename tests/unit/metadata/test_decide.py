@@ -369,6 +369,17 @@ def test_positions_of_a_group_in_use_do_not_expire(log: History) -> None:
     assert "g" not in log.state.groups
 
 
+def test_a_bookmark_is_kept_longer_than_a_group(log: History) -> None:
+    """A job that runs once a month would begin anew otherwise."""
+    topic = log.create()
+    log.do(lambda state, now: d.decide_set_configs(state, None, {"streaming.identity.retention.ms": "2000000000"}))
+    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("monthly", topic, 1),)))
+    log.now += 1_900_000_000
+    assert log.do(d.decide_expire) == 0
+    log.now += 200_000_000
+    assert log.do(d.decide_expire) == 1
+
+
 def test_positions_that_stand_already_write_nothing(log: History) -> None:
     """A consumer that polls an idle topic leaves the log alone."""
     topic = log.create()
