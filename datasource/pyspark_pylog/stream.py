@@ -52,6 +52,9 @@ except ImportError:  # before 4.2 the source limits itself
 
 LONG_POLL_MS = 200
 POLL_MS = 5
+"""Between two looks of an idle query at a log on a disk."""
+POLL_REMOTE_MS = 100
+"""And in a bucket, where each look is a request that is paid for: some 0.3 dollars a day on S3."""
 
 
 class Ahead(NamedTuple):
@@ -200,7 +203,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         while not (ahead.news and self._is_due(at, ahead)):
             if self.clock.monotonic_ms() > deadline:
                 return None
-            self.clock.sleep_ms(POLL_MS)
+            self.clock.sleep_ms(POLL_MS if self.journal.store.local else POLL_REMOTE_MS)
             state = self.journal.poll()
             if state is not ahead.state:
                 ahead = self._look(at, state)
