@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 CONFS = {
     "spark.ui.enabled": "false",
@@ -25,7 +29,22 @@ CONFS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-DEADLINE_S = 60
+DEADLINE_S = 300
+"""For what is known to come: only a failure waits so long."""
+CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
+"""PySpark's variable: set, functions and columns are Spark Connect's."""
+
+
+def connect_session(server: str) -> SparkSession:
+    """A new client of a Spark Connect server, next to the session of this process, which PySpark's builder does not allow."""
+    from pyspark.sql.connect.session import SparkSession as ConnectSession
+
+    return cast("SparkSession", ConnectSession.builder.remote(server).create())
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether it is a client of a server."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
 def append(frame: DataFrame, url: str, topic: str | None = "t", /, **options: Any) -> None:
@@ -54,10 +73,42 @@ def copy(frame: DataFrame, url: str, topic: str, checkpoint: Path, /, **options:
     return query
 
 
-def to_sink(frame: DataFrame, sink: Callable[[DataFrame, int], None], checkpoint: Path, mode: str = "append") -> None:
-    """An available-now run of a stream through `foreachBatch`, awaited."""
-    writer = frame.writeStream.foreachBatch(sink).outputMode(mode).option("checkpointLocation", str(checkpoint))
-    writer.trigger(availableNow=True).start().awaitTermination(DEADLINE_S)
+def to_sink(
+    frame: DataFrame, sink: Batches | Callable[[DataFrame, int], None], checkpoint: Path, mode: str = "append"
+) -> None:
+    """An available-now run of a stream, awaited; into a function through `foreachBatch`."""
+    writer = sink.writer(frame) if isinstance(sink, Batches) else frame.writeStream.foreachBatch(sink)
+    writer = writer.outputMode(mode).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
+    writer.start().awaitTermination(DEADLINE_S)
+
+
+class Batches:
+    """A sink that keeps the values of each micro-batch apart: text files, and Spark's list of those of each batch."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="batches-"))
+        weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
+
+    def writer(self, frame: DataFrame) -> DataStreamWriter:
+        """Of a stream whose values are numbers."""
+        return frame.selectExpr("string(value)").writeStream.format("text").option("path", str(self.folder))
+
+    @property
+    def seen(self) -> list[list[int]]:
+        """The batches, in order."""
+        lists = (path for path in self.folder.glob("_spark_metadata/[0-9]*"))
+        known: list[str] = []
+        batches = []
+        for path in sorted(lists, key=lambda path: int(path.stem)):
+            files = [json.loads(line)["path"] for line in path.read_text().splitlines()[1:]]
+            new = [file.removeprefix("file:") for file in files if file not in known]
+            batches.append(sorted(int(line) for file in new for line in Path(file).read_text().splitlines()))
+            known += files
+        return batches
+
+    @property
+    def rows(self) -> list[int]:
+        return [value for batch in self.seen for value in batch]
 
 
 def numbers(spark: SparkSession, values: Iterable[int]) -> DataFrame:
@@ -116,7 +167,12 @@ def script(path: Path, code: str) -> Path:
     return path
 
 
-def run_job(path: Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 240) -> str:
+def environment(**more: str) -> dict[str, str]:
+    """For a job that starts a Spark of its own, whatever this process is a client of."""
+    return {**{name: value for name, value in os.environ.items() if name != CONNECT_MODE}, **more}
+
+
+def run_job(path: Path, *arguments: str, env: dict[str, str] | None = None, timeout: float = 600) -> str:
     """Standard output of a job that must succeed."""
     return finished_job(path, *arguments, env=env, timeout=timeout).stdout
 
@@ -127,7 +183,7 @@ def finished_job(
     """A job that must succeed, with what it printed and what it logged."""
     done = subprocess.run(
         [sys.executable, str(path), *arguments],
-        env={**os.environ, **(env or {})},
+        env=environment(**(env or {})),
         capture_output=True,
         text=True,
         timeout=timeout,

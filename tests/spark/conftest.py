@@ -1,4 +1,8 @@
-"""One Spark for all of these tests, which finds the source as it does for users: by its package's name."""
+"""One Spark for all of these tests, which finds the source as it does for users: by its package's name.
+
+Every test that takes `spark` runs twice: with the session of this process, and with a client of the Spark Connect server in
+the same JVM.  What Connect does not have is said by `@pytest.mark.classic("Spark Connect has no …")`.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,14 @@ from pyspark.sql import SparkSession  # noqa: E402
 from pyspark_pylog.errors import HIDE  # noqa: E402
 
 import spark_log  # noqa: E402
-from tests.spark.builders import CONFS  # noqa: E402
+from tests.spark.builders import CONFS, CONNECT_MODE, connect_session  # noqa: E402
+
+SERVER = {
+    "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+    # Any that is free: the default, 15002, may be taken by another run.
+    "spark.connect.grpc.binding.port": "0",
+    "spark.connect.grpc.binding.address": "127.0.0.1",
+}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -34,14 +45,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def classic(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The session of this process."""
     builder = SparkSession.builder.master("local[2]").appName("tests")
-    for name, value in CONFS.items():
+    for name, value in {**CONFS, **SERVER}.items():
         builder = builder.config(name, value)
     session = builder.config("spark.sql.warehouse.dir", str(tmp_path_factory.mktemp("warehouse"))).getOrCreate()
     session.sparkContext.setLogLevel("OFF")
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def server(classic: SparkSession) -> str:
+    """The URL of the Spark Connect server that came up with that session."""
+    service = getattr(classic._jvm, "org.apache.spark.sql.connect.service.SparkConnectService$")
+    return f"sc://127.0.0.1:{getattr(service, 'MODULE$').localPort()}"
+
+
+@pytest.fixture(scope="session")
+def connect(server: str) -> Iterator[SparkSession]:
+    """A client of that server."""
+    session = connect_session(server)
+    yield session
+    session.stop()
+
+
+@pytest.fixture(params=["classic", "connect"])
+def spark(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """Spark, either way."""
+    mark = request.node.get_closest_marker("classic")
+    if mark and request.param == "connect":
+        pytest.skip(mark.args[0])
+    session: SparkSession = request.getfixturevalue(request.param)
+    if request.param == "connect":
+        # By this, functions and columns know which of the two they are for.
+        monkeypatch.setenv(CONNECT_MODE, "1")
+    return session
 
 
 @pytest.fixture
@@ -66,8 +106,7 @@ def _tracebacks() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a test that failed left running would slow down all that follow."""
+    session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
     yield
-    if "spark" in request.fixturenames:
-        session = request.getfixturevalue("spark")
-        for query in session.streams.active:
-            query.stop()
+    for query in session.streams.active if session else ():
+        query.stop()

@@ -97,6 +97,7 @@ def test_spark_shows_the_sentence_alone(
     assert expected in read(spark, url, **options)
 
 
+@pytest.mark.classic("a Spark Connect client asks the server nothing at load()")
 def test_an_option_is_refused_when_it_is_loaded(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """`load()` says so, for batches and streams, not the first action an hour later."""
     with pytest.raises(Exception, match="did you mean startingOffsets") as error:

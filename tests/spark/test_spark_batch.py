@@ -216,11 +216,18 @@ def test_what_spark_keeps_of_a_frame_fits_what_it_reads_later(
     assert found[:200] == list(range(200)) and len(found) == len(set(found))
 
 
-def test_rows_come_through_an_rdd_and_an_iterator(spark: SparkSession, url: str, log: spark_log.Log) -> None:
-    """Actions that are no SQL query, or stop early, read the same."""
+@pytest.mark.classic("Spark Connect has no RDDs")
+def test_rows_come_through_an_rdd(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """A job that is no SQL query reads the same."""
     log.append("t", texts(100))
     frame = load(spark, url, maxRecordsPerPartition=30)
     assert sorted(frame.rdd.map(lambda row: row.offset).collect()) == list(range(100))
+
+
+def test_rows_come_through_an_iterator(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """As do actions that stop early."""
+    log.append("t", texts(100))
+    frame = load(spark, url, maxRecordsPerPartition=30)
     assert [row.offset for row in frame.toLocalIterator()] == list(range(100))
     assert len(frame.limit(7).collect()) == 7 and len(frame.take(3)) == 3 and not frame.isEmpty()
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark_pylog.offsets import Offset
 from pyspark_pylog.options import read_options
 from pyspark_pylog.progress import SESSION_MS, Progress
@@ -34,7 +34,18 @@ from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore
-from tests.spark.builders import as_bytes, copy, load_stream, script, texts, to_sink, values, wait_until
+from tests.spark.builders import (
+    DEADLINE_S,
+    Batches,
+    as_bytes,
+    copy,
+    load_stream,
+    script,
+    texts,
+    to_sink,
+    values,
+    wait_until,
+)
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -439,24 +450,20 @@ def test_a_group_where_it_means_nothing_is_refused(options: dict[str, str], stre
 
 def test_spark_runs_publish_to_the_group(spark: SparkSession, url: str, filled: spark_log.Log, tmp_path: Path) -> None:
     """An available-now run when it ends, trigger(once) when the next run starts; a new checkpoint goes on from there."""
-    seen: list[int] = []
-
-    def sink(frame: DataFrame, batch_id: int) -> None:
-        seen.extend(int(value) for value in values(frame))
-
+    one, two = Batches(), Batches()
     frame = load_stream(spark, url, **{"group.id": "g"})
-    to_sink(frame, sink, tmp_path / "first")
+    to_sink(frame, one, tmp_path / "first")
     assert committed(filled) == {P0: 5, P1: 5}
     assert holder(filled) == ""
     filled.append("t", [{"value": str(n), "partition": n % 2} for n in range(10, 14)])
-    once = frame.writeStream.foreachBatch(sink).option("checkpointLocation", str(tmp_path / "first"))
-    once.trigger(once=True).start().awaitTermination(60)
+    once = one.writer(frame).option("checkpointLocation", str(tmp_path / "first"))
+    once.trigger(once=True).start().awaitTermination(DEADLINE_S)
     assert committed(filled) == {P0: 5, P1: 5}
-    to_sink(frame, sink, tmp_path / "first")
+    to_sink(frame, one, tmp_path / "first")
     assert committed(filled) == {P0: 7, P1: 7}
     filled.append("t", [{"value": "14", "partition": 0}])
-    to_sink(load_stream(spark, url, **{"group.id": "g"}), sink, tmp_path / "second")
-    assert sorted(seen) == list(range(15))
+    to_sink(load_stream(spark, url, **{"group.id": "g"}), two, tmp_path / "second")
+    assert sorted(one.rows + two.rows) == list(range(15))
     assert CliRunner().invoke(pylog, ["-u", url, "--output", "json", "group", "lag", "g"]).output.count('"lag": 0') == 2
 
 
@@ -484,6 +491,7 @@ writer.start(url).awaitTermination()
 
 
 @pytest.mark.slow
+@pytest.mark.classic("the job that is killed is a Spark of its own, the same again")
 def test_a_query_that_is_killed_goes_on_at_once_from_its_checkpoint(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
@@ -497,7 +505,7 @@ def test_a_query_that_is_killed_goes_on_at_once_from_its_checkpoint(
         stderr=subprocess.DEVNULL,
     )
     try:
-        assert wait_until(lambda: committed(log).get(P0, 0) >= 4, 120)
+        assert wait_until(lambda: committed(log).get(P0, 0) >= 4)
     finally:
         os.killpg(job.pid, signal.SIGKILL)
         job.wait()

@@ -8,18 +8,20 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQueryListener
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from tests.spark.builders import (
+    Batches,
     append,
     as_bytes,
     copy,
+    is_connect,
     last_commit,
     load_stream,
     texts,
     to_sink,
-    values,
     wait_until,
 )
 
@@ -27,20 +29,6 @@ from tests.spark.builders import (
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "checkpoint"
-
-
-class Batches:
-    """A sink that remembers the values of each batch."""
-
-    def __init__(self) -> None:
-        self.seen: list[list[int]] = []
-
-    def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        self.seen.append(sorted(int(value) for value in values(frame)))
-
-    @property
-    def rows(self) -> list[int]:
-        return [value for batch in self.seen for value in batch]
 
 
 def copied(log: spark_log.Log, topic: str = "copy") -> list[bytes]:
@@ -135,7 +123,7 @@ def test_a_sink_appends_aggregates_exactly_once(
     """spark_log.sink, update mode, with the last batch run again."""
     log.append("t", [{"key": key, "value": "x"} for key in "aab"])
     totals = load_stream(spark, url).groupBy("key").count().selectExpr("key", "string(count) as value")
-    sink = spark_log.sink(url, topic="totals")
+    sink = spark_log.sink(url, topic="totals", **where(spark, checkpoint))
     for _ in range(2):
         to_sink(totals, sink, checkpoint, "update")
         assert copied(log, "totals") == as_bytes([1, 2])
@@ -146,12 +134,17 @@ def test_a_sink_appends_aggregates_exactly_once(
     assert copied(log, "totals") == as_bytes([1, 2, 2])
 
 
+def where(spark: SparkSession, checkpoint: Path) -> dict[str, str]:
+    """What a sink must be told under Spark Connect."""
+    return {"checkpoint": str(checkpoint)} if is_connect(spark) else {}
+
+
 def test_two_sinks_of_one_query_are_told_apart_by_name(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
     """Two appends to one topic, each exactly once."""
     log.append("t", texts(2))
-    one, two = (spark_log.sink(url, topic="copy", name=name) for name in ("one", "two"))
+    one, two = (spark_log.sink(url, topic="copy", name=name, **where(spark, checkpoint)) for name in ("one", "two"))
 
     def both(frame: DataFrame, batch_id: int) -> None:
         one(frame, batch_id)
@@ -217,8 +210,7 @@ def test_a_running_query_sees_an_append_soon(
     """The default trigger: the source waits for news instead of being asked for it 70 times a second."""
     log.append("t", texts(1))
     batches = Batches()
-    writer = load_stream(spark, url).writeStream.foreachBatch(batches)
-    query = writer.option("checkpointLocation", str(checkpoint)).start()
+    query = batches.writer(load_stream(spark, url)).option("checkpointLocation", str(checkpoint)).start()
     assert wait_until(lambda: batches.seen == [[0]])
     for number in (1, 2):
         log.append("t", texts(1, number))
@@ -227,6 +219,39 @@ def test_a_running_query_sees_an_append_soon(
     assert progress["sources"][0]["latestOffset"] is not None
     query.stop()
     assert batches.rows == [0, 1, 2]
+
+
+class Ends(StreamingQueryListener):
+    """Notes where each batch of a topic ended."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+        self.ended = False
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802  Spark's name
+        self.seen += [json.loads(source.endOffset)["t"]["0"] for source in event.progress.sources]
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802  Spark's name
+        pass
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802  Spark's name
+        self.ended = True
+
+
+def test_a_listener_is_told_the_offsets(spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path) -> None:
+    """As tools that watch streams read them."""
+    log.append("t", texts(13))
+    listener = Ends()
+    spark.streams.addListener(listener)
+    try:
+        copy(load_stream(spark, url, maxOffsetsPerTrigger=5), url, "copy", checkpoint)
+        assert wait_until(lambda: listener.ended)
+    finally:
+        spark.streams.removeListener(listener)
+    assert listener.seen == [5, 10, 13]
 
 
 def test_two_queries_write_one_topic_at_once(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:

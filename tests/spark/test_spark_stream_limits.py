@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark_pylog.limits import byte_budgets, end_within, share
 from pyspark_pylog.options import read_options
 
@@ -17,7 +17,7 @@ import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.plan import Chunk
 from spark_log.errors import InvalidRequest
-from tests.spark.builders import last_commit, load_stream, texts, to_sink
+from tests.spark.builders import DEADLINE_S, Batches, last_commit, load_stream, texts, to_sink
 from tests.spark.driver import Hands, Row, Stream, rows
 
 Sizes = dict[TopicPartition, int]
@@ -422,28 +422,23 @@ def test_spark_runs_batches_within_all_limits(
 ) -> None:
     """Available-now: minimum and both maxima, to the end."""
     filled(log, 9, 4)
-    sizes: list[int] = []
-
-    def sink(frame: DataFrame, batch_id: int) -> None:
-        sizes.append(frame.count())
-
-    frame = load_stream(
-        spark, url, maxOffsetsPerTrigger=5, minOffsetsPerTrigger=4, maxBytesPerTrigger="1m", maxTriggerDelay="1h"
-    )
-    to_sink(frame, sink, tmp_path / "checkpoint")
+    batches = Batches()
+    limits = {"maxOffsetsPerTrigger": 5, "minOffsetsPerTrigger": 4, "maxBytesPerTrigger": "1m", "maxTriggerDelay": "1h"}
+    frame = load_stream(spark, url, **limits).selectExpr("offset as value")
+    to_sink(frame, batches, tmp_path / "checkpoint")
     more(log, 2)
-    to_sink(frame, sink, tmp_path / "checkpoint")
-    assert sizes == [5, 5, 3, 2]
+    to_sink(frame, batches, tmp_path / "checkpoint")
+    assert [len(batch) for batch in batches.seen] == [5, 5, 3, 2]
 
 
 def test_spark_ignores_all_limits_with_once(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """One batch, with what there is."""
     filled(log, 9, 4)
     frame = load_stream(spark, url, maxOffsetsPerTrigger=5, minOffsetsPerTrigger=5, maxBytesPerTrigger="1")
-    sizes: list[int] = []
-    writer = frame.writeStream.foreachBatch(lambda frame, _: sizes.append(frame.count()))
-    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(once=True).start().awaitTermination(60)
-    assert sizes == [13]
+    batches = Batches()
+    writer = batches.writer(frame.selectExpr("offset as value")).trigger(once=True)
+    writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination(DEADLINE_S)
+    assert [len(batch) for batch in batches.seen] == [13]
 
 
 def test_spark_runs_the_first_batch_again_as_it_was(
@@ -451,14 +446,10 @@ def test_spark_runs_the_first_batch_again_as_it_was(
 ) -> None:
     """Though "the last two records" are others by now."""
     filled(log, 9)
-    seen: list[list[int]] = []
-
-    def sink(frame: DataFrame, batch_id: int) -> None:
-        seen.append(sorted(row.offset for row in frame.collect()))
-
-    frame = load_stream(spark, url, startingOffsets="latest-2")
-    to_sink(frame, sink, tmp_path / "checkpoint")
+    first, again = Batches(), Batches()
+    frame = load_stream(spark, url, startingOffsets="latest-2").selectExpr("offset as value")
+    to_sink(frame, first, tmp_path / "checkpoint")
     last_commit(tmp_path / "checkpoint").unlink()
     more(log, 3)
-    to_sink(frame, sink, tmp_path / "checkpoint")
-    assert seen == [[7, 8], [7, 8], [9, 10, 11]]
+    to_sink(frame, again, tmp_path / "checkpoint")
+    assert (first.seen, again.seen) == ([[7, 8]], [[7, 8], [9, 10, 11]])
