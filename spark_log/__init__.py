@@ -31,6 +31,7 @@ __all__ = [
     "TopicPartition",
     "connect",
     "errors",
+    "metrics_listener",
     "register",
     "sink",
     "where",
@@ -44,6 +45,13 @@ def __getattr__(name: str) -> Any:
 
         return getattr(log, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def metrics_listener(path: str) -> Any:
+    """A listener for `spark.streams.addListener` that writes lag and rates of queries to a file, in OpenMetrics form."""
+    from pyspark_pylog.listener import MetricsListener
+
+    return MetricsListener(path)
 
 
 def register(spark: SparkSession) -> None:
