@@ -15,6 +15,7 @@ from spark_log.errors import GroupIdNotFound, InvalidRequest
 from spark_log.journal.upkeep import read_pieces
 from spark_log.metadata.decide import (
     Decision,
+    check_group_free,
     decide_add_partitions,
     decide_commit_offsets,
     decide_create_topic,
@@ -295,28 +296,42 @@ class Admin:
     def alter_consumer_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | str | OffsetAndMetadata]
     ) -> None:
-        """Commit positions for a group: offsets, or positions as text.  A consumer that is at work commits over them."""
+        """Commit positions for a group: offsets, or positions as text.  A consumer that is at work commits over them.
+
+        Raises GroupInUse if a stream publishes to the group.
+        """
         state = self._journal.refresh()
         noted = {tp: at for tp, at in offsets.items() if isinstance(at, OffsetAndMetadata)}
         parsed = {tp: parse_position(at) for tp, at in offsets.items() if tp not in noted}
         found = resolve(self._journal, parsed)
         entries = group_entries(state, {**noted, **{tp: OffsetAndMetadata(at) for tp, at in found.items()}})
-        self._journal.propose(lambda state, now: decide_commit_offsets(state, (GroupCommit(group, -1, entries),)))
+
+        def decide(state: State, now_ms: int) -> Decision[None]:
+            check_group_free(state, group, now_ms)
+            return decide_commit_offsets(state, (GroupCommit(group, -1, entries),))
+
+        self._journal.propose(decide)
 
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group committed for partitions.  Raises GroupIdNotFound."""
+        """Forget what a group committed for partitions.  Raises GroupIdNotFound, GroupInUse if a stream publishes to it."""
         state = self._journal.refresh()
         _group(state, group)
         keys = tuple(partition_of(state, tp)[0] for tp in partitions)
+
+        def decide(state: State, now_ms: int) -> Decision[None]:
+            check_group_free(state, group, now_ms)
+            return decide_delete_offsets(state, group, keys)
+
         if keys:
-            self._journal.propose(lambda state, now: decide_delete_offsets(state, group, keys))
+            self._journal.propose(decide)
 
     def delete_consumer_groups(self, groups: Iterable[str]) -> None:
-        """Forget groups.  Raises GroupIdNotFound."""
-        self._carry_out({name: _bind(_delete_group, name) for name in groups})
+        """Forget groups.  Raises GroupIdNotFound, GroupInUse if a stream publishes to one."""
+        now_ms = self._journal.context.clock.now_ms()
+        self._carry_out({name: _bind(_delete_group, name, now_ms) for name in groups})
 
     def remove_members_from_consumer_group(self, group: str) -> None:
-        """Take a group from its consumer, whose next commit is refused.  Raises GroupIdNotFound."""
+        """Take a group from its consumer or stream, whose next commit is refused.  Raises GroupIdNotFound."""
         self._carry_out({group: _bind(_remove_member, group)})
 
     # ------------------------------------------------------------------------------------------------ cluster, producers
@@ -418,8 +433,9 @@ def _describe_group(name: str, group: Group | None) -> GroupDescription:
     return GroupDescription(name, _group_state(group), group.generation, [group.member] if group.member else [])
 
 
-def _delete_group(state: State, name: str) -> Decision[None]:
+def _delete_group(state: State, name: str, now_ms: int) -> Decision[None]:
     _group(state, name)
+    check_group_free(state, name, now_ms)
     return decide_delete_offsets(state, name, ())
 
 

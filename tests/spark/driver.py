@@ -79,6 +79,8 @@ class Stream:
         if self.offsets and end == start:
             return False
         self.offsets.append(end)
+        if len(self.offsets) > 1:  # so late, and of the last batch of a run never
+            self.reader.commit(self.offsets[-2])
         return True
 
     def tasks(self) -> list[ReadTask]:
@@ -96,9 +98,7 @@ class Stream:
         """The next batch; None if there is none."""
         if not self.plan():
             return None
-        rows = self.read()
-        self.reader.commit(self.offsets[-1])
-        return rows
+        return self.read()
 
     def run(self) -> list[Row]:
         """All batches until there is none; what they read."""

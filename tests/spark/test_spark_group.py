@@ -6,26 +6,23 @@ at the end whether it does make them so.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
+import random
 import re
 import signal
 import subprocess
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark_pylog.offsets import Offset
+from pyspark_pylog.offsets import Offset, offset_at
 from pyspark_pylog.options import read_options
 from pyspark_pylog.progress import SESSION_MS, Progress
-from pyspark_pylog.stream import LogStreamReader
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
@@ -34,6 +31,8 @@ from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Faults
+from tests.client.logs import Flaky
 from tests.spark.builders import (
     DEADLINE_S,
     Batches,
@@ -46,6 +45,7 @@ from tests.spark.builders import (
     values,
     wait_until,
 )
+from tests.spark.driver import Hands, Stream, rows
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -60,62 +60,12 @@ class Ahead(SystemClock):
         return super().now_ms() + self._ms
 
 
-@dataclass
-class Checkpoint:
-    """What Spark keeps of a query."""
+class Query(Stream):
+    """A query of group g, over the checkpoint of an earlier one if there is one."""
 
-    offsets: list[dict[str, Any]] = field(default_factory=list)
-    """The ends of batches that were planned."""
-    done: int = 0
-    """So many of them are."""
-
-
-class Query:
-    """Spark's calls of a source, from 4.2 on."""
-
-    def __init__(self, url: str, checkpoint: Checkpoint | None = None, /, **options: str) -> None:
-        given = {"path": url, "subscribe": "t", "group.id": "g", "startingoffsets": "earliest"}
-        given |= {name.replace("_", ".").lower(): value for name, value in options.items()}
-        given = {name: value for name, value in given.items() if value}
-        if "subscribepattern" in given:
-            del given["subscribe"]
-        self.reader = LogStreamReader(read_options(given, streaming=True), pa.schema([("value", pa.binary())]))
-        self.kept = checkpoint or Checkpoint()
-
-    def plan(self) -> bool:
-        """Plan a batch, if there is something for it."""
-        kept, reader = self.kept, self.reader
-        start = kept.offsets[-1] if kept.offsets else as_json(reader.initialOffset())
-        end = as_json(reader.latestOffset(start))
-        if end == start:
-            return False
-        if kept.done > 1:
-            reader.commit(kept.offsets[kept.done - 1])
-        kept.offsets.append(end)
-        self.read()
-        return True
-
-    def read(self) -> int:
-        """Ask for the partitions of the last batch that was planned; how many there are."""
-        first = len(self.kept.offsets) == 1
-        start = as_json(self.reader.initialOffset()) if first else self.kept.offsets[-2]
-        return len(self.reader.partitions(start, self.kept.offsets[-1]))
-
-    def batch(self) -> bool:
-        """Plan a batch and do it."""
-        planned = self.plan()
-        self.kept.done = len(self.kept.offsets)
-        return planned
-
-    def run(self) -> None:
-        """All that there is, as an available-now run."""
-        self.reader.prepareForTriggerAvailableNow()
-        while self.batch():
-            pass
-
-
-def as_json(offset: Any) -> Any:
-    return json.loads(json.dumps(offset))
+    def __init__(self, url: str, before: Query | None = None, /, topics: str | None = "t", **options: Any) -> None:
+        super().__init__(url, topics, **{"group.id": "g", **options})
+        self.offsets = [] if before is None else list(before.offsets)
 
 
 def committed(log: spark_log.Log, group: str = "g") -> dict[tuple[str, int], int]:
@@ -154,7 +104,11 @@ def filled(log: spark_log.Log) -> spark_log.Log:
 def test_a_query_without_a_checkpoint_starts_where_its_group_stands(url: str, filled: spark_log.Log) -> None:
     """Where the group has no position, startingOffsets says, and only there."""
     filled.admin.alter_consumer_group_offsets("g", {P0: 3})
-    for options, other in (({}, 0), ({"startingOffsets": ""}, 5), ({"startingOffsets": '{"t":{"0":1,"1":4}}'}, 4)):
+    for options, other in (
+        ({}, 0),
+        ({"startingOffsets": "latest"}, 5),
+        ({"startingOffsets": '{"t":{"0":1,"1":4}}'}, 4),
+    ):
         query = Query(url, **options)
         assert query.reader.initialOffset()["t"] == {"0": 3, "1": other}
         query.reader.stop()
@@ -165,9 +119,9 @@ def test_a_query_without_a_checkpoint_starts_where_its_group_stands(url: str, fi
 def test_the_checkpoint_goes_before_the_group(url: str, filled: spark_log.Log) -> None:
     """A group that was moved does not move a query that has a checkpoint; the query publishes where it is."""
     query = Query(url)
-    query.run()
+    query.restart("available-now").run()
     filled.admin.alter_consumer_group_offsets("g", {P0: 1})
-    again = Query(url, query.kept)
+    again = Query(url, query)
     assert not again.batch()
     assert committed(filled) == {P0: 5, P1: 5}
 
@@ -205,7 +159,7 @@ def test_an_idle_query_has_published_everything(url: str, filled: spark_log.Log)
     assert committed(filled) == {P0: 5, P1: 5}
     query.reader.stop()
     filled.append("t", texts(1), partitioner="round-robin")
-    Query(url, query.kept).run()
+    Query(url, query).restart("available-now").run()
     assert sum(committed(filled).values()) == 11
 
 
@@ -215,7 +169,7 @@ def test_the_last_batch_of_a_run_that_ended_is_published_by_the_next_start(url: 
     query.batch()
     query.reader.stop()
     assert committed(filled) == {P0: 0, P1: 0}
-    assert not Query(url, query.kept).batch()
+    assert not Query(url, query).batch()
     assert committed(filled) == {P0: 5, P1: 5}
 
 
@@ -225,8 +179,8 @@ def test_a_batch_that_is_read_again_is_not_published_as_done(url: str, filled: s
     query.batch()
     query.plan()
     query.reader.stop()
-    again = Query(url, query.kept, maxOffsetsPerTrigger="4")
-    assert again.read() > 0
+    again = Query(url, query, maxOffsetsPerTrigger="4")
+    assert len(again.read()) == 4
     again.reader.stop()
     assert committed(filled) == {P0: 2, P1: 2}
 
@@ -237,38 +191,34 @@ def test_spark_that_does_not_say_where_it_stands_is_understood(url: str, filled:
     query.batch()
     query.plan()
     query.reader.stop()
-    again = Query(url, query.kept, maxOffsetsPerTrigger="4")
-    planned = query.kept.offsets[-1]
-    again.reader.partitions(planned, planned)
+    again = Query(url, query, maxOffsetsPerTrigger="4").restart("4.0")
     assert committed(filled) == {P0: 2, P1: 2}
     again.read()
-    assert again.reader.latestOffset()["t"] == {"0": 5, "1": 5}
-    assert soon(filled, 4)
+    assert len(again.run()) == 2
+    assert committed(filled) == {P0: 5, P1: 5}
 
 
 def test_topics_and_partitions_that_come_and_go_are_followed(url: str, log: spark_log.Log) -> None:
     """Positions belong to topics by their ids: one that is created again has no old position."""
     log.append("t", texts(3))
-    query = Query(url, subscribePattern="t|u", failOnDataLoss="false")
+    query = Query(url, topics=None, subscribePattern="t|u", failOnDataLoss="false")
     assert query.batch() and not query.batch()
     log.append("u", texts(2))
     log.admin.create_partitions({"t": 2})
-    while query.batch():
-        pass
+    query.run()
     assert committed(log) == {P0: 3, P1: 0, ("u", 0): 2}
     log.admin.delete_topics(["t"])
     log.append("t", texts(1))
-    while query.batch():
-        pass
+    query.run()
     assert committed(log) == {P0: 1, ("u", 0): 2}
 
 
 def test_another_group_over_one_checkpoint_is_published_to(url: str, filled: spark_log.Log) -> None:
     """From where the checkpoint is; the old group keeps what it has."""
     query = Query(url)
-    query.run()
+    query.restart("available-now").run()
     filled.append("t", [{"value": "x", "partition": 0}])
-    Query(url, query.kept, group_id="h").run()
+    Query(url, query, **{"group.id": "h"}).run()
     assert committed(filled, "h") == {P0: 6, P1: 5}
     assert committed(filled) == {P0: 5, P1: 5}
 
@@ -311,10 +261,8 @@ def test_a_query_that_died_has_its_group_again_at_once(url: str, filled: spark_l
     """Its token is in the checkpoint; what may be left of its old process is fenced."""
     died = Query(url, maxOffsetsPerTrigger="4")
     died.batch()
-    kept = pickle.loads(pickle.dumps(died.kept))
-    again = Query(url, kept)
-    while again.batch():
-        pass
+    again = Query(url, died)
+    again.run()
     assert committed(filled) == {P0: 5, P1: 5}
     with pytest.raises(IllegalGeneration):
         died.batch()
@@ -326,12 +274,10 @@ def test_a_query_that_died_in_its_first_batch_has_its_group_again_at_once(url: s
     died = Query(url, startingOffsets="latest-2")
     died.plan()
     filled.append("t", [{"value": "x", "partition": 0}] * 4)
-    again = Query(url, died.kept, startingOffsets="latest-2")
-    assert again.read() > 0
+    again = Query(url, died, startingOffsets="latest-2")
+    assert again.read() == [*rows("t-0", 3, 5), *rows("t-1", 3, 5)]
     assert committed(filled) == {P0: 3, P1: 3}
-    again.kept.done = 1
-    while again.batch():
-        pass
+    again.run()
     assert committed(filled) == {P0: 9, P1: 5}
 
 
@@ -341,30 +287,30 @@ def test_a_query_that_has_seen_no_record_yet_is_known_again(url: str, log: spark
     died = Query(url, startingOffsets="latest")
     assert died.plan() and not died.plan()
     log.append("t", texts(2))
-    again = Query(url, died.kept, startingOffsets="latest")
-    assert again.read() == 0 and again.plan()
-    assert len(again.kept.offsets) == 2 and soon(log, 3)
+    again = Query(url, died, startingOffsets="latest")
+    assert again.read() == [] and again.plan()
+    assert again.read() == rows("t-0", 3, 5) and soon(log, 3)
 
 
 def test_a_checkpoint_of_before_the_group_is_known_again(url: str, filled: spark_log.Log) -> None:
     """The first offset after group.id was given says who the query is, without waiting for records."""
-    before = Query(url, group_id="")
+    before = Stream(url)
     before.run()
-    joined = Query(url, before.kept)
-    assert joined.batch() and joined.read() == 0
-    assert not joined.batch()
+    joined = Query(url)
+    joined.offsets = before.offsets
+    assert joined.batch() == [] and joined.batch() is None
     assert committed(filled) == {P0: 5, P1: 5}
-    assert not Query(url, pickle.loads(pickle.dumps(joined.kept))).batch()
+    assert Query(url, joined).batch() is None
 
 
 def test_an_available_now_run_leaves_the_group_at_its_end(url: str, filled: spark_log.Log) -> None:
     """Spark does not stop the source there, and the next one should not wait for a session to run out."""
     query = Query(url)
-    query.run()
+    query.restart("available-now").run()
     assert holder(filled) == ""
-    assert not query.batch()
+    assert not query.plan()
     assert holder(filled) == ""
-    Query(url).run()
+    assert Query(url).plan()
 
 
 def test_a_consumer_and_a_stream_exclude_each_other(url: str, filled: spark_log.Log) -> None:
@@ -404,18 +350,51 @@ def test_a_long_batch_does_not_lose_the_group(url: str, filled: spark_log.Log) -
     assert not wait_until(lambda: filled.journal.refresh().version > version, 0.3)
 
 
+def test_a_group_that_a_query_publishes_to_is_not_moved(url: str, filled: spark_log.Log) -> None:
+    """It would be where it was at the next batch; nor is it deleted, nor used as a bookmark."""
+    query = Query(url)
+    query.run()
+    with pytest.raises(GroupInUse, match="held by a stream"):
+        filled.admin.alter_consumer_group_offsets("g", {P0: 1})
+    with pytest.raises(GroupInUse, match="held by a stream"):
+        filled.admin.delete_consumer_group_offsets("g", [P0])
+    with pytest.raises(GroupInUse, match="held by a stream"):
+        filled.admin.delete_consumer_groups(["g"])
+    with pytest.raises(GroupInUse, match="held by a stream"), filled.bookmark("g", "t"):
+        pass
+    assert committed(filled) == {P0: 5, P1: 5}
+    query.reader.stop()
+    filled.admin.alter_consumer_group_offsets("g", {P0: 1})
+    assert committed(filled) == {P0: 1, P1: 5}
+
+
 def test_a_group_that_was_taken_away_ends_its_query(url: str, filled: spark_log.Log) -> None:
-    """By the admin: its members were removed, or it was deleted."""
-    for take, what in (
-        (filled.admin.remove_members_from_consumer_group, "was taken away from this query at"),
-        (lambda group: filled.admin.delete_consumer_groups([group]), "was deleted"),
-    ):
-        query = Query(url)
+    """Its members were removed; and what comes after may move it or delete it."""
+    query = Query(url)
+    query.batch()
+    filled.admin.remove_members_from_consumer_group("g")
+    with pytest.raises(IllegalGeneration, match="group 'g' was taken away from this query at"):
         query.batch()
-        take("g")
-        with pytest.raises(IllegalGeneration, match=f"group 'g' {what}"):
-            query.batch()
-        query.reader.stop()
+    filled.admin.delete_consumer_groups(["g"])
+    with pytest.raises(IllegalGeneration, match="group 'g' was deleted"):
+        query.batch()
+    query.reader.stop()
+    assert committed(filled) == {}
+
+
+def test_progress_that_cannot_be_published_is_late_and_no_more(url: str, filled: spark_log.Log) -> None:
+    """The query goes on; what was not published is when the storage is back."""
+    store = Flaky(LocalStore(url), random.Random(3), Faults())
+    progress = Progress("g", sign_s=0.05)
+    progress.join(Journal.open(store, create=False, clock=Hands()), Offset(ends={}, ids={}))
+    at = offset_at(filled.journal.refresh(), {P0: 3, P1: 3})
+    store.turn(Faults(lost_request=1.0))
+    progress.reached(filled.journal, at)
+    progress.settle()
+    assert committed(filled) == {}
+    store.turn(Faults())
+    assert soon(filled, 3)
+    progress.leave()
 
 
 def test_what_goes_to_the_tasks_holds_no_group(url: str, filled: spark_log.Log) -> None:
