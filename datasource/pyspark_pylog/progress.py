@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import sys
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
@@ -46,6 +48,7 @@ class Progress:
         self._sign_s = sign_s
         self._token = ""
         self._publisher: Publisher | None = None
+        self._leaving = False
         self._left_at: Offset | None = None
         """What was published when an available-now run was through and left the group."""
 
@@ -65,6 +68,7 @@ class Progress:
         membership.join()
         self._publisher = Publisher(journal, membership, self._sign_s)
         self._publisher.start()
+        self._heed_sigterm()
 
     def standing(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
         """Where the group stands, of `tps` those in which it has a position.
@@ -111,8 +115,23 @@ class Progress:
     def leave(self, at: Offset | None = None) -> None:
         """Publish what was handed over and give the group up; it is taken again for anything but `at`."""
         publisher, self._publisher, self._left_at = self._publisher, None, at
+        self._leaving = True
         if publisher is not None:
             publisher.leave()
+        self._leaving = False
+
+    def _heed_sigterm(self) -> None:
+        """Have SIGTERM end the process as an exception does, so that `stop` is called and the group is free.
+
+        Spark closes the connection to a source that it stops, and ends its process at once: mostly before `stop`.
+        """
+
+        def end(number: int, frame: object) -> None:
+            if not self._leaving:  # otherwise this is `stop`, and the closed connection ends the process
+                sys.exit(128 + number)
+
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, end)
 
 
 class Publisher(threading.Thread):
