@@ -218,6 +218,7 @@ def _is_set(config: Any) -> bool:
 
 def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log) -> bool:
     """One round: all that was in Kafka when it began, and the groups.  Whether every group could be taken along."""
+    groups = group_offsets(args, kafka)  # before the ends: a group that moves on meanwhile would stand beyond them
     sources = kafka.topics(args.topics or args.pattern)
     offsets = MirrorMap(log, args.map)
     if args.map in sources:
@@ -233,7 +234,7 @@ def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log
     for name in sources:
         total, before = records_of(name, after), records_of(name, copied)
         print(f"{name}: {total - before:,} records copied, {total:,} in all", flush=True)
-    return seed_groups(log, offsets, sources, group_offsets(args, kafka))
+    return seed_groups(log, offsets, sources, groups)
 
 
 def left(topic: str, source: Source, copied: Mapping[TopicPartition, Copied]) -> int:
@@ -464,7 +465,9 @@ def run(spark: SparkSession, args: argparse.Namespace) -> bool:
 
 def main() -> None:
     args = parse_args()
-    spark = SparkSession.builder.appName("pylog mirror of Kafka").getOrCreate()
+    builder = SparkSession.builder.appName("pylog mirror of Kafka")
+    # Records of Kafka may have a megabyte, and Spark hands rows to Python by ten thousand unless it is told otherwise.
+    spark = builder.config("spark.sql.execution.arrow.maxBytesPerBatch", 64 << 20).getOrCreate()
     spark_log.register(spark)
     try:
         done = run(spark, args)
