@@ -29,8 +29,9 @@ $(INSTALLED): $(VENV)/bin/python $(if $(wildcard build/__editable__*),,links-are
 quickstart: setup
 	SPARK_CONF_DIR=$(CURDIR)/conf $(BIN)/python jobs/quickstart.py
 
+# One process for what shares a Spark, and one for all else.
 test: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
 
 # Against a real Kafka broker; fetches its jars (60 MB) into .pylog/kafka the first time.
 test-kafka: setup

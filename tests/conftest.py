@@ -17,6 +17,15 @@ from tests.profiles import load_profile
 load_profile()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With several processes, one runs all tests on the one Spark, and the others the rest, file by file."""
+    if config.pluginmanager.hasplugin("xdist"):
+        for item in items:
+            shares_spark = {"spark", "classic"} & set(getattr(item, "fixturenames", ()))
+            item.add_marker(pytest.mark.xdist_group("spark" if shares_spark else item.path.stem))
+
+
 class Bucket(NamedTuple):
     """A bucket, empty at first."""
 

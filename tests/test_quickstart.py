@@ -16,7 +16,7 @@ def test_the_quickstart_ends_as_expected(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=400,
+        timeout=900,
     )
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert "expected 12,000 = found 12,000, duplicates 0" in done.stdout

@@ -17,7 +17,7 @@ def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
     code = "\n".join(blocks).replace("/tmp/pylog-readme", str(tmp_path / "log"))
     check = "\nprint('orders:', spark_log.connect(URL).read('copy').num_rows, spark_log.connect(URL).read('totals').num_rows)\n"
     done = subprocess.run(
-        [sys.executable, "-c", code + check], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", code + check], capture_output=True, text=True, check=False, timeout=600
     )
     assert done.returncode == 0, done.stderr[-3000:]
     assert "orders: 2 2" in done.stdout

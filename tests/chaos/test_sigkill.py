@@ -84,9 +84,9 @@ def acknowledged(process: subprocess.Popen[str]) -> list[str]:
 def killed(url: str, name: str, mode: str, checker: Checker, after_s: float) -> list[str]:
     """What a writer had acknowledged when it was killed."""
     with writer(url, name, mode) as process:
-        end = time.monotonic() + after_s
-        while time.monotonic() < end:
-            checker.read(20)
+        start, wrote = time.monotonic(), False
+        while time.monotonic() < start + after_s or not (wrote or time.monotonic() > start + 60):
+            wrote |= checker.read(20)
             if mode == "transaction":
                 assert checker.values["left"] == checker.values["right"], "half of a commit"
         os.kill(process.pid, signal.SIGKILL)

@@ -21,7 +21,7 @@ def spawn(*args: str, **env: str) -> subprocess.CompletedProcess[str]:
     """The real thing."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYLOG")}
     return subprocess.run(
-        [*COMMAND, *args], env=inherited | env, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [*COMMAND, *args], env=inherited | env, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -79,7 +79,7 @@ def test_help_brings_no_arrow() -> None:
         "assert not {'pyarrow', 'numpy', 'fsspec', 'pyspark'} & set(sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr
 
@@ -134,7 +134,7 @@ def test_a_broken_pipe_is_silent(pylog: Pylog) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert len(done.stdout.splitlines()) == 2

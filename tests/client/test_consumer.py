@@ -101,10 +101,10 @@ def test_poll_waits_for_records(tmp_path: Path) -> None:
         assert consumer.poll() == {}
         start = time.monotonic()
         assert consumer.poll(timeout_ms=100) == {}
-        assert 0.09 <= time.monotonic() - start < 5
+        assert time.monotonic() - start >= 0.09
         writer = threading.Timer(0.2, fill, (spark_log.connect(log.url), 1))
         writer.start()
-        assert seen(consumer.poll(timeout_ms=10_000)) == [0]
+        assert seen(consumer.poll(timeout_ms=60_000)) == [0]
         writer.join()
 
 
@@ -139,7 +139,7 @@ def test_a_poll_never_sees_half_a_commit(tmp_path: Path) -> None:
     try:
         with reader(log, "a", "b") as consumer:
             end = time.monotonic() + 2
-            while time.monotonic() < end:
+            while time.monotonic() < end or (counts["a"] <= 5 and writer.is_alive()):
                 for tp, records in consumer.poll(timeout_ms=100, max_records=100_000).items():
                     counts[tp.topic] += len(records)
                 assert counts["a"] == counts["b"]

@@ -31,7 +31,7 @@ def test_wrong_arguments(args: list[str], said: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 2

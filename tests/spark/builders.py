@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
@@ -79,7 +80,17 @@ def to_sink(
     """An available-now run of a stream, awaited; into a function through `foreachBatch`."""
     writer = sink.writer(frame) if isinstance(sink, Batches) else frame.writeStream.foreachBatch(sink)
     writer = writer.outputMode(mode).option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-    writer.start().awaitTermination(DEADLINE_S)
+    started(writer).awaitTermination(DEADLINE_S)
+
+
+def started(writer: DataStreamWriter, tries: int = 5) -> StreamingQuery:
+    """Under Spark Connect the process of a function must come up within ten seconds, which a busy machine may miss."""
+    try:
+        return writer.start()
+    except PySparkException as error:
+        if "failed to connect back" not in str(error) or tries == 1:
+            raise
+        return started(writer, tries - 1)
 
 
 class Batches:

@@ -14,7 +14,7 @@ from pyspark_pylog import DefaultSource
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import SparkLogError
-from tests.spark.builders import append, copy, load, load_stream, numbers, texts
+from tests.spark.builders import DEADLINE_S, append, copy, load, load_stream, numbers, texts
 
 OURS = re.compile(r"pyspark_pylog/|spark_log/|Traceback \(most recent call last\)")
 
@@ -271,7 +271,7 @@ def test_complete_mode_is_refused(spark: SparkSession, url: str, log: spark_log.
     writer = counts.writeStream.format("pylog").option("topic", "u").outputMode("complete")
     query = writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start(url)
     with pytest.raises(Exception, match="appended to, not overwritten"):
-        query.awaitTermination(60)
+        query.awaitTermination(DEADLINE_S)
 
 
 def test_a_topic_is_not_created_where_that_is_switched_off(spark: SparkSession, url: str, log: spark_log.Log) -> None:

@@ -81,7 +81,7 @@ def committed(log: spark_log.Log, group: str = "g") -> dict[tuple[str, int], int
 
 def soon(log: spark_log.Log, offset: int) -> bool:
     """Whether group g gets to an offset of t-0."""
-    return wait_until(lambda: committed(log).get(P0) == offset, 10)
+    return wait_until(lambda: committed(log).get(P0) == offset)
 
 
 def holder(log: spark_log.Log) -> str:
@@ -344,7 +344,7 @@ def test_a_long_batch_does_not_lose_the_group(url: str, filled: spark_log.Log) -
     progress = Progress("g", session_ms=2000, sign_s=0.05)
     progress.join(filled.journal, Offset(ends={}, ids={}))
     since = filled.journal.state.groups["g"].seen
-    assert wait_until(lambda: filled.journal.refresh().groups["g"].seen >= since + 200, 10)
+    assert wait_until(lambda: filled.journal.refresh().groups["g"].seen >= since + 200)
     progress.leave()
     version = filled.journal.refresh().version
     assert not wait_until(lambda: filled.journal.refresh().version > version, 0.3)
@@ -453,7 +453,7 @@ def test_spark_ends_a_second_query_on_a_group(spark: SparkSession, url: str, fil
     assert soon(filled, 5)
     second = frame.writeStream.format("noop").start()
     with pytest.raises(StreamingQueryException, match="GroupInUse: group 'g' is held by a stream on .* since "):
-        second.awaitTermination(60)
+        second.awaitTermination(DEADLINE_S)
     filled.append("t", [{"value": "x", "partition": 0}])
     assert soon(filled, 6) and first.isActive
     first.stop()

@@ -13,6 +13,7 @@ from pyspark.sql.streaming import StreamingQueryListener
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from tests.spark.builders import (
+    DEADLINE_S,
     Batches,
     append,
     as_bytes,
@@ -98,7 +99,7 @@ def test_a_replayed_batch_of_many_topics_adds_nothing(
     frame = load_stream(spark, url).selectExpr("concat('topic-', int(string(value)) % 3) as topic", "value")
     for _ in range(2):
         writer = frame.writeStream.format("pylog").option("checkpointLocation", str(checkpoint))
-        writer.trigger(availableNow=True).start(url).awaitTermination(60)
+        writer.trigger(availableNow=True).start(url).awaitTermination(DEADLINE_S)
         assert [log.read(f"topic-{n}").num_rows for n in range(3)] == [2, 2, 2]
         last_commit(checkpoint).unlink()
 
@@ -263,7 +264,7 @@ def test_two_queries_write_one_topic_at_once(spark: SparkSession, url: str, log:
         writer = writer.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True)
         queries.append(writer.start(url))
     for query in queries:
-        query.awaitTermination(120)
+        query.awaitTermination(DEADLINE_S)
     assert copied(log) == as_bytes([*range(40), *range(40)])
 
 
