@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_log.client.upload import Uploaded, join_uploads
-from spark_log.errors import CommitUnknown, ConcurrentChange, SparkLogError, UnknownProducerId
+from spark_log.errors import CommitUnknown, ConcurrentChange, SparkLogError
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Put, Steps
@@ -167,7 +167,7 @@ class PlainProducer:
         groups: Sequence[GroupCommit] = (),
         patience: Patience = PATIENCE,
     ) -> Committed:
-        """Commit once.  After CommitUnknown the next commit goes under a new identity."""
+        """Commit once.  After a failure the next commit goes under a new identity."""
         with self._lock:
             state = self._journal.state
             if not self._producer or (self._sequence and self._producer not in state.producers):
@@ -175,7 +175,8 @@ class PlainProducer:
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
             try:
                 committed = commit_uploads(self._journal, identity, epoch, uploads, groups, patience)
-            except (CommitUnknown, UnknownProducerId):
+            except BaseException:
+                # It may be in, also where an interrupt broke it off: the next one must not pass for a repeat of it.
                 self._producer = ""
                 raise
             self._sequence += 1

@@ -6,10 +6,14 @@ import threading
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from spark_log.errors import CommitUnknown
 from spark_log.metadata.decide import Decision, decide_join_group
 from spark_log.metadata.state import State
-from tests.client.logs import in_child, new_log
+from spark_log.model import TopicPartition
+from spark_log.testing.stores import Wrapper
+from tests.client.logs import in_child, log_on, new_log, quick_store, values
 
 
 def test_a_change_that_breaks_off_is_not_taken_for_done_by_others(tmp_path: Path) -> None:
@@ -39,6 +43,31 @@ def test_a_change_that_breaks_off_is_not_taken_for_done_by_others(tmp_path: Path
     for thread in threads:
         thread.join()
     assert replies and None not in replies
+
+
+class _Interrupted(Wrapper):
+    """A store on which somebody presses Ctrl-C when the next commit has just been put."""
+
+    armed = False
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        created = self.inner.put_new(key, data)
+        if self.armed:
+            self.armed = False
+            raise KeyboardInterrupt
+        return created
+
+
+def test_what_is_appended_after_an_interrupt_is_no_repeat_of_what_was_interrupted(tmp_path: Path) -> None:
+    """The append that was broken off is in, and so is the one after it."""
+    store = _Interrupted(quick_store(tmp_path))
+    log = log_on(store)
+    log.append("orders", [{"value": "1"}])
+    store.armed = True
+    with pytest.raises(KeyboardInterrupt):
+        log.append("orders", [{"value": "2"}])
+    assert log.append("orders", [{"value": "3"}]) == {TopicPartition("orders", 0): range(2, 3)}
+    assert values(log, "orders") == [b"1", b"2", b"3"]
 
 
 def test_a_child_forked_while_others_commit_can_commit(tmp_path: Path) -> None:
