@@ -163,7 +163,12 @@ class Transaction:
     def _encode(self, topic: str) -> None:
         """Single records that were sent go before what is appended next."""
         if rows := self._rows.pop(topic, None):
-            self._add(self._open_uploader(), topic, to_rows(rows)[0])
+            try:
+                self._add(self._open_uploader(), topic, to_rows(rows)[0])
+            except Exception as error:
+                # All of them were taken before: without them a commit would not be what was asked for.
+                self._failed = error
+                raise
 
     def _add(self, uploader: Uploader, topic: str, rows: Rows) -> None:
         self._log.ensure_topic(topic)
@@ -172,7 +177,7 @@ class Transaction:
     def _commit(self, uploader: Uploader) -> None:
         if self._failed is not None:
             raise InvalidRequest(
-                f"transaction {self.transactional_id!r} cannot be committed, an append in it failed: {self._failed}"
+                f"transaction {self.transactional_id!r} cannot be committed, a write in it failed: {self._failed}"
             ) from self._failed
         for topic in tuple(self._rows):
             self._encode(topic)

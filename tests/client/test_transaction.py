@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
+from spark_log.client.transaction import ROWS_MAX
 from spark_log.errors import (
     ConcurrentChange,
     IllegalGeneration,
@@ -123,6 +124,18 @@ def test_a_failed_append_makes_the_transaction_unusable(tmp_path: Path) -> None:
             txn.append("orders", pa.table({"value": ["x", "y" * 2_000_000]}))
         txn.append("orders", good)
     assert isinstance(error.value.__cause__, MessageTooLarge)
+    assert values(log, "orders") == []
+
+
+def test_records_that_were_sent_are_all_in_or_none(tmp_path: Path) -> None:
+    """One that is refused when they are encoded takes the transaction along, also where its error is caught."""
+    log = new_log(tmp_path, orders=1)
+    with pytest.raises(InvalidRequest, match="cannot be committed"), log.transaction("t") as txn:
+        txn.send("orders", bytes(2_000_000))
+        with pytest.raises(MessageTooLarge):
+            for _ in range(ROWS_MAX):
+                txn.send("orders", b"1")
+        txn.send("orders", b"2")
     assert values(log, "orders") == []
 
 
