@@ -173,6 +173,7 @@ class Consumer:
         return record
 
     def _next_chunk(self) -> Iterator[ConsumerRecord]:
+        self._forget_ahead()
         parts = self._wait(self._settings["consumer_timeout_ms"], self._settings["max_poll_records"], None)
         return (record for part in parts for record in to_records(part, self._decode_key, self._decode_value))
 
@@ -184,9 +185,12 @@ class Consumer:
         """
         self._forget_ahead()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for part in self._wait(timeout_ms, _limit(max_records, self._settings["max_poll_records"]), None):
-            tp = self._moved(part)
+        parts = self._wait(timeout_ms, _limit(max_records, self._settings["max_poll_records"]), None)
+        for part in parts:
+            tp = TopicPartition(part.read.topic, part.read.partition)
             found.setdefault(tp, []).extend(to_records(part, self._decode_key, self._decode_value))
+        for part in parts:  # not before: a deserializer may raise
+            self._moved(part)
         return found
 
     def poll_arrow(self, timeout_ms: float = 0, max_records: int | None = None) -> pa.Table:
@@ -200,10 +204,9 @@ class Consumer:
             self._moved(part)
         return pa.Table.from_batches([to_batch(part, SCAN_SCHEMA) for part in parts], schema=SCAN_SCHEMA)
 
-    def _moved(self, part: Fetched) -> TopicPartition:
+    def _moved(self, part: Fetched) -> None:
         tp = TopicPartition(part.read.topic, part.read.partition)
         self._spots[tp].position = part.first + part.records.num_rows
-        return tp
 
     def _wait(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
         """What is there; nothing only if `timeout_ms` is over."""
@@ -295,9 +298,7 @@ class Consumer:
         )
 
     def _forget_ahead(self) -> None:
-        """Records that iteration has read ahead are read again: their positions were not given out."""
-        if not self._chunk:
-            return
+        """Records that were read and not given out, by iteration or because something failed, are read again."""
         self._chunk.clear()
         for spot in self._spots.values():
             if spot.cursor is not None and spot.cursor.at != spot.position:
@@ -313,6 +314,7 @@ class Consumer:
         else:
             self._looked_ms = now
             fresh = self._journal.poll() if self._assigned_once else self._journal.refresh()
+            self._keep_group(fresh)
         if fresh is self._state and self._assigned_once and not self._stale:
             return
         self._state, self._stale = fresh, False
@@ -323,6 +325,14 @@ class Consumer:
             tp = gone[0]
             raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was assigned and was deleted; assign() others")
         self._assigned_once = True
+
+    def _keep_group(self, state: State) -> None:
+        if self._membership is None:
+            return
+        try:
+            self._membership.keep(state)
+        except SparkLogError as error:
+            logger.warning("group %s is not shown to be in use: %s", self._membership.group, error)
 
     def _anything_ready(self) -> bool:
         return any(

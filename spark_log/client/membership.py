@@ -24,6 +24,7 @@ from spark_log.metadata.decide import (
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import Group, Position, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.settings import cluster_config
 
 UNFENCED = -1
 """Generation of who is no member: positions are committed whoever holds the group."""
@@ -79,6 +80,13 @@ class Membership:
     def give_sign(self) -> None:
         """Keep the group for the time of one more session.  Raises IllegalGeneration if it was taken."""
         self._journal.propose(lambda state, now: decide_sign_of_life(state, self.group, self.generation))
+
+    def keep(self, state: State) -> None:
+        """Show that the group is in use, long before its positions would expire: a quiet topic has nothing to commit."""
+        age_ms = cluster_config(state.configs, "offsets.retention.minutes") * 60_000
+        seen = state.groups.get(self.group, Group()).seen
+        if self.joined and not self.lost(state) and self._journal.context.clock.now_ms() - seen > age_ms // 4:
+            self.give_sign()
 
     def leave(self) -> None:
         """Give the group up, if it is still this consumer's."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Collection
@@ -17,10 +18,12 @@ from spark_log.errors import (
     InvalidRequest,
     NoOffsetForPartition,
     OffsetOutOfRange,
+    StorageUnavailable,
     UnknownTopicOrPartition,
 )
 from spark_log.model import ConsumerRecord, OffsetAndMetadata, TopicPartition
-from tests.client.logs import new_log
+from spark_log.testing.stores import Faults
+from tests.client.logs import Flaky, log_on, new_log, quick_store
 
 P0 = TopicPartition("orders", 0)
 P1 = TopicPartition("orders", 1)
@@ -381,6 +384,44 @@ def test_deserializers_are_the_users(tmp_path: Path) -> None:
     log.append("orders", [{"key": "k", "value": "5"}, {"value": None}])
     with reader(log, "orders", value_deserializer=int, key_deserializer=lambda key: key.decode()) as consumer:
         assert [(record.key, record.value) for record in consumer] == [("k", 5), (None, None)]
+
+
+def test_records_that_a_deserializer_fails_at_are_given_again(tmp_path: Path) -> None:
+    """Neither a poll nor an iteration passes them over."""
+    log = new_log(tmp_path, orders=1)
+    fill(log)
+    limit = 5
+
+    def small(value: bytes) -> int:
+        if int(value) >= limit:
+            raise ValueError(value)
+        return int(value)
+
+    polling, iterating = (reader(log, "orders", value_deserializer=small) for _ in range(2))
+    with pytest.raises(ValueError, match="5"):
+        polling.poll()
+    with pytest.raises(ValueError, match="5"):
+        next(iterating)
+    limit = 10
+    assert [record.value for record in polling.poll()[P0]] == list(range(10))
+    assert [record.value for record in iterating] == list(range(10))
+
+
+def test_records_read_before_a_poll_failed_are_given_by_the_next(tmp_path: Path) -> None:
+    """Those of one partition are not lost because another one could not be read."""
+    store = Flaky(quick_store(tmp_path), random.Random(7), Faults())
+    log = log_on(store)
+    log.admin.create_topics([spark_log.NewTopic("orders", 2)])
+    fill(log, 3)
+    before = {*store.list("data/")}
+    fill(log, 3, partition=1)
+    (late,) = {*store.list("data/")} - before
+    with reader(log, "orders") as consumer:
+        store.turn(Faults(errors={late: StorageUnavailable("not now")}))
+        with pytest.raises(StorageUnavailable):
+            consumer.poll()
+        store.turn(Faults())
+        assert seen(consumer.poll()) == [0, 1, 2, 0, 1, 2]
 
 
 def test_merging_underneath_is_not_noticed(tmp_path: Path) -> None:

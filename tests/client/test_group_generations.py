@@ -1,13 +1,17 @@
-"""Generations of groups that come back."""
+"""Groups that come back, and groups that are kept."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 import spark_log
 from spark_log.errors import IllegalGeneration
+from spark_log.journal.journal import Journal
+from spark_log.node.maintain import maintain_once
+from tests.client.logs import quick_store
 
 
 def test_a_consumer_of_a_deleted_group_stays_fenced_when_the_group_is_made_again(tmp_path: Path) -> None:
@@ -24,3 +28,35 @@ def test_a_consumer_of_a_deleted_group_stays_fenced_when_the_group_is_made_again
     with pytest.raises(IllegalGeneration):
         old.commit()
     assert log.admin.list_consumer_group_offsets("g")[tp].offset == 1
+
+
+class _Hands:
+    """A clock that goes on when it is told to."""
+
+    def __init__(self) -> None:
+        self.ms = 1_800_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic_ms(self) -> int:
+        return self.ms
+
+    def sleep_ms(self, milliseconds: float) -> None:
+        self.ms += int(milliseconds)
+
+
+def test_a_consumer_of_a_quiet_topic_keeps_its_group(tmp_path: Path) -> None:
+    """Positions that have not changed for longer than they are kept are those of a group in use, and stay."""
+    hands = _Hands()
+    log = spark_log.Log(Journal.open(quick_store(tmp_path), create=True, clock=hands, rng=random.Random(7)))
+    log.append("t", [{"value": "x"}])
+    with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.poll()
+        for _ in range(10):  # days; positions are kept for seven
+            hands.ms += 24 * 3_600_000
+            consumer.poll()
+            maintain_once(log)
+        log.append("t", [{"value": "y"}])
+        assert [record.offset for record in consumer.poll()[spark_log.TopicPartition("t", 0)]] == [1]
+    assert log.admin.list_consumer_group_offsets("g")[spark_log.TopicPartition("t", 0)].offset == 2
