@@ -127,6 +127,23 @@ class GroupInUse(SparkLogError):
         """Who holds it."""
 
 
+class NotCoordinator(SparkLogError):
+    """The log is written by a coordinator, and whoever was asked is not the one.  Nothing was done."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, address: str, epoch: int) -> None:
+        super().__init__(message)
+        self.address = address
+        """Of the one that is; empty if there is none."""
+        self.epoch = epoch
+        """In force."""
+
+
+class InconsistentClusterId(SparkLogError):
+    """The coordinator has another log than the one that was meant."""
+
+
 class UploadFenced(SparkLogError):
     """The upload is older than the garbage-collection fence (`gc.fence.age.ms`): nothing was written, upload again."""
 
@@ -176,6 +193,20 @@ class CorruptObject(SparkLogError):
 
 class UnsupportedVersion(SparkLogError):
     """An object or log was written by a version of pylog that is newer than this one, or by something else."""
+
+
+class CoordinatorNotAvailable(SparkLogError):
+    """No coordinator answered for as long as a call waits for one.  Unless `maybe_applied`, nothing was done."""
+
+    retriable = True
+
+
+class AuthenticationFailed(SparkLogError, PermissionError):
+    """The coordinator does not know the token, or was given none."""
+
+
+class AuthorizationFailed(SparkLogError, PermissionError):
+    """The token's role or topics do not allow the operation."""
 
 
 class RequestTimedOut(SparkLogError, TimeoutError):

@@ -22,7 +22,7 @@ from pyspark_pylog.offsets import Offset
 from spark_log.client.membership import Membership, SessionWish
 from spark_log.errors import IllegalGeneration, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import Decision, decide_commit_offsets
+from spark_log.metadata.commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import Group, State
 from spark_log.model import TopicPartition
@@ -202,19 +202,18 @@ class Publisher(threading.Thread):
         if at is None or at is self._published:
             self._membership.give_sign()
         else:
-            self._journal.propose(lambda state, now: self._decide(state, at))
+            self._journal.propose(CommitOffsets(commit=self._commit(at), live_only=True))
             self._published = at
 
-    def _decide(self, state: State, at: Offset) -> Decision[None]:
+    def _commit(self, at: Offset) -> GroupCommit:
         """Positions of topics that are still those of the offset."""
+        names = self._journal.state.names
         entries = tuple(
             OffsetEntry(topic_id, tp.partition, end)
             for tp, end in sorted(at.ends.items())
-            if (topic_id := state.names.get(tp.topic)) is not None and at.same_topic(tp.topic, topic_id)
+            if (topic_id := names.get(tp.topic)) is not None and at.same_topic(tp.topic, topic_id)
         )
-        return decide_commit_offsets(
-            state, (GroupCommit(self._membership.group, self._membership.generation, entries),)
-        )
+        return GroupCommit(self._membership.group, self._membership.generation, entries)
 
     def _close(self) -> None:
         with self._changed:

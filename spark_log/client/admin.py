@@ -7,28 +7,31 @@ record.  It returns when it is done and raises what went wrong.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_log.client.resolve import offsets_for_times, partition_of, resolve
-from spark_log.errors import GroupIdNotFound, InvalidRequest
+from spark_log.errors import InvalidRequest
 from spark_log.journal.upkeep import read_pieces
-from spark_log.metadata.decide import (
-    Decision,
-    check_group_free,
-    decide_add_partitions,
-    decide_commit_offsets,
-    decide_create_topic,
-    decide_delete_offsets,
-    decide_delete_topic,
-    decide_init_producer,
-    decide_join_group,
-    decide_set_configs,
-    decide_trim,
-    topic_named,
+from spark_log.metadata.commands import (
+    UNFENCED,
+    WHOLE,
+    AddPartitions,
+    CommitOffsets,
+    CreateTopic,
+    DeleteOffsets,
+    DeleteTopic,
+    InitProducer,
+    RemoveMember,
+    SetConfigs,
+    Several,
+    Single,
+    Start,
+    Trim,
+    known_group,
 )
-from spark_log.metadata.records import AnyRecord, GroupCommit, OffsetEntry, Piece
-from spark_log.metadata.replay import replay_records
+from spark_log.metadata.decide import topic_named
+from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.state import Group, Partition, Producer, State, TopicKey
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
 from spark_log.positions import At, Latest, parse_position
@@ -167,19 +170,23 @@ class Admin:
         for topic, _ in wanted:
             self._warn(validate_topic_configs(topic.configs)[1])
 
-        def create(topic: NewTopic, topic_id: str) -> Callable[[State], Decision[str]]:
-            return lambda state: decide_create_topic(state, topic.name, topic.num_partitions, topic.configs, topic_id)
-
-        decisions = {topic.name: create(topic, topic_id) for topic, topic_id in wanted}
-        if len(decisions) < len(wanted):
+        commands = {
+            topic.name: CreateTopic(
+                name=topic.name, partitions=topic.num_partitions, configs=dict(topic.configs), topic_id=topic_id
+            )
+            for topic, topic_id in wanted
+        }
+        if len(commands) < len(wanted):
             raise InvalidRequest("create_topics: a topic is named twice")
         if validate_only:
-            return _all(self._journal.refresh(), decisions).reply
-        return self._carry_out(decisions)
+            several = Several(commands=tuple(commands.values()))
+            replies = several(self._journal.refresh(), self._journal.context.clock.now_ms()).reply
+            return dict(zip(commands, replies, strict=True))
+        return self._carry_out(commands)
 
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Delete topics.  Their names are free at once, their records go with the next maintenance."""
-        self._carry_out({name: _bind(decide_delete_topic, name) for name in topics})
+        self._carry_out({name: DeleteTopic(name=name) for name in topics})
 
     def list_topics(self) -> list[str]:
         """Names, sorted."""
@@ -214,7 +221,7 @@ class Admin:
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Raise topics' partition counts to new totals."""
-        self._carry_out({name: _bind(decide_add_partitions, name, total) for name, total in totals.items()})
+        self._carry_out({name: AddPartitions(name=name, total=total) for name, total in totals.items()})
 
     # --------------------------------------------------------------------------------------------------------- configs
 
@@ -235,7 +242,7 @@ class Admin:
             given = {key: value for key, value in values.items() if value is not None}
             validate = validate_cluster_configs if name is None else validate_topic_configs
             self._warn(validate(given)[1])
-        self._carry_out({name: _bind(decide_set_configs, name, dict(values)) for name, values in changes.items()})
+        self._carry_out({name: SetConfigs(name=name, changes=dict(values)) for name, values in changes.items()})
 
     # --------------------------------------------------------------------------------------------------------- offsets
 
@@ -256,16 +263,12 @@ class Admin:
         state = self._journal.refresh()
         parsed = {tp: parse_position(at) for tp, at in before.items()}
         resolved = resolve(self._journal, {tp: at for tp, at in parsed.items() if not isinstance(at, At | Latest)})
-
-        def decide(state: State, now_ms: int) -> Decision[dict[TopicKey, int]]:
-            starts = {}
-            for tp, at in parsed.items():
-                key, part = partition_of(state, tp)
-                starts[key] = at.offset if isinstance(at, At) else part.end if isinstance(at, Latest) else resolved[tp]
-            return decide_trim(state, starts)
-
         keys = {tp: partition_of(state, tp)[0] for tp in parsed}
-        reply = self._journal.propose(decide)
+        starts = []
+        for tp, at in parsed.items():
+            offset = at.offset if isinstance(at, At) else WHOLE if isinstance(at, Latest) else resolved[tp]
+            starts.append(Start(*keys[tp], offset))
+        reply = self._journal.propose(Trim(starts=tuple(starts)))
         return {tp: reply[key] for tp, key in keys.items()}
 
     # ---------------------------------------------------------------------------------------------------------- groups
@@ -285,7 +288,7 @@ class Admin:
     ) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a group has committed.  Raises GroupIdNotFound."""
         state = self._journal.refresh()
-        known = _group(state, group)
+        known = known_group(state, group)
         wanted = None if partitions is None else set(partitions)
         found = {
             TopicPartition(state.topics[topic_id].name, number): OffsetAndMetadata(at.offset, at.metadata)
@@ -305,34 +308,23 @@ class Admin:
         parsed = {tp: parse_position(at) for tp, at in offsets.items() if tp not in noted}
         found = resolve(self._journal, parsed)
         entries = group_entries(state, {**noted, **{tp: OffsetAndMetadata(at) for tp, at in found.items()}})
-
-        def decide(state: State, now_ms: int) -> Decision[None]:
-            check_group_free(state, group, now_ms)
-            return decide_commit_offsets(state, (GroupCommit(group, -1, entries),))
-
-        self._journal.propose(decide)
+        self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries), from_outside=True))
 
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget what a group committed for partitions.  Raises GroupIdNotFound, GroupInUse if a stream publishes to it."""
         state = self._journal.refresh()
-        _group(state, group)
+        known_group(state, group)
         keys = tuple(partition_of(state, tp)[0] for tp in partitions)
-
-        def decide(state: State, now_ms: int) -> Decision[None]:
-            check_group_free(state, group, now_ms)
-            return decide_delete_offsets(state, group, keys)
-
         if keys:
-            self._journal.propose(decide)
+            self._journal.propose(DeleteOffsets(group=group, partitions=keys))
 
     def delete_consumer_groups(self, groups: Iterable[str]) -> None:
         """Forget groups.  Raises GroupIdNotFound, GroupInUse if a stream publishes to one."""
-        now_ms = self._journal.context.clock.now_ms()
-        self._carry_out({name: _bind(_delete_group, name, now_ms) for name in groups})
+        self._carry_out({name: DeleteOffsets(group=name) for name in groups})
 
     def remove_members_from_consumer_group(self, group: str) -> None:
         """Take a group from its consumer or stream, whose next commit is refused.  Raises GroupIdNotFound."""
-        self._carry_out({group: _bind(_remove_member, group)})
+        self._carry_out({group: RemoveMember(group=group)})
 
     # ------------------------------------------------------------------------------------------------ cluster, producers
 
@@ -349,7 +341,7 @@ class Admin:
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, int]:
         """Take over transactional ids, so that who holds them can commit no more; the new epochs."""
-        return self._carry_out({name: _bind(decide_init_producer, TRANSACTIONAL + name) for name in transactional_ids})
+        return self._carry_out({name: InitProducer(producer=TRANSACTIONAL + name) for name in transactional_ids})
 
     def list_transactions(self) -> list[TransactionListing]:
         """Transactional ids that are known."""
@@ -362,35 +354,20 @@ class Admin:
 
     def abort_transaction(self, transactional_id: str) -> None:
         """End a transaction that hangs: its process can commit no more.  Raises InvalidRequest for an unknown id."""
-        self._carry_out({transactional_id: _bind(_abort, transactional_id)})
+        self._carry_out({transactional_id: InitProducer(producer=TRANSACTIONAL + transactional_id, must_exist=True)})
 
     # ---------------------------------------------------------------------------------------------------------- common
 
-    def _carry_out(self, decisions: Mapping[Any, Callable[[State], Decision[Reply]]]) -> dict[Any, Reply]:
-        if not decisions:
+    def _carry_out(self, commands: Mapping[Any, Single]) -> dict[Any, Any]:
+        if not commands:
             return {}
         self._journal.refresh()  # a refusal is final: it must not come of a state that is old
-        return self._journal.propose(lambda state, now: _all(state, decisions))
+        replies = self._journal.propose(Several(commands=tuple(commands.values())))
+        return dict(zip(commands, replies, strict=True))
 
     def _warn(self, notes: Sequence[str]) -> None:
         for note in notes:
             warnings.warn(note, stacklevel=3)
-
-
-def _all(state: State, decisions: Mapping[Any, Callable[[State], Decision[Reply]]]) -> Decision[dict[Any, Reply]]:
-    """Several decisions as one, each on the state that the ones before it leave."""
-    records: list[AnyRecord] = []
-    replies = {}
-    for name, decide in decisions.items():
-        decision = decide(state)
-        state = replay_records(state, decision.records)
-        records += decision.records
-        replies[name] = decision.reply
-    return Decision(tuple(records), replies)
-
-
-def _bind(decide: Callable[..., Decision[Reply]], *arguments: Any) -> Callable[[State], Decision[Reply]]:
-    return lambda state: decide(state, *arguments)
 
 
 def _entries(table: Mapping[str, ConfigSpec], configs: Mapping[str, str]) -> dict[str, ConfigEntry]:
@@ -416,13 +393,6 @@ def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetada
     return tuple(entries)
 
 
-def _group(state: State, name: str) -> Group:
-    group = state.groups.get(name)
-    if group is None:
-        raise GroupIdNotFound(f"group {name!r} is not known; log.admin.list_consumer_groups() shows those that are")
-    return group
-
-
 def _group_state(group: Group) -> str:
     return "Stable" if group.member else "Empty"
 
@@ -431,17 +401,6 @@ def _describe_group(name: str, group: Group | None) -> GroupDescription:
     if group is None:
         return GroupDescription(name, "Dead", 0, [])
     return GroupDescription(name, _group_state(group), group.generation, [group.member] if group.member else [])
-
-
-def _delete_group(state: State, name: str, now_ms: int) -> Decision[None]:
-    _group(state, name)
-    check_group_free(state, name, now_ms)
-    return decide_delete_offsets(state, name, ())
-
-
-def _remove_member(state: State, name: str) -> Decision[int]:
-    _group(state, name)
-    return decide_join_group(state, name, "")
 
 
 def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
@@ -453,11 +412,3 @@ def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
 
 def _transaction(name: str, known: Producer) -> TransactionListing:
     return TransactionListing(name, known.epoch, "CompleteCommit" if known.kept else "Empty", known.time)
-
-
-def _abort(state: State, name: str) -> Decision[int]:
-    if TRANSACTIONAL + name not in state.producers:
-        raise InvalidRequest(
-            f"transactional id {name!r} is not known; log.admin.list_transactions() shows those that are"
-        )
-    return decide_init_producer(state, TRANSACTIONAL + name)

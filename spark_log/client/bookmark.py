@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from spark_log.client.membership import UNFENCED
 from spark_log.client.resolve import partition_of, partitions_of
-from spark_log.errors import ConcurrentChange, InvalidRequest
-from spark_log.metadata.decide import Decision, check_group_free, decide_commit_offsets
+from spark_log.errors import InvalidRequest
+from spark_log.metadata.commands import UNFENCED, CommitOffsets, Stand
+from spark_log.metadata.decide import check_group_free
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import Group, State, TopicKey
 from spark_log.model import TopicPartition
@@ -72,18 +72,10 @@ class Bookmark:
         }
 
     def _commit(self) -> None:
-        def decide(state: State, now_ms: int) -> Decision[None]:
-            there = {tp: key for tp, key in self._keys.items() if state.names.get(tp.topic) == key[0]}
-            for key in there.values():
-                if _committed(state, self.name, key) != self._committed[key]:
-                    raise ConcurrentChange(
-                        f"bookmark {self.name!r}: another run has committed since this one began, so the same records "
-                        "were read twice; let one run at a time use the name"
-                    )
-            entries = tuple(OffsetEntry(*key, self.ends[tp]) for tp, key in there.items())
-            return decide_commit_offsets(state, (GroupCommit(self.name, UNFENCED, entries),))
-
-        self._journal.propose(decide)
+        entries = tuple(OffsetEntry(*key, self.ends[tp]) for tp, key in self._keys.items())
+        expected = tuple(Stand(*key, offset) for key, offset in self._committed.items())
+        commit = GroupCommit(self.name, UNFENCED, entries)
+        self._journal.propose(CommitOffsets(commit=commit, live_only=True, expected=expected))
 
 
 def _committed(state: State, name: str, key: TopicKey) -> int | None:

@@ -13,7 +13,8 @@ from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Put, Steps
 from spark_log.journal.protocol import data_key
-from spark_log.metadata.decide import Committed, decide_commit
+from spark_log.metadata.commands import Append
+from spark_log.metadata.decide import Committed
 from spark_log.metadata.index import IndexPart, encode_index
 from spark_log.metadata.records import Commit, GroupCommit
 from spark_log.metadata.state import TopicKey
@@ -85,7 +86,7 @@ def _persist(journal: Journal, commit: Commit, patience: Patience) -> Committed:
     clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
     for left in reversed(range(patience.tries)):
         try:
-            return journal.propose(lambda state, now: decide_commit(state, commit))
+            return journal.propose(Append(commit=commit))
         except SparkLogError as error:
             error.maybe_applied = error.maybe_applied or (unknown and not error.retriable)
             if not isinstance(error, CommitUnknown | ConcurrentChange):

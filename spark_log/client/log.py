@@ -20,7 +20,8 @@ from spark_log.client.upload import Uploaded, Uploader, topic_spec
 from spark_log.conditions import EVERYTHING, Condition, parse_condition
 from spark_log.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import Committed, decide_create_topic
+from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.decide import Committed
 from spark_log.metadata.state import State
 from spark_log.model import NewTopic, TopicPartition
 from spark_log.positions import At, parse_position
@@ -165,9 +166,10 @@ class Log:
         for note in notes:
             warnings.warn(note, stacklevel=3)
         topic_id = new_topic_id(self.journal)
-        return self.journal.propose(
-            lambda state, now: decide_create_topic(state, topic.name, topic.num_partitions, topic.configs, topic_id)
+        create = CreateTopic(
+            name=topic.name, partitions=topic.num_partitions, configs=dict(topic.configs), topic_id=topic_id
         )
+        return self.journal.propose(create)
 
     def named(self, committed: Committed) -> dict[TopicPartition, range]:
         """Offsets by topic name."""

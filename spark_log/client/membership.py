@@ -14,20 +14,11 @@ from typing import NamedTuple
 from spark_log.client.admin import group_entries
 from spark_log.errors import IllegalGeneration, InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import (
-    Decision,
-    check_group_free,
-    decide_commit_offsets,
-    decide_join_group,
-    decide_sign_of_life,
-)
+from spark_log.metadata.commands import UNFENCED, CommitOffsets, JoinGroup, LeaveGroup, SignOfLife
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import Group, Position, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.settings import cluster_config
-
-UNFENCED = -1
-"""Generation of who is no member: positions are committed whoever holds the group."""
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]
@@ -68,18 +59,13 @@ class Membership:
     def join(self) -> None:
         """Take the group; whoever had it is refused from now on.  Raises GroupInUse if a member keeps it."""
         member, wish = self._journal.context.unique(), self.session or SessionWish("", "", 0)
-
-        def decide(state: State, now_ms: int) -> Decision[int]:
-            check_group_free(state, self.group, now_ms, wish.token)
-            return decide_join_group(state, self.group, member, **wish._asdict())
-
         self._journal.refresh()  # a refusal is final: it must not come of a state that is old
-        self.generation = self._journal.propose(decide)
+        self.generation = self._journal.propose(JoinGroup(group=self.group, member=member, **wish._asdict()))
         self._member = member
 
     def give_sign(self) -> None:
         """Keep the group for the time of one more session.  Raises IllegalGeneration if it was taken."""
-        self._journal.propose(lambda state, now: decide_sign_of_life(state, self.group, self.generation))
+        self._journal.propose(SignOfLife(group=self.group, generation=self.generation))
 
     def keep(self, state: State) -> None:
         """Show that the group is in use, long before its positions would expire: a quiet topic has nothing to commit."""
@@ -91,13 +77,7 @@ class Membership:
     def leave(self) -> None:
         """Give the group up, if it is still this consumer's."""
         member, self._member = self._member, ""
-
-        def decide(state: State, now_ms: int) -> Decision[int]:
-            if not member or state.groups.get(self.group, Group()).member != member:
-                return Decision((), UNFENCED)
-            return decide_join_group(state, self.group, "")
-
-        self._journal.propose(decide)
+        self._journal.propose(LeaveGroup(group=self.group, member=member))
         self.generation = UNFENCED
 
     def forget(self) -> None:
@@ -136,7 +116,7 @@ class Membership:
     def _commit(self, offsets: Offsets) -> None:
         if offsets:
             commit = self.group_commit(self._journal.state, offsets)
-            self._journal.propose(lambda state, now: decide_commit_offsets(state, (commit,)))
+            self._journal.propose(CommitOffsets(commit=commit))
 
     def commit_async(self, offsets: Offsets, callback: Callback | None) -> None:
         """Commit positions in the background, in the order of the calls."""

@@ -16,12 +16,12 @@ from spark_log.client.commit import Identity, commit_uploads
 from spark_log.client.consumer import Consumer
 from spark_log.client.delivery import to_rows
 from spark_log.client.futures import Row
-from spark_log.client.membership import UNFENCED, Membership, as_offsets
+from spark_log.client.membership import Membership, as_offsets
 from spark_log.client.producer import checked_headers, no_partition, to_bytes
 from spark_log.client.settings import TRANSACTION, coder, resolve_settings
 from spark_log.client.upload import Uploader, topic_spec
 from spark_log.errors import InvalidRequest, InvalidTimestamp
-from spark_log.metadata.decide import decide_init_producer
+from spark_log.metadata.commands import UNFENCED, InitProducer
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
@@ -65,7 +65,7 @@ class Transaction:
         if self.epoch >= 0:
             raise InvalidRequest("a transaction is used once: call log.transaction(...) for the next")
         name = TRANSACTIONAL + self.transactional_id
-        self.epoch = self._journal.propose(lambda state, now: decide_init_producer(state, name))
+        self.epoch = self._journal.propose(InitProducer(producer=name))
         self._upload_epoch = self._log.upload_epoch()
         self._uploader = Uploader(
             self._journal.store,

@@ -26,7 +26,7 @@ from spark_log.journal.protocol import (
     upload_epoch,
 )
 from spark_log.metadata.checkpoint import encode_checkpoint
-from spark_log.metadata.decide import decide_expire, decide_fence, decide_swap
+from spark_log.metadata.commands import Expire, Fence, Swap
 from spark_log.metadata.index import decode_piece, slices_of
 from spark_log.metadata.records import Piece
 from spark_log.metadata.rewrite import Rewrite, build_swap, prune_range, resolve, seal_range
@@ -71,7 +71,7 @@ def housekeeping(view: View, context: Context, limits: Limits = LIMITS) -> Steps
 
 def fence_and_expire(view: View, context: Context) -> Steps[View]:
     """Advance the fence as far as the age allows, and forget producers and positions that are past theirs."""
-    fence, expire = Command(decide_fence), Command(decide_expire)
+    fence, expire = Command(Fence()), Command(Expire())
     return (yield from propose(view, [fence, expire], context))
 
 
@@ -141,7 +141,7 @@ def swap_in(
     swap, data = build_swap(epoch, rewrites, name, objects)
     if data:
         yield Put(name, (data,))
-    command = Command(lambda state, now: decide_swap(state, swap))
+    command = Command(Swap(swap=swap))
     view = yield from propose(view, [command], context)
     if command.error is not None:
         raise command.error

@@ -15,7 +15,7 @@ from immutables import Map
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import Group, ObjectRow, Partition, Position, Producer, Session, State, Topic
+from spark_log.metadata.state import Coordinator, Group, ObjectRow, Partition, Position, Producer, Session, State, Topic
 from spark_log.model import Slice
 
 MAGIC = b"pylog-checkpoint"
@@ -32,7 +32,7 @@ class _GroupRow(NamedTuple):
     session: Session | None = None
 
 
-class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     version: int
     time: int
     changed: int
@@ -45,6 +45,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     dropped: dict[str, int]
     producers: list[tuple[str, Producer]]
     groups: list[_GroupRow]
+    coordinator: Coordinator = Coordinator()
 
 
 _encoder = msgspec.json.Encoder()
@@ -96,6 +97,7 @@ def _document(state: State) -> _Document:
             )
             for name, g in sorted(state.groups.items())
         ],
+        coordinator=state.coordinator,
     )
 
 
@@ -146,4 +148,5 @@ def _state(doc: _Document) -> State:
                 for g in doc.groups
             }
         ),
+        coordinator=doc.coordinator,
     )

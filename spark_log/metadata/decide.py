@@ -18,6 +18,7 @@ from spark_log.errors import (
     IllegalGeneration,
     InvalidPartitions,
     InvalidTopic,
+    NotCoordinator,
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
@@ -326,6 +327,36 @@ def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) 
     if known is None or (keys and not any(key in known.offsets for key in keys)):
         return Decision((), None)
     return Decision((r.DeleteOffsets(group=group, partitions=keys),), None)
+
+
+# ---------------------------------------------------------------------------------------------------------- coordinators
+
+
+def decide_take_over(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
+    """Take the log over from epoch `expected`, the one that is known to be gone or released.  The reply is the new epoch.
+
+    Raises NotCoordinator if somebody was faster.
+    """
+    held = state.coordinator
+    if held.epoch != expected:
+        raise NotCoordinator(
+            f"another coordinator has taken the log over, with epoch {held.epoch}, at {held.address or 'no address'}",
+            address=held.address,
+            epoch=held.epoch,
+        )
+    new = r.TakeOver(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id)
+    return Decision((new,), new.epoch)
+
+
+def decide_release(state: State, epoch: int) -> Decision[bool]:
+    """Give the log back to embedded writers: under the coordinator's own epoch, or under the next one, which fences it.
+
+    The reply is False, and nothing is written, if the log is not held under that epoch (any more).
+    """
+    held = state.coordinator
+    if not held.address or epoch not in (held.epoch, held.epoch + 1):
+        return Decision((), False)
+    return Decision((r.Release(epoch=epoch),), True)
 
 
 # --------------------------------------------------------------------------------------------------------------- upkeep

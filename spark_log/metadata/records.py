@@ -3,7 +3,8 @@
 A batch is one object of the log, `meta/log/<version>.rec`:
 
     pylog-batch 1 <length> <crc32c>\\n         length of what follows in bytes, checksum in hex
-    {"id":…,"time":…}\\n                       who wrote it (a random token) and when, in ms; never decreasing along the log
+    {"id":…,"time":…}\\n                       who wrote it (a random token) and when, in ms; never decreasing along the log;
+                                              `epoch` where a coordinator wrote it
     {"type":"commit",…}\\n                     the records, one a line
 
 Every record that names an object carries the upload epoch under which the object was written.  Order in the log decides
@@ -192,6 +193,24 @@ class Fence(Record, frozen=True, kw_only=True, tag="fence"):
     upto: int
 
 
+class TakeOver(Record, frozen=True, kw_only=True, tag="take_over"):
+    """A coordinator takes the log over: batches of an older epoch, and of who has none, are void from here on."""
+
+    epoch: int
+    """The one before, and one more; otherwise the record is void."""
+    address: str
+    """Where clients reach it, `host:port`."""
+    host: str
+    """Name of the machine, for an address that means something there only."""
+    cluster_id: str
+
+
+class Release(Record, frozen=True, kw_only=True, tag="release"):
+    """The log is nobody's again.  By the coordinator, under its epoch; or by hand under the next one, which fences it."""
+
+    epoch: int
+
+
 class ExpireProducers(Record, frozen=True, kw_only=True, tag="expire_producers"):
     producers: tuple[str, ...]
 
@@ -209,6 +228,8 @@ AnyRecord: TypeAlias = (
     | DeleteOffsets
     | Swap
     | Fence
+    | TakeOver
+    | Release
     | ExpireProducers
 )
 
@@ -220,12 +241,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Random: how its writer knows it again."""
     time: int
     """Milliseconds, as its writer's clock had it; the log's own time never goes back."""
+    epoch: int = 0
+    """Of the coordinator that wrote it; 0: an embedded writer."""
     records: tuple[AnyRecord, ...] = ()
 
 
-class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Head(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     id: str
     time: int
+    epoch: int = 0
 
 
 _encoder = msgspec.json.Encoder()
@@ -235,7 +259,7 @@ _record_decoder = msgspec.json.Decoder(AnyRecord)
 
 def encode_batch(batch: Batch) -> bytes:
     """The bytes of one object of the metadata log."""
-    lines = [_Head(id=batch.id, time=batch.time), *batch.records]
+    lines = [_Head(batch.id, batch.time, batch.epoch), *batch.records]
     body = b"".join(_encoder.encode(line) + b"\n" for line in lines)
     return b"%s %d %d %08x\n" % (BATCH_MAGIC, BATCH_VERSION, len(body), crc32c(body)) + body
 
@@ -265,4 +289,4 @@ def decode_batch(data: bytes, name: str) -> Batch:
         raise UnsupportedVersion(
             f"{name} holds a record that this pylog does not know ({error}): update pylog"
         ) from error
-    return Batch(id=first.id, time=first.time, records=records)
+    return Batch(id=first.id, time=first.time, epoch=first.epoch, records=records)

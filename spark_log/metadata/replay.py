@@ -1,7 +1,7 @@
 """`replay(state, batch)`: the one way in which a state changes.  Total and deterministic.
 
 A record that does not fit the state is void: it changes nothing but the version.  That is part of the protocol (a commit
-below the fence, a second swap of the same partition, a producer that was fenced), and it makes replay total for leftovers
+below the fence, a second swap of the same partition, a producer that was fenced, a batch whose writer the log has passed on from), and it makes replay total for leftovers
 that a reader may fold before it has confirmed the chain by a listing.
 """
 
@@ -17,6 +17,7 @@ from immutables import Map
 from spark_log.metadata import records as r
 from spark_log.metadata.state import (
     KEPT_SEQUENCES,
+    Coordinator,
     Group,
     Kept,
     ObjectRow,
@@ -37,7 +38,10 @@ TIMES_PER_AGE = 128
 
 def replay(state: State, batch: r.Batch) -> State:
     """The state at the next version."""
-    new = replay_records(next_version(state, batch.time), batch.records)
+    records = batch.records
+    if batch.epoch != state.coordinator.in_force:
+        records = tuple(record for record in records if isinstance(record, r.TakeOver | r.Release))
+    new = replay_records(next_version(state, batch.time), records)
     if not all(isinstance(record, r.Fence) for record in batch.records):
         return replace(new, changed=new.version)
     if new.fence < new.changed:
@@ -427,6 +431,22 @@ def _expire_producers(state: State, record: r.ExpireProducers) -> State:
     return replace(state, producers=producers)
 
 
+# ---------------------------------------------------------------------------------------------------------- coordinators
+
+
+def _take_over(state: State, record: r.TakeOver) -> State | None:
+    if record.epoch != state.coordinator.epoch + 1:
+        return None
+    return replace(state, coordinator=Coordinator(record.epoch, record.address, record.host, state.time))
+
+
+def _release(state: State, record: r.Release) -> State | None:
+    held = state.coordinator
+    if not held.address or record.epoch not in (held.epoch, held.epoch + 1):
+        return None
+    return replace(state, coordinator=Coordinator(record.epoch))
+
+
 _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.CreateTopic: _create_topic,
     r.AddPartitions: _add_partitions,
@@ -440,5 +460,7 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.DeleteOffsets: _delete_offsets,
     r.Swap: _swap,
     r.Fence: _fence,
+    r.TakeOver: _take_over,
+    r.Release: _release,
     r.ExpireProducers: _expire_producers,
 }

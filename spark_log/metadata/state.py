@@ -106,6 +106,23 @@ class Group(NamedTuple):
     """Of the member; None if a newer one may take the group at any time."""
 
 
+class Coordinator(NamedTuple):
+    """Who writes the log."""
+
+    epoch: int = 0
+    """Of the last one that there was; 0: there never was any."""
+    address: str = ""
+    """`host:port`; empty: nobody has the log, and whoever opens it writes it."""
+    host: str = ""
+    since: int = 0
+    """When it took the log over."""
+
+    @property
+    def in_force(self) -> int:
+        """The epoch whose batches count; 0: those of embedded writers."""
+        return self.epoch if self.address else 0
+
+
 @dataclass(frozen=True, slots=True)
 class State:
     """The fold of a log's records up to `version`."""
@@ -129,6 +146,7 @@ class State:
     """Objects without slices, by the version that dropped them, until the fence has passed it."""
     producers: Map[str, Producer] = field(default_factory=Map)
     groups: Map[str, Group] = field(default_factory=Map)
+    coordinator: Coordinator = field(default_factory=Coordinator)
 
     def topic_partitions(self, topic_id: str) -> Iterator[tuple[int, Partition]]:
         """The partitions of a topic, in order."""

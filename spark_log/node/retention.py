@@ -13,7 +13,7 @@ from typing import NamedTuple
 from spark_log.journal.ops import Steps
 from spark_log.journal.protocol import Command, Context, View, propose
 from spark_log.journal.upkeep import read_pieces
-from spark_log.metadata.decide import Decision, decide_trim
+from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
@@ -114,10 +114,7 @@ def expire_records(view: View, context: Context) -> Steps[tuple[View, dict[Topic
     if not starts:
         return view, {}
 
-    def decide(state: State, now_ms: int) -> Decision[dict[TopicKey, int]]:
-        return decide_trim(state, {key: start for key, start in starts.items() if key in state.partitions})
-
-    command = Command(decide)
+    command = Command(Trim(starts=tuple(Start(*key, start) for key, start in starts.items()), known_only=True))
     view = yield from propose(view, [command], context)
     if command.error is not None:
         raise command.error

@@ -1,0 +1,371 @@
+"""Commands: decisions as values, with all that they need, so that they can be carried out in another process.
+
+Calling a command decides it.  Ids that have to be random are drawn by whoever makes the command, so that one which is sent
+again, because the answer to it was lost, is known again where that is possible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, TypeAlias
+
+import msgspec
+
+from spark_log.errors import ConcurrentChange, GroupIdNotFound, InvalidRequest
+from spark_log.metadata import decide as d
+from spark_log.metadata import records as r
+from spark_log.metadata.replay import replay_records
+from spark_log.metadata.state import Group, State, TopicKey
+
+UNFENCED = -1
+"""Generation of who is no member: positions are committed whoever holds the group."""
+WHOLE = -1
+"""In place of an offset: all records that are there when it is decided."""
+
+
+class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
+    """Base of all commands."""
+
+    role: ClassVar[str] = "admin"
+    """Who may give it: read, write or admin, each including the ones before it."""
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[Any]:
+        """Decide it."""
+        raise NotImplementedError
+
+    def topics(self, state: State) -> Sequence[str]:
+        """Names of the topics that it touches."""
+        return ()
+
+    def pack(self, reply: Any) -> Any:
+        """A reply as JSON can have it."""
+        return reply
+
+    def unpack(self, packed: Any) -> Any:
+        """The reply that was packed."""
+        return packed
+
+
+def _names(state: State, ids: Sequence[str]) -> list[str]:
+    return sorted({state.topics[topic_id].name for topic_id in ids if topic_id in state.topics})
+
+
+# --------------------------------------------------------------------------------------------------------------- topics
+
+
+class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
+    role = "write"
+    name: str
+    partitions: int
+    configs: dict[str, str] = {}
+    topic_id: str
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[str]:
+        return d.decide_create_topic(state, self.name, self.partitions, self.configs, self.topic_id)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return (self.name,)
+
+
+class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
+    name: str
+    total: int
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+        return d.decide_add_partitions(state, self.name, self.total)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return (self.name,)
+
+
+class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
+    name: str | None
+    """None: of the log."""
+    changes: dict[str, str | None]
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+        return d.decide_set_configs(state, self.name, self.changes)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return () if self.name is None else (self.name,)
+
+
+class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
+    name: str
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[str]:
+        return d.decide_delete_topic(state, self.name)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return (self.name,)
+
+
+class Start(NamedTuple):
+    """Where a partition is to begin."""
+
+    topic_id: str
+    partition: int
+    offset: int
+    """Or `WHOLE`."""
+
+
+class Trim(Command, frozen=True, kw_only=True, tag="trim"):
+    starts: tuple[Start, ...]
+    known_only: bool = False
+    """Leave out partitions that are gone, instead of refusing."""
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[dict[TopicKey, int]]:
+        wanted = {}
+        for topic_id, partition, offset in self.starts:
+            part = state.partitions.get((topic_id, partition))
+            if part is not None or not self.known_only:
+                wanted[topic_id, partition] = part.end if part is not None and offset == WHOLE else offset
+        return d.decide_trim(state, wanted)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return _names(state, [start.topic_id for start in self.starts])
+
+    def pack(self, reply: dict[TopicKey, int]) -> list[Start]:
+        return [Start(*key, offset) for key, offset in reply.items()]
+
+    def unpack(self, packed: Any) -> dict[TopicKey, int]:
+        return {(start.topic_id, start.partition): start.offset for start in msgspec.convert(packed, list[Start])}
+
+
+# -------------------------------------------------------------------------------------------------------------- commits
+
+
+class _PackedCommitted(NamedTuple):
+    version: int
+    ranges: list[tuple[str, int, int, int]]
+    repeated: bool
+
+
+class Append(Command, frozen=True, kw_only=True, tag="append"):
+    """Make uploads records of the log, with positions of groups."""
+
+    role = "write"
+    commit: r.Commit
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[d.Committed]:
+        return d.decide_commit(state, self.commit)
+
+    def topics(self, state: State) -> Sequence[str]:
+        commit = self.commit
+        ids = [run.topic_id for _, run in commit.slices] + [topic_id for topic_id, _, _ in commit.pieces]
+        return _names(state, ids + [entry.topic_id for group in commit.groups for entry in group.offsets])
+
+    def pack(self, reply: d.Committed) -> _PackedCommitted:
+        rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
+        return _PackedCommitted(reply.version, rows, reply.repeated)
+
+    def unpack(self, packed: Any) -> d.Committed:
+        version, rows, repeated = msgspec.convert(packed, _PackedCommitted)
+        return d.Committed(version, {(name, number): range(a, b) for name, number, a, b in rows}, repeated)
+
+
+class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
+    """Take over a transactional id; one that is not known is refused if it has to be."""
+
+    role = "write"
+    producer: str
+    must_exist: bool = False
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        if self.must_exist and self.producer not in state.producers:
+            raise InvalidRequest(
+                f"transactional id {self.producer.partition(':')[2]!r} is not known; log.admin.list_transactions() shows "
+                "those that are"
+            )
+        return d.decide_init_producer(state, self.producer)
+
+
+# --------------------------------------------------------------------------------------------------------------- groups
+
+
+class Stand(NamedTuple):
+    """Where a group is expected to stand."""
+
+    topic_id: str
+    partition: int
+    offset: int | None
+    """None: nowhere yet."""
+
+
+class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
+    """Commit positions of one group."""
+
+    role = "read"
+    commit: r.GroupCommit
+    from_outside: bool = False
+    """By somebody who is no member: refused while a stream publishes to the group."""
+    live_only: bool = False
+    """Leave out positions of topics that are gone, instead of refusing."""
+    expected: tuple[Stand, ...] = ()
+    """Refused if the group stands elsewhere."""
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+        commit = self.commit
+        if self.from_outside:
+            d.check_group_free(state, commit.group, now_ms)
+        if self.live_only:
+            live = set(state.names.values())
+            commit = commit._replace(offsets=tuple(entry for entry in commit.offsets if entry.topic_id in live))
+        self._check_expected(state, commit)
+        return d.decide_commit_offsets(state, (commit,))
+
+    def _check_expected(self, state: State, commit: r.GroupCommit) -> None:
+        known = state.groups.get(commit.group, Group()).offsets
+        wanted = {(entry.topic_id, entry.partition) for entry in commit.offsets}
+        for topic_id, partition, offset in self.expected:
+            at = known.get((topic_id, partition))
+            if (topic_id, partition) in wanted and offset != (None if at is None else at.offset):
+                raise ConcurrentChange(
+                    f"bookmark {commit.group!r}: another run has committed since this one began, so the same records "
+                    "were read twice; let one run at a time use the name"
+                )
+
+    def topics(self, state: State) -> Sequence[str]:
+        return _names(state, [entry.topic_id for entry in self.commit.offsets])
+
+
+class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
+    """Take all partitions of a group, unless a member keeps it."""
+
+    role = "read"
+    group: str
+    member: str
+    token: str = ""
+    owner: str = ""
+    timeout_ms: int = 0
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        if state.groups.get(self.group, Group()).member != self.member:
+            d.check_group_free(state, self.group, now_ms, self.token)
+        return d.decide_join_group(
+            state, self.group, self.member, token=self.token, owner=self.owner, timeout_ms=self.timeout_ms
+        )
+
+
+class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
+    """Give a group up, if it is still the member's."""
+
+    role = "read"
+    group: str
+    member: str
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        if not self.member or state.groups.get(self.group, Group()).member != self.member:
+            return d.Decision((), UNFENCED)
+        return d.decide_join_group(state, self.group, "")
+
+
+class SignOfLife(Command, frozen=True, kw_only=True, tag="sign_of_life"):
+    role = "read"
+    group: str
+    generation: int
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+        return d.decide_sign_of_life(state, self.group, self.generation)
+
+
+class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
+    """Take a group from whoever has it."""
+
+    group: str
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        known_group(state, self.group)
+        return d.decide_join_group(state, self.group, "")
+
+
+class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
+    """Forget positions of a group that nobody keeps; all of them, and the group, if no partition is named."""
+
+    group: str
+    partitions: tuple[tuple[str, int], ...] = ()
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+        known_group(state, self.group)
+        d.check_group_free(state, self.group, now_ms)
+        return d.decide_delete_offsets(state, self.group, self.partitions)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return _names(state, [topic_id for topic_id, _ in self.partitions])
+
+
+def known_group(state: State, name: str) -> Group:
+    """Raises GroupIdNotFound."""
+    group = state.groups.get(name)
+    if group is None:
+        raise GroupIdNotFound(f"group {name!r} is not known; log.admin.list_consumer_groups() shows those that are")
+    return group
+
+
+# --------------------------------------------------------------------------------------------------------------- upkeep
+
+
+class Fence(Command, frozen=True, kw_only=True, tag="fence"):
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        return d.decide_fence(state, now_ms)
+
+
+class Expire(Command, frozen=True, kw_only=True, tag="expire"):
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        return d.decide_expire(state, now_ms)
+
+
+class Swap(Command, frozen=True, kw_only=True, tag="swap"):
+    swap: r.Swap
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[bool]:
+        return d.decide_swap(state, self.swap)
+
+
+# --------------------------------------------------------------------------------------------------------------- several
+
+
+class Several(Command, frozen=True, kw_only=True, tag="several"):
+    """Commands as one, each decided on the state that the ones before it leave: all or none.  The reply lists theirs."""
+
+    commands: tuple[Single, ...]
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[list[Any]]:
+        records: list[r.AnyRecord] = []
+        replies = []
+        for command in self.commands:
+            decision = command(state, now_ms)
+            state = replay_records(state, decision.records)
+            records += decision.records
+            replies.append(decision.reply)
+        return d.Decision(tuple(records), replies)
+
+    def topics(self, state: State) -> Sequence[str]:
+        return sorted({name for command in self.commands for name in command.topics(state)})
+
+    def pack(self, reply: list[Any]) -> list[Any]:
+        return [command.pack(one) for command, one in zip(self.commands, reply, strict=True)]
+
+    def unpack(self, packed: Any) -> list[Any]:
+        return [command.unpack(one) for command, one in zip(self.commands, packed, strict=True)]
+
+
+Single: TypeAlias = (
+    CreateTopic
+    | AddPartitions
+    | SetConfigs
+    | DeleteTopic
+    | Trim
+    | Append
+    | InitProducer
+    | CommitOffsets
+    | JoinGroup
+    | LeaveGroup
+    | SignOfLife
+    | RemoveMember
+    | DeleteOffsets
+    | Fence
+    | Expire
+    | Swap
+)
+AnyCommand: TypeAlias = Single | Several

@@ -1,0 +1,94 @@
+"""Commands: decisions that travel."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from spark_log.errors import UnknownTopicOrPartition
+from spark_log.metadata import commands as c
+from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry
+from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.state import State
+from spark_log.model import DataObject, Run
+
+NOW = 1_000_000
+TOPIC = c.CreateTopic(name="t", partitions=2, topic_id="id")
+RUN = Run("id", 1, 10, 0, 100, 7, 1, 0, 0)
+
+
+def append(sequence: int = 0) -> c.Append:
+    commit = Commit(
+        producer="p",
+        sequence=sequence,
+        upload_epoch=0,
+        objects=(DataObject("data/0000000000000000/x", 100, 90),),
+        slices=((0, RUN),),
+    )
+    return c.Append(commit=commit)
+
+
+def offsets(**more: object) -> c.CommitOffsets:
+    return c.CommitOffsets(commit=GroupCommit("g", -1, (OffsetEntry("id", 1, 5, "note"),)), **more)  # type: ignore[arg-type]
+
+
+EXAMPLES: tuple[c.Single, ...] = (
+    TOPIC,
+    c.AddPartitions(name="t", total=3),
+    c.SetConfigs(name="t", changes={"retention.ms": "5", "retention.bytes": None}),
+    append(),
+    offsets(),
+    c.Trim(starts=(c.Start("id", 1, c.WHOLE),)),
+    c.InitProducer(producer="txn:x"),
+    c.InitProducer(producer="txn:x", must_exist=True),
+    c.JoinGroup(group="h", member="m", token="t", owner="me", timeout_ms=5),
+    c.SignOfLife(group="h", generation=1),
+    c.LeaveGroup(group="h", member="m"),
+    c.RemoveMember(group="h"),
+    c.DeleteOffsets(group="g", partitions=(("id", 1),)),
+    c.DeleteOffsets(group="g"),
+    c.Fence(),
+    c.Expire(),
+    c.DeleteTopic(name="t"),
+)
+
+
+def carried_out(state: State, command: c.AnyCommand) -> tuple[State, object]:
+    """The state after a command, and its reply as it arrives."""
+    data = msgspec.json.encode(command)
+    received: c.AnyCommand = msgspec.json.decode(data, type=c.AnyCommand)
+    decision = received(state, NOW)
+    packed = msgspec.json.decode(msgspec.json.encode(received.pack(decision.reply)))
+    assert command.unpack(packed) == decision.reply
+    return replay_records(state, decision.records), decision.reply
+
+
+def test_every_command_and_its_reply_survive_the_journey() -> None:
+    """A command that was JSON decides as the one that was sent, and its reply comes back as it was."""
+    state = next_version(State(), NOW)
+    for command in EXAMPLES:
+        if isinstance(command, c.SignOfLife):
+            command = msgspec.structs.replace(command, generation=state.groups["h"].generation)
+        state, _ = carried_out(state, command)
+    assert not state.names
+    missing = set(get_args(c.Single)) - {type(command) for command in EXAMPLES} - {c.Swap}
+    assert not missing
+
+
+def test_commands_in_one_are_decided_one_after_the_other_and_all_or_none() -> None:
+    """The second sees what the first did; if it is refused, nothing is."""
+    state = next_version(State(), NOW)
+    state, replies = carried_out(state, c.Several(commands=(TOPIC, append())))
+    assert replies[1].ranges == {("id", 1): range(7)}  # type: ignore[index]
+    with pytest.raises(UnknownTopicOrPartition):
+        c.Several(commands=(append(1), c.DeleteTopic(name="nope")))(state, NOW)
+
+
+def test_a_command_names_the_topics_that_it_touches() -> None:
+    """Tokens may be limited to topics."""
+    state, _ = carried_out(next_version(State(), NOW), TOPIC)
+    both = c.Several(commands=(append(), c.AddPartitions(name="u", total=2)))
+    assert list(both.topics(state)) == ["t", "u"]
+    assert list(offsets().topics(state)) == ["t"]

@@ -1,0 +1,93 @@
+"""Coordinators in the metadata log: whose batches count."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+import pytest
+
+from spark_log.errors import NotCoordinator
+from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.decide import decide_release, decide_take_over
+from spark_log.metadata.records import AnyRecord, Batch, CreateTopic, Release, TakeOver, decode_batch, encode_batch
+from spark_log.metadata.replay import replay
+from spark_log.metadata.state import Coordinator, State
+
+
+def batch(*records: AnyRecord, epoch: int = 0) -> Batch:
+    return Batch(id="b", time=1000, epoch=epoch, records=records)
+
+
+def take(epoch: int) -> Batch:
+    return batch(TakeOver(epoch=epoch, address=f"host{epoch}:9550", host="here", cluster_id="c"), epoch=epoch)
+
+
+def topic(name: str, epoch: int = 0) -> Batch:
+    return batch(CreateTopic(topic_id=f"id-{name}", name=name, partitions=1), epoch=epoch)
+
+
+def names(*batches: Batch) -> list[str]:
+    return sorted(reduce(replay, batches, State()).names)
+
+
+def test_embedded_commits_after_a_take_over_are_void() -> None:
+    """Who did not notice that a coordinator took the log changes nothing."""
+    assert names(topic("before"), take(1), topic("after"), topic("led", epoch=1)) == ["before", "led"]
+
+
+def test_of_two_coordinators_the_higher_epoch_wins() -> None:
+    """What the one before writes after it was replaced is void."""
+    assert names(take(1), topic("a", epoch=1), take(2), topic("b", epoch=1), topic("c", epoch=2)) == ["a", "c"]
+
+
+def test_a_take_over_that_does_not_follow_is_void() -> None:
+    """Two that take over from the same epoch cannot both have it."""
+    state = reduce(replay, [take(1), take(1), take(3)], State())
+    assert state.coordinator == Coordinator(1, "host1:9550", "here", 1000)
+
+
+def test_after_a_release_embedded_commits_count_again_and_the_coordinators_do_not() -> None:
+    """A graceful stop gives the log back."""
+    assert names(take(1), batch(Release(epoch=1), epoch=1), topic("a"), topic("b", epoch=1)) == ["a"]
+
+
+def test_a_release_by_hand_fences_the_coordinator_that_was_thought_dead() -> None:
+    """It is under the next epoch: neither the commits nor the release of the old one count any more."""
+    late = batch(Release(epoch=1), epoch=1)
+    assert names(take(1), batch(Release(epoch=2)), topic("zombie", epoch=1), late, topic("a")) == ["a"]
+    assert names(take(1), batch(Release(epoch=2)), take(3), late, topic("b", epoch=3)) == ["b"]
+
+
+def test_who_was_slower_in_taking_over_hears_of_the_other() -> None:
+    """The decision names the epoch that is thought gone; if it is not the one in force, it is refused with the address."""
+    state = replay(State(), take(1))
+    with pytest.raises(NotCoordinator) as refused:
+        decide_take_over(state, 0, "late:1", "here", "c")
+    assert (refused.value.address, refused.value.epoch) == ("host1:9550", 1)
+    assert decide_take_over(state, 1, "next:1", "here", "c").reply == 2
+
+
+@pytest.mark.parametrize(("epoch", "done"), [(0, False), (1, True), (2, True), (3, False)])
+def test_a_release_is_for_the_epoch_in_force_or_by_the_next(epoch: int, done: bool) -> None:
+    """A coordinator that was replaced cannot release its successor's log."""
+    decision = decide_release(replay(State(), take(1)), epoch)
+    assert (decision.reply, bool(decision.records)) == (done, done)
+
+
+def test_a_log_that_is_nobodys_cannot_be_released() -> None:
+    """A second release writes nothing."""
+    assert decide_release(State(), 1).reply is False
+
+
+def test_epoch_and_holder_survive_batch_and_checkpoint() -> None:
+    """What is read back is what was written."""
+    written = topic("a", epoch=7)
+    assert decode_batch(encode_batch(written), "x") == written
+    state = replay(State(), take(1))
+    assert decode_checkpoint(encode_checkpoint(state), "x").coordinator == state.coordinator
+
+
+def test_a_log_without_coordinators_is_written_as_before() -> None:
+    """Older versions go on reading it."""
+    assert b"epoch" not in encode_batch(topic("a")).splitlines()[1]
+    assert b"coordinator" not in encode_checkpoint(replay(State(), topic("a")))
