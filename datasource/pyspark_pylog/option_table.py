@@ -125,6 +125,13 @@ WRITING = (
     Option("acks", "WT", "`all`", "`0`, `1` and `all` are one: success is reported when the data is durable"),
     Option("durability", "WT", "`disk`", "on a local disk, `os` does not wait for it"),
     Option(
+        "badRecords",
+        "WT",
+        "`fail`",
+        "`topic:NAME`: rows that cannot be written go to that topic, in the same commit and with the reason in their headers. "
+        "`fail`: they fail the write",
+    ),
+    Option(
         "txnAppId",
         "W",
         "",

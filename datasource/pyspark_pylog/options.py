@@ -109,6 +109,8 @@ class WriteOptions:
     query_id: str | None
     """Of the streaming query, where tasks do not know it."""
     producer_id: str | None
+    dead_letters: str | None
+    """The topic for rows that cannot be written; None: they fail the write."""
 
 
 # --------------------------------------------------------------------------------------------------------------- reading
@@ -350,7 +352,21 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         txn_from_query=flag(options, "pylog.txnfromquery", False),
         query_id=options.get("pylog.queryid"),
         producer_id=options.get("producerid"),
+        dead_letters=_dead_letters(options, topic),
     )
+
+
+def _dead_letters(options: Options, topic: str | None) -> str | None:
+    text = options.get("badrecords", "fail").strip()
+    kind, _, name = (part.strip() for part in text.partition(":"))
+    if text.lower() == "fail":
+        return None
+    if kind.lower() != "topic":
+        raise InvalidRequest(f"option badRecords: {text!r} is not 'fail' or 'topic:NAME'")
+    check_topic_name(name)
+    if name == topic:
+        raise InvalidRequest(f"option badRecords: {name!r} is the topic that is written; give bad records another one")
+    return name
 
 
 def _partitioner(options: Options) -> str:

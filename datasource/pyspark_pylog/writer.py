@@ -9,12 +9,12 @@ A stream's identity is (query id, batch id), from the task's local properties.  
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -23,27 +23,23 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from pyspark_pylog.bad_records import LETTERS_TAKE_ALL, Topics, letters, refusal, sift
 from pyspark_pylog.batch import journal_of, quiet_gc, store_of
 from pyspark_pylog.errors import plain_errors
-from pyspark_pylog.options import Location, Options, WriteOptions, write_options
+from pyspark_pylog.frame import pieces, written_columns
+from pyspark_pylog.options import Options, WriteOptions, write_options
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
 from spark_log.client.log import Log, txn_identity
 from spark_log.client.upload import TopicSpec, Uploaded, Uploader, specs_of, topic_spec
 from spark_log.clock import SystemClock
-from spark_log.errors import InvalidRecord, InvalidRequest
+from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import epoch_of_holder
-from spark_log.segment.schema import Rows, conform
+
+logger = logging.getLogger("spark_log")
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
-BYTES_TYPES = ("string", "binary")
-COLUMN_TYPES = {
-    "topic": ("string",),
-    "key": BYTES_TYPES,
-    "value": BYTES_TYPES,
-    "partition": ("int",),
-}
 
 
 @dataclass(frozen=True)
@@ -52,6 +48,11 @@ class Written(WriterCommitMessage):
 
     uploaded: Uploaded
     topics: tuple[str, ...]
+    """That rows name: they follow from the rows alone, so a replay has the same."""
+    bad: int
+    """Rows that went to the dead-letter topic."""
+    reason: str
+    """Of the first of them."""
     query_id: str | None
     batch_id: int | None
 
@@ -82,96 +83,68 @@ def stream_writer(options: Options, schema: StructType, overwrite: bool) -> LogS
 def _refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
         raise InvalidRequest(
-            "a log is appended to, not overwritten: use .mode('append') for a batch, and outputMode('append') or "
+            "a log is appended to, not overwritten: use .mode('append') or INSERT INTO for a batch, and outputMode('append') or "
             "foreachBatch(spark_log.sink(URL, topic=…)) for a stream"
         )
 
 
 def _begin(options: WriteOptions, schema: StructType) -> Begun:
-    columns = _check_columns(schema, options.topic)
+    columns = written_columns(schema, options.topic)
     log = Log(journal_of(options.location, create=True))
-    if options.topic is None:
-        return Begun(options, columns, log.journal.state.version, specs_of(log.journal.state))
-    log.ensure_topic(options.topic)
+    if options.topic is not None:
+        log.ensure_topic(options.topic)
+    if options.dead_letters is not None:
+        log.ensure_topic(options.dead_letters, LETTERS_TAKE_ALL)
     state = log.journal.state
-    return Begun(options, columns, state.version, {options.topic: topic_spec(state, options.topic)})
-
-
-def _check_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """The columns to write, by exact name.  Raises InvalidRecord that names a column and its type."""
-    found = {field.name: field.dataType.simpleString() for field in schema.fields}
-    if "value" not in found:
-        raise InvalidRecord(f"there is no column 'value' to write; the frame has {', '.join(found)}")
-    if topic is None and "topic" not in found:
-        raise InvalidRecord("which topic? set the option 'topic', or give the frame a column 'topic'")
-    used = []
-    for name, type_ in found.items():
-        if name == "topic" and topic is not None:
-            continue
-        if name in COLUMN_TYPES and type_ not in COLUMN_TYPES[name]:
-            raise InvalidRecord(f"column {name!r} is {type_}, expected {' or '.join(COLUMN_TYPES[name])}")
-        if name == "headers" and not _is_headers(type_):
-            raise InvalidRecord(f"column 'headers' is {type_}, expected array<struct<key:string,value:binary>>")
-        if (
-            name in COLUMN_TYPES
-            or name == "headers"
-            or (name == "timestamp" and type_ in ("timestamp", "timestamp_ntz"))
-        ):
-            used.append(name)
-    return tuple(used)
-
-
-def _is_headers(type_: str) -> bool:
-    return type_ == "array<struct<key:string,value:binary>>"
+    if options.topic is None:
+        return Begun(options, columns, state.version, specs_of(state))
+    known = [name for name in (options.topic, options.dead_letters) if name is not None]
+    return Begun(options, columns, state.version, {name: topic_spec(state, name) for name in known})
 
 
 def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> Written:
     """A task: all rows into objects, put durably."""
+    options = begun.options
     with plain_errors():
         quiet_gc()
-        specs, now_ms = dict(begun.specs), SystemClock().now_ms
         uploader = Uploader(
-            store_of(begun.options.location),
+            store_of(options.location),
             begun.epoch,
             random.Random(),
-            partitioner=begun.options.partitioner,
-            compression=begun.options.compression,
+            partitioner=options.partitioner,
+            compression=options.compression,
         )
-        used: set[str] = set()
         try:
-            for batch in batches:
-                for topic, rows in _by_topic(begun, batch):
-                    used.add(topic)
-                    if topic not in specs:
-                        specs[topic] = _late_spec(begun.options.location, topic)
-                    for part in conform(rows, now_us=now_ms() * 1000):
-                        uploader.append(specs[topic], Rows(part.records, part.partitions), now_ms())
+            topics, bad, reason = _append(begun, batches, uploader)
             uploaded = uploader.finish()
         finally:
             uploader.close()
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY_ID) if context is not None else None
     number = context.getLocalProperty(BATCH_ID) if context is not None else None
-    return Written(uploaded, tuple(sorted(used)), query, None if number is None else int(number))
+    return Written(uploaded, topics, bad, reason, query, None if number is None else int(number))
 
 
-def _by_topic(begun: Begun, batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    rows = batch.select([name for name in begun.columns if name != "topic"])
-    if begun.options.topic is not None:
-        yield begun.options.topic, rows
-        return
-    topics = batch.column("topic")
-    if topics.null_count:
-        raise InvalidRecord("a row has a null topic; set the option 'topic' or fill the column")
-    for topic in pc.unique(topics).to_pylist():
-        yield topic, rows.filter(pc.equal(topics, topic))
-
-
-def _late_spec(location: Location, topic: str) -> TopicSpec:
-    """A topic that the column names and the driver did not know: it is created now, as an append does."""
-    log = Log(journal_of(location))
-    log.ensure_topic(topic)
-    return topic_spec(log.journal.state, topic)
+def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader) -> tuple[tuple[str, ...], int, str]:
+    """All rows into the uploader; the topics that they name, how many were bad, and why the first was."""
+    options, clock = begun.options, SystemClock()
+    topics = Topics(options.location, begun.specs)
+    all_to = begun.specs[options.topic] if options.topic is not None else None
+    read, count, reason = 0, 0, ""
+    for batch in batches:
+        for piece in pieces(begun.columns, batch, clock.now_ms()):
+            now_ms = clock.now_ms()
+            good, bad = sift(piece, all_to, topics, now_ms)
+            read += piece.rows.records.num_rows
+            if bad is not None:
+                if options.dead_letters is None:
+                    raise refusal(bad, read)
+                to = begun.specs[options.dead_letters]
+                uploader.add(to, letters(piece, bad, options.topic, to, now_ms))
+                count, reason = count + len(bad.rows), reason or bad.reasons[0]
+            for spec, rows in good:
+                uploader.add(spec, rows)
+    return tuple(sorted(topics.named)), count, reason
 
 
 class LogWriter(DataSourceArrowWriter):
@@ -195,6 +168,7 @@ class LogWriter(DataSourceArrowWriter):
                 PlainProducer(journal).commit(self.begun.epoch, uploads)
             else:
                 commit_uploads(journal, identity, self.begun.epoch, uploads)
+            _tell(self.begun.options, done)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing to undo: what no commit names is invisible.  Also called after a commit that raised, and may be in."""
@@ -217,6 +191,7 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             journal = journal_of(self.begun.options.location)
             identity = _stream_identity(journal, self.begun.options, done[0].query_id, batchId)
             commit_uploads(journal, identity, self.begun_epoch(done), [message.uploaded for message in done])
+            _tell(self.begun.options, done)
 
     def begun_epoch(self, done: Sequence[Written]) -> int:
         """The upload epoch of the tasks: the sink's commit runs in another process, with a writer of its own."""
@@ -236,6 +211,14 @@ def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
+def _tell(options: WriteOptions, done: Sequence[Written]) -> None:
+    """A warning in the driver's log, if there were bad rows."""
+    bad = [message for message in done if message.bad]
+    if bad:
+        count, to = sum(message.bad for message in bad), options.dead_letters
+        logger.warning("%d rows could not be written and went to topic %r; one of them: %s", count, to, bad[0].reason)
+
+
 def _batch_identity(options: WriteOptions, done: Sequence[Written]) -> Identity | None:
     if options.txn_version is None:
         return None
@@ -246,6 +229,8 @@ def _batch_identity(options: WriteOptions, done: Sequence[Written]) -> Identity 
             raise InvalidRequest("spark_log.sink() is for foreachBatch; in a batch job use txnAppId and txnVersion")
         application = f"{query}/{application}"
     topics = [options.topic] if options.topic else [topic for message in done for topic in message.topics]
+    if not topics and options.dead_letters is not None:  # no row names a topic that could be one
+        topics = [options.dead_letters]
     return txn_identity(application, options.txn_version, topics)
 
 

@@ -144,19 +144,17 @@ class Log:
             state = self.journal.refresh()
         return state.version
 
-    def ensure_topic(self, topic: str) -> None:
-        """Create a topic that does not exist, if `auto.create.topics.enable`."""
+    def ensure_topic(self, topic: str, configs: Mapping[str, str] | None = None) -> None:
+        """Create a topic that does not exist, with these configs, if `auto.create.topics.enable`."""
         if topic in self.journal.state.names:
             return
         state = self.journal.refresh()
         if topic in state.names:
             return
-        if not cluster_config(state.configs, "auto.create.topics.enable"):
-            raise UnknownTopicOrPartition(
-                f"topic {topic!r} does not exist and auto.create.topics.enable is false; create it with `pylog topic create`"
-            )
+        if not auto_creates(state):
+            raise no_such_topic(topic)
         try:
-            self.create_topic(NewTopic(topic, cluster_config(state.configs, "num.partitions")))
+            self.create_topic(NewTopic(topic, cluster_config(state.configs, "num.partitions"), configs or {}))
         except TopicAlreadyExists:
             self.journal.refresh()
 
@@ -282,6 +280,18 @@ def _ends(
         part = state.partitions[state.names[tp.topic], tp.partition]
         ends[tp] = min(last.offset, part.end)
     return ends
+
+
+def auto_creates(state: State) -> bool:
+    """Whether appending to a topic that does not exist creates it."""
+    return bool(cluster_config(state.configs, "auto.create.topics.enable"))
+
+
+def no_such_topic(topic: str) -> UnknownTopicOrPartition:
+    """Where it is not created by itself."""
+    return UnknownTopicOrPartition(
+        f"topic {topic!r} does not exist and auto.create.topics.enable is false; create it with `pylog topic create`"
+    )
 
 
 def new_topic_id(journal: Journal) -> str:

@@ -8,18 +8,27 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import BinaryIO, NamedTuple, cast
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge
+from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, SparkLogError
 from spark_log.journal.protocol import data_key
 from spark_log.metadata.decide import topic_named
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
-from spark_log.segment.partitioners import Partitioner, assign_partitions, make_partitioner, split
+from spark_log.segment.partitioners import (
+    Partitioner,
+    assign_partitions,
+    make_partitioner,
+    no_such_partition,
+    outside,
+    split,
+)
 from spark_log.segment.schema import COMPRESSIONS, Rows
 from spark_log.segment.writer import SegmentWriter, row_bytes
 from spark_log.settings import topic_config
@@ -115,11 +124,15 @@ class Uploader:
 
     def append(self, spec: TopicSpec, rows: Rows, now_ms: int) -> None:
         """Add rows of one topic.  Raises InvalidRecord, MessageTooLarge, InvalidTimestamp; nothing is committed then."""
+        for fault in faults_of(spec, rows, now_ms):
+            raise fault.kind(fault.reason(int(fault.rows.argmax())))
+        self.add(spec, rows)
+
+    def add(self, spec: TopicSpec, rows: Rows) -> None:
+        """Add rows of one topic that have no faults."""
         records = rows.records
         if records.num_rows == 0:
             return
-        _check_size(spec, records)
-        _check_times(spec, records, now_ms)
         partitioner = self._partitioners.get(spec.topic_id)
         if partitioner is None:
             partitioner = self._partitioners[spec.topic_id] = make_partitioner(self._partitioner, self._rng)
@@ -167,34 +180,83 @@ def _open_spool() -> BinaryIO:
     return cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-"))
 
 
-def _check_size(spec: TopicSpec, records: pa.RecordBatch) -> None:
+class Fault(NamedTuple):
+    """A rule that some rows of a batch break."""
+
+    kind: type[SparkLogError]
+    rows: npt.NDArray[np.bool_]
+    """Which."""
+    reason: Callable[[int], str]
+    """Of a row, by its number: the sentence."""
+
+
+def faults_of(spec: TopicSpec, rows: Rows, now_ms: int) -> list[Fault]:
+    """The topic's rules that rows break: of size, of time, and of partitions that they name."""
+    if rows.records.num_rows == 0:
+        return []
+    found = (_too_large(spec, rows.records), *_out_of_time(spec, rows.records, now_ms), _no_partition(spec, rows))
+    return [fault for fault in found if fault is not None]
+
+
+def _too_large(spec: TopicSpec, records: pa.RecordBatch) -> Fault | None:
     if records.nbytes <= spec.max_message_bytes:
-        return
+        return None
     sizes = row_bytes(records)
-    largest = int(sizes.max())
-    if largest > spec.max_message_bytes:
-        raise MessageTooLarge(
-            f"a record of {largest} bytes is larger than max.message.bytes={spec.max_message_bytes} of topic "
+    wrong = sizes > spec.max_message_bytes
+    if not wrong.any():
+        return None
+
+    def reason(row: int) -> str:
+        return (
+            f"a record of {sizes[row]} bytes is larger than max.message.bytes={spec.max_message_bytes} of topic "
             f"{spec.name!r}; raise it with `pylog topic alter {spec.name} -c max.message.bytes=…`"
         )
 
+    return Fault(MessageTooLarge, wrong, reason)
 
-def _check_times(spec: TopicSpec, records: pa.RecordBatch, now_ms: int) -> None:
+
+def _out_of_time(spec: TopicSpec, records: pa.RecordBatch, now_ms: int) -> list[Fault]:
     if spec.append_time or (spec.before_max_ms == spec.after_max_ms == _NO_LIMIT_MS):
-        return
-    bounds = pc.min_max(records.column("timestamp").cast(pa.int64())).as_py()
-    low, high = bounds["min"] // 1000, bounds["max"] // 1000
-    if now_ms - low > spec.before_max_ms:
-        _refuse_time(spec, low, now_ms, "before", spec.before_max_ms)
-    if high - now_ms > spec.after_max_ms:
-        _refuse_time(spec, high, now_ms, "after", spec.after_max_ms)
+        return []
+    stamps = records.column("timestamp").cast(pa.int64())
+    bounds = pc.min_max(stamps).as_py()
+    faults = []
+    if now_ms - bounds["min"] // 1000 > spec.before_max_ms:
+        times = stamps.to_numpy() // 1000
+        faults.append(_times_fault(spec, times, now_ms - times > spec.before_max_ms, now_ms, "before"))
+    if bounds["max"] // 1000 - now_ms > spec.after_max_ms:
+        times = stamps.to_numpy() // 1000
+        faults.append(_times_fault(spec, times, times - now_ms > spec.after_max_ms, now_ms, "after"))
+    return faults
 
 
-def _refuse_time(spec: TopicSpec, found: int, now_ms: int, side: str, limit: int) -> None:
-    raise InvalidTimestamp(
-        f"a record of topic {spec.name!r} has timestamp {found} ms, more than message.timestamp.{side}.max.ms={limit} "
-        f"{side} the present ({now_ms} ms)"
-    )
+def _times_fault(
+    spec: TopicSpec, times: npt.NDArray[np.int64], wrong: npt.NDArray[np.bool_], now_ms: int, side: str
+) -> Fault:
+    limit = spec.before_max_ms if side == "before" else spec.after_max_ms
+
+    def reason(row: int) -> str:
+        return (
+            f"a record of topic {spec.name!r} has timestamp {times[row]} ms, more than "
+            f"message.timestamp.{side}.max.ms={limit} {side} the present ({now_ms} ms)"
+        )
+
+    return Fault(InvalidTimestamp, wrong, reason)
+
+
+def _no_partition(spec: TopicSpec, rows: Rows) -> Fault | None:
+    wanted = rows.partitions
+    if wanted is None or wanted.null_count == len(wanted):
+        return None
+    numbers = pc.fill_null(wanted, 0).to_numpy()
+    wrong = outside(numbers, spec.partitions)
+    if not wrong.any():
+        return None
+
+    def reason(row: int) -> str:
+        return no_such_partition("a record names", int(numbers[row]), spec.partitions, spec.name)
+
+    return Fault(InvalidRecord, wrong, reason)
 
 
 def specs_of(state: State) -> Mapping[str, TopicSpec]:

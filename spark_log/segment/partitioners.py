@@ -159,12 +159,20 @@ def _ask(partitioner: Partitioner, records: pa.RecordBatch, count: int, topic: s
 
 
 def _check_range(partitions: Partitions, count: int, topic: str, who: str) -> None:
-    wrong = (partitions < 0) | (partitions >= count)
+    wrong = outside(partitions, count)
     if wrong.any():
-        partition = int(partitions[wrong.argmax()])
-        raise InvalidRecord(
-            f"{who} partition {partition} of topic {topic!r}, which has {count} partitions (0 to {count - 1})"
-        )
+        raise InvalidRecord(no_such_partition(who, int(partitions[wrong.argmax()]), count, topic))
+
+
+def outside(partitions: Partitions, count: int) -> npt.NDArray[np.bool_]:
+    """Which partitions are not in [0, count)."""
+    wrong: npt.NDArray[np.bool_] = (partitions < 0) | (partitions >= count)
+    return wrong
+
+
+def no_such_partition(who: str, partition: int, count: int, topic: str) -> str:
+    """The sentence; `who` with a verb, as "a record names"."""
+    return f"{who} partition {partition} of topic {topic!r}, which has {count} partitions (0 to {count - 1})"
 
 
 def split(records: pa.RecordBatch, partitions: Partitions, count: int) -> list[tuple[int, pa.RecordBatch]]:

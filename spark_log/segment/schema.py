@@ -11,6 +11,8 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -201,10 +203,28 @@ def _maybe_headers(array: pa.Array) -> pa.Array | None:
             f"column 'headers' has type {type_}: it must be a list of structs with key (string) and value (binary)"
         )
     headers = _cast("headers", _key_first(array), HEADERS)
+    if keyless(headers) is not None:
+        raise InvalidRecord(KEYLESS)
+    return headers if len(headers.flatten()) else None
+
+
+KEYLESS = "column 'headers' has a header without a key"
+
+
+def keyless(headers: pa.Array) -> npt.NDArray[np.bool_] | None:
+    """Which rows have a header without a key; None if none has.  headers: a list of structs with a key."""
     entries = headers.flatten()
-    if entries.field("key").null_count or entries.null_count:
-        raise InvalidRecord("column 'headers' has a header without a key")
-    return headers if len(entries) else None
+    if not (entries.field("key").null_count or entries.null_count):
+        return None
+    nameless = pc.is_null(pc.struct_field(entries, "key")).to_numpy(zero_copy_only=False)
+    rows = np.repeat(np.arange(len(headers)), header_counts(headers))
+    return np.bincount(rows[nameless], minlength=len(headers)).astype(bool)
+
+
+def header_counts(headers: pa.Array) -> npt.NDArray[np.int64]:
+    """How many headers each row has."""
+    counts: npt.NDArray[np.int64] = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    return counts.astype(np.int64)
 
 
 def _key_first(array: pa.Array) -> pa.Array:

@@ -21,7 +21,7 @@ from spark_log.errors import StorageError
 from spark_log.model import Run
 from spark_log.segment import ipc
 from spark_log.segment.index import BatchEntry, encode_index
-from spark_log.segment.schema import COMPRESSIONS, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+from spark_log.segment.schema import COMPRESSIONS, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, header_counts
 
 _MIB = 1 << 20
 _ROW_OVERHEAD = 16
@@ -364,8 +364,7 @@ def _header_bytes(headers: pa.Array) -> npt.NDArray[np.int64]:
     entries = headers.flatten()
     sizes = _lengths(entries.field("key")) + _lengths(entries.field("value")) + _ROW_OVERHEAD
     ends = np.concatenate(([0], np.cumsum(sizes)))
-    counts = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
-    return np.diff(ends[np.concatenate(([0], np.cumsum(counts)))])
+    return np.diff(ends[np.concatenate(([0], np.cumsum(header_counts(headers))))])
 
 
 def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:

@@ -1,0 +1,106 @@
+"""What of a frame is written: which of its columns, checked in the driver, and the records that a task takes from a batch.
+
+Columns are looked up as Kafka's connector does: by exact, case-sensitive name; all others are ignored.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    BinaryType,
+    CharType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+    VarcharType,
+)
+
+from spark_log.errors import InvalidRecord
+from spark_log.segment.schema import Rows, conform, keyless
+
+TEXT = (StringType, VarcharType, CharType)
+BYTES = (*TEXT, BinaryType)
+TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+    "topic": (TEXT, "string"),
+    "key": (BYTES, "string or binary"),
+    "value": (BYTES, "string or binary"),
+    "partition": ((IntegerType,), "int"),
+}
+"""Accepted types by column, and how a message names them; also in the order in which columns are judged."""
+HEADERS = "array<struct<key:string,value:binary>>"
+TIMES = (TimestampType, TimestampNTZType)
+
+
+class Piece(NamedTuple):
+    """A stretch of the frame."""
+
+    rows: Rows
+    topics: pa.Array | None
+    """The topic that each row names; None if there is one for all."""
+    keyless: npt.NDArray[np.bool_] | None
+    """Rows with a header without a key, which was given an empty one here; None if there are none."""
+
+
+def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
+    """The columns to write.  Raises InvalidRecord that names a column and its type: the topic's first, then as `TYPES`."""
+    found = {field.name: field.dataType for field in schema.fields}
+    if twice := sorted(name for name, count in Counter(schema.names).items() if count > 1):
+        raise InvalidRecord(
+            f"column {twice[0]!r} is there more than once, and Spark hands no such frame to Python: drop one"
+        )
+    if topic is not None:
+        found.pop("topic", None)
+    elif "topic" not in found:
+        raise InvalidRecord("which topic? set the option 'topic', or give the frame a column 'topic'")
+    for name, (types, expected) in TYPES.items():
+        if name in found and not isinstance(found[name], types):
+            raise InvalidRecord(f"column {name!r} is {found[name].simpleString()}, expected {expected}")
+        if name == "value" and name not in found:
+            raise InvalidRecord(
+                f"there is no column 'value' to write; the frame has {', '.join(schema.names) or 'no columns'}"
+            )
+    if "headers" in found and found["headers"].simpleString() != HEADERS:
+        raise InvalidRecord(f"column 'headers' is {found['headers'].simpleString()}, expected {HEADERS}")
+    return tuple(name for name, type_ in found.items() if _is_written(name, type_))
+
+
+def _is_written(name: str, type_: DataType) -> bool:
+    return name in TYPES or name == "headers" or (name == "timestamp" and isinstance(type_, TIMES))
+
+
+def pieces(columns: Sequence[str], batch: pa.RecordBatch, now_ms: int) -> Iterator[Piece]:
+    """A batch of the frame as records."""
+    arrays = {name: batch.column(name) for name in columns}
+    topics = arrays.pop("topic", None)
+    wrong = keyless(arrays["headers"]) if "headers" in arrays else None
+    if wrong is not None:
+        arrays["headers"] = _with_keys(arrays["headers"])
+    at = 0
+    for rows in conform(pa.record_batch(arrays), now_us=now_ms * 1000):
+        end = at + rows.records.num_rows
+        yield Piece(
+            rows,
+            None if topics is None else topics.slice(at, end - at),
+            None if wrong is None else wrong[at:end],
+        )
+        at = end
+
+
+def _with_keys(headers: pa.Array) -> pa.Array:
+    """Headers without a key get an empty one, so that the row can be kept somewhere."""
+    entries = headers.flatten()
+    keys = pc.fill_null(pc.struct_field(entries, "key"), "")
+    named = pa.StructArray.from_arrays([keys, pc.struct_field(entries, "value")], ["key", "value"])
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(headers), 0)).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return pa.ListArray.from_arrays(offsets, named, mask=headers.is_null())
