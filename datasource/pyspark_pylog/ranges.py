@@ -56,8 +56,9 @@ def start_offsets(
     options: ReadOptions,
     tps: Iterable[TopicPartition],
     standing: Mapping[TopicPartition, int] = MappingProxyType({}),
+    stops: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> dict[TopicPartition, int]:
-    """Where each partition starts: those of `standing` there, the others where the options say.
+    """Where each partition starts: those of `standing` there, the others where the options say (a loss counts up to `stops`).
 
     Raises DataLoss for an explicit offset that is trimmed (with failOnDataLoss=false: a warning, and the first that is
     there), InvalidRequest for one beyond the end and for a timestamp beyond the last record, unless the strategy is `latest`.
@@ -69,7 +70,7 @@ def start_offsets(
     starts = {tp: standing[tp] for tp in positions if tp in standing}
     for tp, position in positions.items():
         if isinstance(position, At) and tp not in starts:
-            starts[tp] = _explicit(state, tp, position.offset, options.fail_on_data_loss)
+            starts[tp] = _explicit(state, tp, position.offset, stops.get(tp), options.fail_on_data_loss)
     if options.no_match_is_error:
         times = {tp: p.ms for tp, p in positions.items() if isinstance(p, AtTime) and tp not in starts}
         starts |= _at_times(journal, times)
@@ -77,12 +78,13 @@ def start_offsets(
     return {tp: starts[tp] for tp in positions}
 
 
-def _explicit(state: State, tp: TopicPartition, offset: int, fail: bool) -> int:
+def _explicit(state: State, tp: TopicPartition, offset: int, stop: int | None, fail: bool) -> int:
     _, part = partition_of(state, tp)
     if offset > part.end:
         raise InvalidRequest(f"startingOffsets: {offset} is beyond the end of {tp.topic}-{tp.partition}, {part.end}")
-    if offset < part.start:
-        report([Loss(tp, offset, part.start, TRIMMED)], fail)
+    gone = part.start if stop is None else min(part.start, stop)
+    if offset < gone:
+        report([Loss(tp, offset, gone, TRIMMED)], fail)
     return max(offset, part.start)
 
 
@@ -115,10 +117,12 @@ def is_fixed(options: ReadOptions, tps: Iterable[TopicPartition]) -> bool:
 def batch_ranges(journal: Journal, options: ReadOptions, ends: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """Ranges of a batch read whose partitions end at `ends` at the latest.  Raises InvalidRequest for a start beyond its end."""
     tps = sorted(ends)
-    starts, stops = start_offsets(journal, options, tps), end_offsets(journal, options, ends)
+    stops = end_offsets(journal, options, ends)
+    starts = start_offsets(journal, options, tps, stops=stops)
     for tp in tps:
-        if isinstance(options.start.of(tp), At) and starts[tp] > stops[tp]:
-            raise InvalidRequest(f"{tp.topic}-{tp.partition}: the start {starts[tp]} is beyond the end {stops[tp]}")
+        asked = options.start.of(tp)
+        if isinstance(asked, At) and asked.offset > stops[tp]:
+            raise InvalidRequest(f"{tp.topic}-{tp.partition}: the start {asked.offset} is beyond the end {stops[tp]}")
     return [
         OffsetRange(tp.topic, journal.state.names[tp.topic], tp.partition, starts[tp], stops[tp])
         for tp in tps

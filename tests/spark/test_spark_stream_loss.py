@@ -16,7 +16,7 @@ from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from tests.spark.builders import finished_job, script, texts
-from tests.spark.driver import SCHEMA, Stream, rows, rows_of
+from tests.spark.driver import SCHEMA, Row, Stream, rows, rows_of
 
 GOING_ON = "going on with what is there (failOnDataLoss=false)"
 
@@ -223,6 +223,26 @@ def test_records_that_vanish_under_a_batch_read_are_a_loss(
     with pytest.raises(DataLoss, match=r"offsets \[0, 3\) of t-0 are gone, 3 records: topic 't' was deleted"):
         list(readers[0].read(task))
     assert list(rows_of(readers[1].read(task))) == [] and len(losses(caplog)) == 1
+
+
+def test_what_is_trimmed_is_lost_only_as_far_as_a_batch_asks_for_it(
+    url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A range of which nothing is left is told to its end, and one of no records is no loss."""
+    put(log, 8)
+    trim(log, 6)
+
+    def read(start: int, end: int, fail: bool) -> list[Row]:
+        options = {"path": url, "subscribe": "t", "startingoffsets": str(start), "endingoffsets": str(end)}
+        reader = LogReader(read_options({**options, "failondataloss": str(fail)}, streaming=False), SCHEMA)
+        return [row for task in reader.partitions() for row in rows_of(reader.read(task))]
+
+    with pytest.raises(DataLoss, match=r"offsets \[0, 3\) of t-0 are gone, 3 records"):
+        read(0, 3, fail=True)
+    assert read(0, 3, fail=False) == []
+    assert [message.partition(" are")[0] for message in losses(caplog)] == ["offsets [0, 3) of t-0"]
+    assert read(3, 3, fail=True) == []
+    assert read(0, 7, fail=False) == rows("t-0", 6, 7)
 
 
 # ----------------------------------------------------------------------------------------------------------- topics that go
