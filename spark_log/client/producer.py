@@ -305,11 +305,14 @@ class Producer:
 _open_producers: WeakSet[Producer] = WeakSet()
 
 
-@atexit.register
 def _close_all() -> None:
     """What was sent by a program that ends without closing is written all the same."""
     for producer in tuple(_open_producers):
         producer.close()
+
+
+# When functions of `atexit` run, the pools of threads that requests to a bucket go through are closed already.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
 
 
 def to_bytes(what: str, given: object) -> bytes:

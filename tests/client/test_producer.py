@@ -403,6 +403,19 @@ def test_a_program_that_ends_without_closing_loses_nothing(tmp_path: Path) -> No
     assert values(spark_log.connect(url), "orders") == [b"1"]
 
 
+def test_what_is_sent_to_a_bucket_on_the_way_out_is_acknowledged(tmp_path: Path) -> None:
+    """The threads of the storage's requests are still there."""
+    store = f"LatencyStore(LocalStore({str(tmp_path / 'log')!r}, 'os'))"
+    code = (
+        "from spark_log.journal.journal import Journal; from spark_log.client.log import Log; "
+        "from spark_log.store.local import LocalStore; from spark_log.testing.stores import LatencyStore; "
+        f"producer = Log(Journal.open({store}, create=True)).producer(linger_ms=60000); "
+        "producer.send('orders', b'1').add_callback(lambda place: print(place.offset))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, timeout=300, capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
 def test_a_handle_that_lay_idle_goes_on_writing(tmp_path: Path) -> None:
     """Its uploads begin above the fence, and its producer's id is drawn anew if it was forgotten."""
     idle = new_log(tmp_path, orders=1)
