@@ -12,7 +12,7 @@ unexport SPARK_HOME
 # The editable install links file by file, so it is made anew when dependencies or the set of files change, not their contents.
 INSTALLED := $(VENV)/installed-$(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: setup quickstart test test-kafka check sim bench docs clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-azure check sim bench docs clean links-are-gone
 
 setup: $(INSTALLED)
 
@@ -36,6 +36,11 @@ test: setup
 # Against a real Kafka broker; fetches its jars (60 MB) into .pylog/kafka the first time.
 test-kafka: setup
 	$(BIN)/python -m pytest -m kafka tests/kafka
+
+# Against Azurite, which npm fetches.
+test-azure: setup
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[abfs]'
+	$(BIN)/python -m pytest -m azure tests/store/test_azure.py
 
 check: setup
 	$(BIN)/ruff format --check .
