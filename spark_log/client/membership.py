@@ -75,7 +75,8 @@ class Membership:
             self.give_sign()
 
     def leave(self) -> None:
-        """Give the group up, if it is still this consumer's."""
+        """Give the group up, if it is still this consumer's, after the commits that are on their way."""
+        self.settle()
         member, self._member = self._member, ""
         self._journal.propose(LeaveGroup(group=self.group, member=member))
         self.generation = UNFENCED
@@ -111,18 +112,18 @@ class Membership:
         Raises IllegalGeneration if the group was taken, CommitUnknown if the storage failed.
         """
         self.settle()
-        self._commit(offsets)
+        self._commit(offsets, self.generation)
 
-    def _commit(self, offsets: Offsets) -> None:
+    def _commit(self, offsets: Offsets, generation: int) -> None:
         if offsets:
-            commit = self.group_commit(self._journal.state, offsets)
+            commit = GroupCommit(self.group, generation, group_entries(self._journal.state, offsets))
             self._journal.propose(CommitOffsets(commit=commit))
 
     def commit_async(self, offsets: Offsets, callback: Callback | None) -> None:
-        """Commit positions in the background, in the order of the calls."""
+        """Commit positions in the background, in the order of the calls, under the generation of now."""
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
-        self._pending.append(_Pending(self._worker.submit(self._commit, offsets), offsets, callback))
+        self._pending.append(_Pending(self._worker.submit(self._commit, offsets, self.generation), offsets, callback))
 
     def call_back(self) -> None:
         """Tell the callbacks of commits that are done."""

@@ -30,6 +30,40 @@ def test_a_consumer_of_a_deleted_group_stays_fenced_when_the_group_is_made_again
     assert log.admin.list_consumer_group_offsets("g")[tp].offset == 1
 
 
+def test_commits_on_their_way_are_in_before_a_consumer_leaves(tmp_path: Path) -> None:
+    """None is refused because it was late, and none comes after the group was given up."""
+    log = spark_log.connect(str(tmp_path), durability="os")
+    log.append("t", [{"value": "x"}] * 30)
+    tp, errors = spark_log.TopicPartition("t", 0), []
+    consumer = log.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    consumer.poll()
+    for offset in range(1, 21):
+        consumer.commit_async({tp: offset}, lambda _, error: errors.append(error))
+    consumer.close()
+    assert errors == [None] * 20
+    assert log.admin.list_consumer_group_offsets("g")[tp].offset == 20
+
+
+def test_commits_on_their_way_of_a_consumer_that_was_replaced_are_refused(tmp_path: Path) -> None:
+    """Also when it has subscribed again by then."""
+    log, other = (spark_log.connect(str(tmp_path), durability="os") for _ in range(2))
+    log.append("t", [{"value": "x"}] * 30)
+    tp, errors = spark_log.TopicPartition("t", 0), []
+    old, new = (
+        one.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False) for one in (log, other)
+    )
+    old.poll()
+    new.poll()
+    new.commit({tp: 20})
+    log.journal.refresh()
+    for offset in range(1, 6):
+        old.commit_async({tp: offset}, lambda _, error: errors.append(type(error)))
+    old.subscribe("t")
+    old.close()
+    assert errors == [IllegalGeneration] * 5
+    assert other.admin.list_consumer_group_offsets("g")[tp].offset == 20
+
+
 class _Hands:
     """A clock that goes on when it is told to."""
 
