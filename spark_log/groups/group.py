@@ -1,0 +1,270 @@
+"""A group as the coordinator knows it, and what of it is journaled.
+
+A `Group` is a value: `machine.step` and `machine.tick` change a copy of their own and give that back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from spark_log.groups.messages import JoinedMember, Protocol, Response
+
+
+class GroupState(str, Enum):
+    EMPTY = "Empty"
+    """No members; may hold offsets."""
+    PREPARING_REBALANCE = "PreparingRebalance"
+    """Waits for members to join."""
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    """All have joined; waits for the leader's assignment, and for its being durable."""
+    STABLE = "Stable"
+    DEAD = "Dead"
+    """Deleted, or no longer this coordinator's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupConfig:
+    """The coordinator's settings, under Kafka's names."""
+
+    initial_rebalance_delay_ms: int = 3_000
+    min_session_timeout_ms: int = 6_000
+    max_session_timeout_ms: int = 1_800_000
+    max_size: int = 2_147_483_647
+    new_member_join_timeout_ms: int = 300_000
+    """How long a new member is kept that waits for its first round to end."""
+
+
+class RosterMember(NamedTuple):
+    """A member as it is journaled."""
+
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    subscription: bytes
+    """Its metadata for the protocol of the generation."""
+    assignment: bytes
+
+
+class Roster(NamedTuple):
+    """A generation as it is journaled: enough to go on after a restart without a rebalance (Kafka's GroupMetadataValue)."""
+
+    generation: int
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: tuple[RosterMember, ...] = ()
+    state_ms: int = 0
+    """When the group became what it is."""
+
+
+class JournalRecord(NamedTuple):
+    """What the shell has to make durable, in the order of tickets; it answers each with `Journaled`."""
+
+    ticket: int
+    roster: Roster
+
+
+class Reply(NamedTuple):
+    """The answer to a request, maybe one of long ago."""
+
+    correlation_id: int
+    response: Response
+
+
+class Outcome(NamedTuple):
+    """What came of a step."""
+
+    group: Group | None
+    """None: there is no such group."""
+    replies: tuple[Reply, ...] = ()
+    """Answers to this request, or to others that waited; none if this one waits."""
+    records: tuple[JournalRecord, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int
+    protocols: tuple[Protocol, ...]
+    deadline_ms: int = 0
+    """When it is removed, unless it gives a sign of life or waits for an answer."""
+    is_new: bool = False
+    """In its first round; it may be removed although it waits."""
+    join: int | None = None
+    """Correlation id of the JoinGroup that waits."""
+    sync: int | None = None
+    """Of the SyncGroup that waits."""
+    owes_sync: bool = False
+    """It has not asked for its assignment in this generation."""
+    assignment: bytes = b""
+
+    @property
+    def expires_ms(self) -> int | None:
+        """None: as long as it waits for an answer it is alive."""
+        waits = self.join is not None or self.sync is not None
+        return self.deadline_ms if self.is_new or not waits else None
+
+    def metadata(self, protocol: str | None) -> bytes:
+        return next((known.metadata for known in self.protocols if known.name == protocol), b"")
+
+
+class InitialDelay(NamedTuple):
+    """The first rebalance of a group waits for more members, round by round."""
+
+    delay_ms: int
+    """Of the round that runs."""
+    remaining_ms: int
+    new_member: bool = False
+    """Somebody joined in this round."""
+
+
+class SyncWrite(NamedTuple):
+    """The leader's assignment is on its way into the journal."""
+
+    generation: int
+    assignments: dict[str, bytes]
+
+
+class ReplaceWrite(NamedTuple):
+    """A static member's new id is on its way into the journal."""
+
+    generation: int
+    before: Member
+    after: Member
+    leader_before: str | None
+    skips: bool
+
+
+Write: TypeAlias = SyncWrite | ReplaceWrite | None
+"""None: nobody waits for it."""
+
+
+@dataclass(slots=True)
+class Group:
+    """Nobody changes one but a step, and that its own copy."""
+
+    group_id: str
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str | None = None
+    protocol: str | None = None
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    """By id, in the order in which they came."""
+    static_ids: dict[str, str] = field(default_factory=dict)
+    """Instance id to member id."""
+    pending: dict[str, int] = field(default_factory=dict)
+    """Ids that were handed out and not yet joined with, and until when they are good."""
+    initial: InitialDelay | None = None
+    """In PreparingRebalance of a group that was empty."""
+    join_deadline_ms: int | None = None
+    """When the join phase ends without those who are missing; of the initial delay, when its round ends."""
+    sync_deadline_ms: int | None = None
+    """When those who have not synced are removed."""
+    state_ms: int = 0
+    """When the group got into this state."""
+    wake_ms: int | None = None
+    """No timer runs out earlier; it may be later, since signs of life do not move this."""
+    writes: dict[int, Write] = field(default_factory=dict)
+    """By ticket, what the journal has not yet answered."""
+    next_ticket: int = 0
+
+    def copy(self) -> Group:
+        return replace(
+            self,
+            members=self.members.copy(),
+            static_ids=self.static_ids.copy(),
+            pending=self.pending.copy(),
+            writes=self.writes.copy(),
+        )
+
+    @property
+    def rebalance_timeout_ms(self) -> int:
+        """The longest of any member's."""
+        return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
+
+    @property
+    def all_joined(self) -> bool:
+        return not self.pending and all(member.join is not None for member in self.members.values())
+
+    def supporting(self, protocols: Iterable[str]) -> list[str]:
+        """Those of `protocols` that all members support."""
+        left = list(protocols)
+        for member in self.members.values():
+            if not left:
+                break
+            names = {known.name for known in member.protocols}
+            left = [name for name in left if name in names]
+        return left
+
+    def joined_members(self) -> tuple[JoinedMember, ...]:
+        return tuple(
+            JoinedMember(member.member_id, member.group_instance_id, member.metadata(self.protocol))
+            for member in self.members.values()
+        )
+
+    def roster(self, assignments: dict[str, bytes] | None = None) -> Roster:
+        """What is journaled.  assignments: those that are to come into force; None: those in force."""
+        return Roster(
+            self.generation,
+            self.protocol_type,
+            self.protocol,
+            self.leader,
+            tuple(
+                RosterMember(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.session_timeout_ms,
+                    member.rebalance_timeout_ms,
+                    member.metadata(self.protocol),
+                    member.assignment if assignments is None else assignments.get(member.member_id, b""),
+                )
+                for member in self.members.values()
+            ),
+            self.state_ms,
+        )
+
+
+def restore(group_id: str, roster: Roster, now_ms: int) -> Group:
+    """The group of a journaled generation, as a coordinator that starts has it.
+
+    With members it is Stable and each has a session ahead of it; without it is Empty.
+    """
+    members = {
+        member.member_id: Member(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            member.session_timeout_ms,
+            member.rebalance_timeout_ms,
+            (Protocol(roster.protocol or "", member.subscription),),
+            deadline_ms=now_ms + member.session_timeout_ms,
+            assignment=member.assignment,
+        )
+        for member in roster.members
+    }
+    return Group(
+        group_id,
+        GroupState.STABLE if members else GroupState.EMPTY,
+        roster.generation,
+        roster.protocol_type,
+        roster.protocol,
+        roster.leader,
+        members,
+        {m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id is not None},
+        state_ms=roster.state_ms,
+        wake_ms=min((m.deadline_ms for m in members.values()), default=None),
+    )

@@ -1,0 +1,332 @@
+"""The coordinator's side of the classic group protocol, as a pure machine over one group.
+
+`step` takes a request, `tick` lets timers run out; both give the group as it is then, the answers that are due (also to
+requests of long ago: joins and syncs wait until their round is over) and what has to be made durable.  The shell
+
+- keeps the groups by id, and asks `next_deadline` when to tick;
+- gives each request a correlation id of its own, and an id for the member that it may turn into;
+- writes `records` in the order of their tickets, sends `replies` at once, and steps the group with `Journaled` for each
+  record when the journal has answered.  What must not be told before it is durable is among the replies of that step;
+- after a restart gives each journaled generation to `group.restore`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+from typing_extensions import assert_never
+
+from spark_log.groups.group import Group, GroupConfig, GroupState, Outcome, ReplaceWrite, Reply, SyncWrite
+from spark_log.groups.joining import join, replaced
+from spark_log.groups.messages import (
+    Code,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    Journaled,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    LeavingMember,
+    MemberLeft,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    Request,
+    Response,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from spark_log.groups.rounds import (
+    Step,
+    give_assignments,
+    join_phase_over,
+    maybe_complete_join,
+    prepare_rebalance,
+    rebalance_or_complete,
+    remove_member,
+    sync_phase_over,
+    synced_response,
+    validate,
+)
+
+DEFAULTS = GroupConfig()
+
+_TRANSLATED = {
+    Code.UNKNOWN_TOPIC_OR_PARTITION: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_ENOUGH_REPLICAS: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.REQUEST_TIMED_OUT: Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_LEADER_OR_FOLLOWER: Code.NOT_COORDINATOR,
+    Code.KAFKA_STORAGE_ERROR: Code.NOT_COORDINATOR,
+    Code.MESSAGE_TOO_LARGE: Code.UNKNOWN_SERVER_ERROR,
+    Code.RECORD_LIST_TOO_LARGE: Code.UNKNOWN_SERVER_ERROR,
+    Code.INVALID_FETCH_SIZE: Code.UNKNOWN_SERVER_ERROR,
+}
+"""What members are told when the journal fails."""
+
+
+def step(
+    group: Group | None,
+    request: Request,
+    now_ms: int,
+    *,
+    correlation_id: int = 0,
+    config: GroupConfig = DEFAULTS,
+    generation: int = 0,
+) -> Outcome:
+    """What `request` does to `group`.
+
+    group:       None if there is none of that id; the first member to join makes one.
+    generation:  where that one starts, its first generation being the next: not below any that a group of the same id
+                 had before it was deleted, so that members of that time stay fenced.
+    """
+    if isinstance(request, JoinGroupRequest):
+        error = _check_join(group, request, config)
+        if error is not Code.NONE:
+            return Outcome(group, (Reply(correlation_id, JoinGroupResponse(error=error, member_id=request.member_id)),))
+        group = group or Group(request.group_id, generation=generation, state_ms=now_ms)
+    elif group is None:
+        unknown = _unknown_group(request)
+        return Outcome(None, (Reply(correlation_id, unknown),) if unknown is not None else ())
+    at = Step(group.copy(), now_ms, config, correlation_id)
+    match request:
+        case JoinGroupRequest():
+            join(at, request)
+        case SyncGroupRequest():
+            _sync(at, request)
+        case HeartbeatRequest():
+            at.answer(HeartbeatResponse(error=_heartbeat(at, request)))
+        case LeaveGroupRequest():
+            _leave(at, request)
+        case OffsetCommitRequest():
+            at.answer(OffsetCommitResponse(error=_offset_commit(at, request)))
+        case Journaled():
+            _journaled(at, request)
+        case _ as never:
+            assert_never(never)
+    return at.outcome()
+
+
+def _check_join(group: Group | None, request: JoinGroupRequest, config: GroupConfig) -> Code:
+    if not request.group_id:
+        return Code.INVALID_GROUP_ID
+    if not config.min_session_timeout_ms <= request.session_timeout_ms <= config.max_session_timeout_ms:
+        return Code.INVALID_SESSION_TIMEOUT
+    return Code.UNKNOWN_MEMBER_ID if group is None and request.member_id else Code.NONE
+
+
+def _unknown_group(request: Request) -> Response | None:
+    match request:
+        case SyncGroupRequest():
+            return SyncGroupResponse(error=Code.UNKNOWN_MEMBER_ID)
+        case HeartbeatRequest():
+            return HeartbeatResponse(error=Code.UNKNOWN_MEMBER_ID)
+        case LeaveGroupRequest():
+            return LeaveGroupResponse(
+                members=tuple(
+                    MemberLeft(leaving.member_id, leaving.group_instance_id, Code.UNKNOWN_MEMBER_ID)
+                    for leaving in request.members
+                )
+            )
+        case OffsetCommitRequest():
+            refused = Code.GROUP_ID_NOT_FOUND if request.knows_group_id_not_found else Code.ILLEGAL_GENERATION
+            return OffsetCommitResponse(error=Code.NONE if request.generation_id < 0 else refused)
+        case _:
+            return None
+
+
+# ----------------------------------------------------------------------------------------------------------------- sync
+
+
+def _sync(at: Step, request: SyncGroupRequest) -> None:
+    group = at.group
+    error = _check_sync(group, request)
+    if error is not Code.NONE:
+        at.answer(SyncGroupResponse(error=error))
+        return
+    member = replace(group.members[request.member_id], owes_sync=False)
+    if group.state is GroupState.STABLE:
+        at.touch(member)
+        at.answer(synced_response(group, member.assignment))
+        _all_synced(group)
+        return
+    if member.sync is not None:
+        at.answer_waiting(member.sync, SyncGroupResponse(error=Code.REBALANCE_IN_PROGRESS))  # asked again: see _park
+    group.members[member.member_id] = replace(member, sync=at.correlation_id)
+    _all_synced(group)
+    if group.leader == member.member_id:
+        assignments = {name: request.assignments.get(name, b"") for name in group.members}
+        at.journal(group.roster(assignments), SyncWrite(group.generation, assignments))
+
+
+def _check_sync(group: Group, request: SyncGroupRequest) -> Code:
+    if group.state is GroupState.DEAD:
+        return Code.COORDINATOR_NOT_AVAILABLE
+    error = validate(group, request.member_id, request.group_instance_id)
+    if error is not Code.NONE:
+        return error
+    if request.generation_id != group.generation:
+        return Code.ILLEGAL_GENERATION
+    if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (None, group.protocol):
+        return Code.INCONSISTENT_GROUP_PROTOCOL
+    return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
+
+
+def _all_synced(group: Group) -> None:
+    """Nobody is waited for any more once all have asked for their assignment."""
+    if not any(member.owes_sync for member in group.members.values()):
+        group.sync_deadline_ms = None
+
+
+def _journaled(at: Step, request: Journaled) -> None:
+    write = at.group.writes.pop(request.ticket, None)
+    error = _TRANSLATED.get(request.error, request.error)
+    match write:
+        case SyncWrite():
+            _assigned(at, write, error)
+        case ReplaceWrite():
+            replaced(at, write, error)
+        case None:
+            pass
+        case _ as never:
+            assert_never(never)
+
+
+def _assigned(at: Step, write: SyncWrite, error: Code) -> None:
+    """The assignment is durable, or it is not and the members join anew; unless another round has begun meanwhile."""
+    group = at.group
+    if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != write.generation:
+        return
+    if error is not Code.NONE:
+        give_assignments(at, {}, error)
+        prepare_rebalance(at)
+        return
+    at.enter(GroupState.STABLE)
+    give_assignments(at, write.assignments, Code.NONE)
+
+
+# --------------------------------------------------------------------------------------------------- heartbeat and leave
+
+
+def _heartbeat(at: Step, request: HeartbeatRequest) -> Code:
+    group = at.group
+    if group.state is GroupState.DEAD:
+        return Code.COORDINATOR_NOT_AVAILABLE
+    error = validate(group, request.member_id, request.group_instance_id)
+    if error is not Code.NONE:
+        return error
+    if request.generation_id != group.generation:
+        return Code.ILLEGAL_GENERATION
+    at.touch(group.members[request.member_id])
+    return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
+
+
+def _leave(at: Step, request: LeaveGroupRequest) -> None:
+    if at.group.state is GroupState.DEAD:
+        at.answer(LeaveGroupResponse(error=Code.COORDINATOR_NOT_AVAILABLE))
+        return
+    left = tuple(
+        MemberLeft(leaving.member_id, leaving.group_instance_id, _leave_one(at, leaving)) for leaving in request.members
+    )
+    at.answer(LeaveGroupResponse(members=left))
+    if any(member.error is Code.NONE for member in left) and at.group.state is not GroupState.EMPTY:
+        rebalance_or_complete(at)
+
+
+def _leave_one(at: Step, leaving: LeavingMember) -> Code:
+    group, member_id = at.group, leaving.member_id
+    if not member_id:
+        member_id = group.static_ids.get(leaving.group_instance_id or "", "")
+    elif member_id in group.pending:
+        del group.pending[member_id]
+        return Code.NONE
+    else:
+        error = validate(group, member_id, leaving.group_instance_id)
+        if error is not Code.NONE:
+            return error
+    member = group.members.get(member_id)
+    if member is None:
+        return Code.UNKNOWN_MEMBER_ID
+    remove_member(at, member)
+    return Code.NONE
+
+
+def _offset_commit(at: Step, request: OffsetCommitRequest) -> Code:
+    group = at.group
+    if group.state is GroupState.DEAD:
+        return Code.COORDINATOR_NOT_AVAILABLE
+    if request.generation_id < 0 and group.state is GroupState.EMPTY:
+        return Code.NONE
+    if request.generation_id < 0 and not request.member_id and request.group_instance_id is None:
+        return Code.NONE if request.transactional else Code.UNKNOWN_MEMBER_ID
+    error = validate(group, request.member_id, request.group_instance_id)
+    if error is not Code.NONE:
+        return error
+    if request.generation_id != group.generation:
+        return Code.ILLEGAL_GENERATION
+    if group.state is GroupState.COMPLETING_REBALANCE and not request.transactional:
+        return Code.REBALANCE_IN_PROGRESS
+    if group.state in (GroupState.STABLE, GroupState.PREPARING_REBALANCE):
+        at.touch(group.members[request.member_id])
+    return Code.NONE
+
+
+# --------------------------------------------------------------------------------------------------------------- timers
+
+
+def next_deadline(group: Group) -> int | None:
+    """When to call `tick`, at the latest; None: no timer runs.  There may turn out to be nothing to do yet."""
+    return group.wake_ms
+
+
+def tick(group: Group, now_ms: int, *, config: GroupConfig = DEFAULTS) -> Outcome:
+    """Let all timers run out that are due at `now_ms`, the earliest first."""
+    if group.wake_ms is None or group.wake_ms > now_ms:
+        return Outcome(group)
+    at = Step(group.copy(), now_ms, config)
+    while due := sorted(timer for timer in _timers(at.group) if timer.at_ms <= now_ms):
+        for timer in due:
+            _run_out(at, timer)
+    at.group.wake_ms = min((timer.at_ms for timer in _timers(at.group)), default=None)
+    return at.outcome()
+
+
+class _Timer(NamedTuple):
+    at_ms: int
+    kind: int
+    """`_PENDING` … `_SYNC_PHASE`: of those that run out together, the lower one first."""
+    member_id: str = ""
+
+
+_PENDING, _SESSION, _JOIN_PHASE, _SYNC_PHASE = range(4)
+
+
+def _timers(group: Group) -> Iterator[_Timer]:
+    for member_id, at_ms in group.pending.items():
+        yield _Timer(at_ms, _PENDING, member_id)
+    for member_id, member in group.members.items():
+        expires_ms = member.expires_ms
+        if expires_ms is not None:
+            yield _Timer(expires_ms, _SESSION, member_id)
+    if group.join_deadline_ms is not None:
+        yield _Timer(group.join_deadline_ms, _JOIN_PHASE)
+    if group.sync_deadline_ms is not None:
+        yield _Timer(group.sync_deadline_ms, _SYNC_PHASE)
+
+
+def _run_out(at: Step, timer: _Timer) -> None:
+    """What follows from a timer, unless one that ran out before it has stopped it."""
+    group, at_ms = at.group, timer.at_ms
+    if timer.kind == _PENDING and group.pending.get(timer.member_id) == at_ms:
+        del group.pending[timer.member_id]
+        maybe_complete_join(at)
+    elif timer.kind == _SESSION:
+        member = group.members.get(timer.member_id)
+        if member is not None and member.expires_ms == at_ms:
+            remove_member(at, member)
+            rebalance_or_complete(at)
+    elif timer.kind == _JOIN_PHASE and group.join_deadline_ms == at_ms:
+        join_phase_over(at)
+    elif timer.kind == _SYNC_PHASE and group.sync_deadline_ms == at_ms:
+        sync_phase_over(at)
