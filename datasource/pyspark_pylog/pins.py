@@ -14,6 +14,7 @@ import msgspec
 from pyspark import TaskContext
 
 from spark_log.client.plan import SliceRead
+from spark_log.clock import SystemClock
 from spark_log.errors import ObjectNotFound, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
@@ -97,7 +98,8 @@ def read_pin(data: bytes) -> Pin:
 
 
 def encode(file: msgspec.Struct) -> bytes:
-    return msgspec.json.encode(file)
+    """With the time, by which upkeep knows the files of queries long gone."""
+    return msgspec.json.encode({**msgspec.structs.asdict(file), "made_ms": SystemClock().now_ms()})
 
 
 def decode(data: bytes, kind: type[File]) -> File:

@@ -22,6 +22,7 @@ from spark_log.node.merge import Progress, Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.pins import drop_pins
 from spark_log.node.retention import expire_records
+from spark_log.settings import cluster_config
 
 Result = TypeVar("Result")
 
@@ -73,7 +74,7 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
             fence=view.state.fence,
             truncated=truncated,
             collected=collected,
-            pins=(yield from drop_pins(view.state.fence)),
+            pins=(yield from _drop_pins(view, context)),
         )
 
     return _run(log, run)
@@ -131,7 +132,7 @@ def collect_garbage(log: Log) -> list[str]:
         view = yield from prune(view, context)
         view = yield from fence_and_expire(view, context)
         names = yield from collect(view)
-        yield from drop_pins(view.state.fence)
+        yield from _drop_pins(view, context)
         return names
 
     return _run(log, run)
@@ -178,6 +179,11 @@ def _checkpoint(view: View, context: Context) -> Steps[None]:
     names: list[str] = yield List(CHECKPOINTS)
     if checkpoint_version(max(names, default="")) < view.state.version:
         yield from write_checkpoint(view, context)
+
+
+def _drop_pins(view: View, context: Context) -> Steps[int]:
+    age_ms = cluster_config(view.state.configs, "gc.fence.age.ms")
+    return (yield from drop_pins(view.state.fence, context.clock.now_ms() - age_ms))
 
 
 def _collect(view: View) -> Steps[int]:

@@ -1,8 +1,9 @@
-"""Files of the Spark data source under `meta/pin/`: what a query sees of the log, kept as long as a query may run."""
+"""Files of the Spark data source under `meta/pin/`: what a query sees of the log, kept as long as a query may run.
+
+They go when the fence has passed their version, and by their own time in a log in which nothing moves the fence.
+"""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import msgspec
 
@@ -16,31 +17,29 @@ class _Pin(msgspec.Struct, frozen=True):
     """The part of a pin that says how old it is."""
 
     version: int
+    made_ms: int = 0
+    """When it was put; 0: by a pylog that did not say."""
 
 
-def drop_pins(fence: int) -> Steps[int]:
-    """Delete the pins of versions at or below the fence; how many.  Files that are no pins stay."""
+def drop_pins(fence: int, before_ms: int) -> Steps[int]:
+    """Delete the pins of versions at or below the fence, and those made before a time; how many.  Files that are no pins stay."""
     names: list[str] = yield List(PINS)
     dropped = 0
     for at in range(0, len(names), READ_OPS):
         chunk = names[at : at + READ_OPS]
         reads: list[Op] = [Get(name) for name in chunk]
-        old = _old(chunk, (yield reads), fence)
+        old = [name for name, blob in zip(chunk, (yield reads), strict=True) if _is_old(blob, fence, before_ms)]
         if old:
             yield Delete(old)
         dropped += len(old)
     return dropped
 
 
-def _old(names: Sequence[str], blobs: Sequence[bytes | None], fence: int) -> list[str]:
-    versions = [_version(blob) for blob in blobs]
-    return [name for name, version in zip(names, versions, strict=True) if version is not None and version <= fence]
-
-
-def _version(blob: bytes | None) -> int | None:
+def _is_old(blob: bytes | None, fence: int, before_ms: int) -> bool:
     if blob is None:
-        return None
+        return False
     try:
-        return msgspec.json.decode(blob, type=_Pin).version
+        pin = msgspec.json.decode(blob, type=_Pin)
     except msgspec.DecodeError:
-        return None
+        return False
+    return pin.version <= fence or 0 < pin.made_ms < before_ms
