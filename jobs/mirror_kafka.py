@@ -55,7 +55,8 @@ class Source(NamedTuple):
     """As they were when the run began: how far it copies."""
 
     def end(self, tp: TopicPartition) -> int:
-        return self.ends[tp.partition]
+        """0 for a partition that was not there: all of it is yet to be copied."""
+        return self.ends[tp.partition] if 0 <= tp.partition < self.partitions else 0
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:

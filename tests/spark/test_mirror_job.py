@@ -68,6 +68,16 @@ def test_a_group_that_went_on_in_kafka_is_not_guessed_at(
     assert "orders-0 is at 21 in Kafka, beyond what was copied" in capsys.readouterr().out
 
 
+def test_a_position_in_a_partition_that_was_not_there_waits_for_the_next_run(
+    log: spark_log.Log, offsets: MirrorMap, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was added meanwhile, or a file names it by mistake."""
+    new = TopicPartition("orders", 2)
+    assert not seed_groups(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 7, new: 5}})
+    assert log.admin.list_consumer_group_offsets("g") == {ORDERS[0]: OffsetAndMetadata(4, "kafka:7")}
+    assert "orders-2 is at 5 in Kafka, beyond what was copied" in capsys.readouterr().out
+
+
 def test_a_group_that_went_on_here_is_left_alone(log: spark_log.Log, offsets: MirrorMap) -> None:
     """A run after the cut-over must not take consumers back."""
     log.admin.alter_consumer_group_offsets("g", {ORDERS[0]: OffsetAndMetadata(9)})
