@@ -29,9 +29,9 @@ $(INSTALLED): $(VENV)/bin/python $(if $(wildcard build/__editable__*),,links-are
 quickstart: setup
 	SPARK_CONF_DIR=$(CURDIR)/conf $(BIN)/python jobs/quickstart.py
 
-# One process for what shares a Spark, and one for all else.
+# One process for what shares a Spark, and one for all else: tests/conftest.py.
 test: setup
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses 2
 
 # Against a real Kafka broker; fetches its jars (60 MB) into .pylog/kafka the first time.
 test-kafka: setup

@@ -17,13 +17,16 @@ from tests.profiles import load_profile
 load_profile()
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With several processes, one runs all tests on the one Spark, and the others the rest, file by file."""
-    if config.pluginmanager.hasplugin("xdist"):
-        for item in items:
-            shares_spark = {"spark", "classic"} & set(getattr(item, "fixturenames", ()))
-            item.add_marker(pytest.mark.xdist_group("spark" if shares_spark else item.path.stem))
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With several processes, one runs the tests of the data source, on the one Spark, and the others the rest, file by file."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneSpark(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "tests/spark" if nodeid.startswith("tests/spark/") else nodeid.partition("::")[0]
+
+    return OneSpark(config, log)
 
 
 class Bucket(NamedTuple):

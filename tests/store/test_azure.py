@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import time
@@ -37,7 +39,11 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
     command = ["npx", "--yes", "--package", "azurite", "azurite-blob", "--silent", "--skipApiVersionCheck"]
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(
-            [*command, "--blobPort", str(port), "--location", str(folder)], cwd=folder, stdout=log, stderr=log
+            [*command, "--blobPort", str(port), "--location", str(folder)],
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         )
     try:
         _until_it_listens(process, port, folder / "log")
@@ -49,7 +55,7 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             )
         }
     finally:
-        process.terminate()
+        os.killpg(process.pid, signal.SIGTERM)  # npx runs it in a process of its own
         process.wait()
 
 
