@@ -18,7 +18,7 @@ from pyspark_pylog.option_table import INTERNAL, REFUSED, SPARKS, SPELLING, name
 from pyspark_pylog.where import condition_of
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
-from spark_log.model import TopicPartition
+from spark_log.model import PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, Position, parse_position, parse_timestamp_ms
 from spark_log.segment.partitioners import make_partitioner
 from spark_log.segment.schema import COMPRESSIONS
@@ -27,6 +27,17 @@ from spark_log.settings import check_topic_name
 Options = Mapping[str, str]
 
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
+OF_OBJECTS = (
+    "group.id",
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+    "maxbytespertrigger",
+    "minpartitions",
+    "maxrecordsperpartition",
+    "maxbytesperpartition",
+)
+"""Options for topics whose records lie in objects."""
 DEFAULT_BYTES_PER_TRIGGER = 1 << 30
 DEFAULT_BYTES_PER_PARTITION = 32 << 20
 DEFAULT_TRIGGER_DELAY_MS = 900_000
@@ -96,6 +107,11 @@ class ReadOptions:
     group: str | None = None
     """To which a stream publishes its progress."""
 
+    @property
+    def of_progress(self) -> bool:
+        """Whether what is read is where groups stand."""
+        return PROGRESS_TOPIC in self.subscribe or any(tp.topic == PROGRESS_TOPIC for tp in self.assign)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
@@ -127,6 +143,7 @@ def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
     if strategy not in ("error", "latest"):
         raise InvalidRequest(f"option startingOffsetsByTimestampStrategy: {strategy!r} is not 'error' or 'latest'")
     subscribe, pattern, assign = _strategy(options)
+    _check_progress_topic(options, {*subscribe, *(tp.topic for tp in assign)})
     if options.get("kafka.isolation.level", "read_committed") not in ("read_committed", "read_uncommitted"):
         raise InvalidRequest(
             f"option kafka.isolation.level: {options['kafka.isolation.level']!r} is not read_committed or read_uncommitted"
@@ -174,6 +191,21 @@ def _group(options: Options, streaming: bool | None) -> str | None:
     if not name:
         raise InvalidRequest("option group.id: is empty; give the group a name")
     return name
+
+
+def _check_progress_topic(options: Options, topics: set[str]) -> None:
+    """Where groups stand is made of the log's state: read alone, whole, by one task."""
+    if PROGRESS_TOPIC not in topics:
+        return
+    if topics != {PROGRESS_TOPIC}:
+        raise InvalidRequest(
+            f"{PROGRESS_TOPIC} is read alone: leave out {', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the frames"
+        )
+    for name in OF_OBJECTS:
+        if name in options:
+            raise InvalidRequest(
+                f"option {spelt(name)} has no meaning for {PROGRESS_TOPIC}, which is small and read whole: leave it out"
+            )
 
 
 def check_load(options: Options) -> None:

@@ -42,7 +42,12 @@ class DefaultSource(DataSource):
         from pyspark_pylog.options import read_options
 
         with plain_errors():
-            return LogReader(read_options(self.options, streaming=False), arrow_schema(schema))
+            options = read_options(self.options, streaming=False)
+            if options.of_progress:
+                from pyspark_pylog.progress_topic import ProgressReader
+
+                return ProgressReader(options, arrow_schema(schema))
+            return LogReader(options, arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from pyspark_pylog.errors import plain_errors
@@ -58,7 +63,12 @@ class DefaultSource(DataSource):
         from spark_log.errors import SparkLogError
 
         try:
-            return LogStreamReader(read_options(self.options, streaming=True), arrow_schema(schema))
+            options = read_options(self.options, streaming=True)
+            if options.of_progress:
+                from pyspark_pylog.progress_topic import ProgressStreamReader
+
+                return ProgressStreamReader(options, arrow_schema(schema))
+            return LogStreamReader(options, arrow_schema(schema))
         except SparkLogError as error:
             return Refused(error)
 

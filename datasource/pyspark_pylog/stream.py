@@ -26,6 +26,7 @@ from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.progress import Progress
 from pyspark_pylog.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.splits import split_by_bytes, split_ranges
+from pyspark_pylog.triggers import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_log.client.plan import Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.prune import cut, plan_matching, spans
 from spark_log.client.resolve import ranges_between
@@ -34,21 +35,6 @@ from spark_log.errors import DataLoss, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
-
-try:
-    from pyspark.sql.streaming.datasource import (
-        ReadAllAvailable,
-        ReadLimit,
-        ReadMaxRows,
-        SupportsTriggerAvailableNow,
-    )
-except ImportError:  # before 4.2 the source limits itself
-
-    class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stand-in."""
-
-    ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
-    ReadLimit = Any  # type: ignore[misc, assignment]
 
 LONG_POLL_MS = 200
 POLL_MS = 5

@@ -17,6 +17,7 @@ from spark_log.cli.formats import FORMS, Printer, printer
 from spark_log.cli.output import emit_line
 from spark_log.cli.topics import partitions_named
 from spark_log.errors import InvalidRecord
+from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Earliest, OfGroup, Position
 
 if TYPE_CHECKING:
@@ -165,11 +166,49 @@ def consume(
     """
     columns, write = printer("json" if session.json and form is None else form)
     log = session.connect()
+    if topic == PROGRESS_TOPIC:
+        if group is not None:
+            raise click.UsageError(
+                f"--group: no group has a position in {topic}; give --offset to read on from somewhere"
+            )
+        with suppress(KeyboardInterrupt):
+            _print_progress(log, partition, position or Earliest(), columns, write, count, follow)
+        return
     run = _Consumption(log, topic, partition, group, position)
     with suppress(KeyboardInterrupt):
         run.print(sys.stdout.buffer, columns, write, count, follow)
     sys.stdout.flush()  # what is committed was printed
     run.close()
+
+
+def _print_progress(
+    log: Log,
+    partition: int | None,
+    position: Position,
+    columns: Sequence[str],
+    write: Printer,
+    count: int | None,
+    follow: bool,
+) -> None:
+    """Where groups stand; with `follow` also what changes of it."""
+    from spark_log.client.scan import scan_schema
+    from spark_log.metadata.progress_topic import progress_of, progress_partitions, to_batch
+
+    schema, out, left = scan_schema(columns), sys.stdout.buffer, count
+    progress = progress_of(log.journal.refresh())
+    numbers = progress_partitions(None if partition is None else [partition])
+    starts = progress.offsets_of(dict.fromkeys(numbers, position), log.journal.context.clock.now_ms())
+    while True:
+        ends = dict.fromkeys(numbers, progress.end)
+        records = progress.between(starts, ends)[:left]
+        out.writelines(write(to_batch(records, schema)))
+        out.flush()
+        left = None if left is None else left - len(records)
+        if not follow or left == 0:
+            return
+        if not records:
+            time.sleep(WAIT_SECONDS)
+        starts, progress = ends, progress_of(log.journal.poll())
 
 
 class _Consumption:

@@ -19,6 +19,7 @@ from spark_log.cli.base import (
     verb,
 )
 from spark_log.cli.output import emit_fields, emit_line, emit_rows
+from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Position, format_timestamp_ms
 
 if TYPE_CHECKING:
@@ -62,18 +63,25 @@ def notes_said() -> Iterator[None]:
 
 
 @verb(topic, "list")
+@click.option("--internal", is_flag=True, help="Also the topic that is made of where groups stand.")
 @pass_session
-def list_topics(session: Session) -> None:
+def list_topics(session: Session, internal: bool) -> None:
     """List topics.
 
     \b
     Example:
       pylog topic list --output json
     """
+    from spark_log.metadata.progress_topic import PARTITIONS, progress_of
+
+    log = session.connect()
     rows = [
         {"topic": name, "partitions": len(found.partitions), "records": found.rows, "bytes": found.bytes}
-        for name, found in session.connect().admin.describe_topics().items()
+        for name, found in log.admin.describe_topics().items()
     ]
+    if internal:
+        records = len(progress_of(log.journal.state).records)
+        rows.append({"topic": PROGRESS_TOPIC, "partitions": PARTITIONS, "records": records, "bytes": 0})
     emit_rows(session, ["topic", "partitions", "records", "bytes"], rows)
 
 

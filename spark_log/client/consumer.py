@@ -33,6 +33,7 @@ from spark_log.errors import (
     SparkLogError,
     UnknownTopicOrPartition,
 )
+from spark_log.metadata.decide import refuse_progress_topic
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
@@ -114,6 +115,8 @@ class Consumer:
         self._check_open()
         if self._spots and not self._subscribed:
             raise InvalidRequest("subscribe: partitions were assigned by hand; unsubscribe() first")
+        for name in names:
+            refuse_progress_topic(name)
         compiled = None if pattern is None else _compiled(pattern)
         self._topics, self._pattern, self._listener, self._subscribed = names, compiled, listener, True
         self._forget_ahead()

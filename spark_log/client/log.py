@@ -22,8 +22,9 @@ from spark_log.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrP
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.decide import Committed
+from spark_log.metadata.progress_topic import progress_of, progress_partitions, to_batch
 from spark_log.metadata.state import State
-from spark_log.model import NewTopic, TopicPartition
+from spark_log.model import PROGRESS_TOPIC, NewTopic, TopicPartition
 from spark_log.positions import At, parse_position
 from spark_log.segment.schema import conform
 from spark_log.settings import cluster_config, validate_topic_configs
@@ -197,8 +198,21 @@ class Log:
                      without a zone are UTC.
         """
         schema, condition = scan_schema(columns), as_condition(where)
+        if topic == PROGRESS_TOPIC:
+            return self._scan_progress(partitions, start, end, schema, condition)
         reads = self.plan(topic, partitions, start, end, condition)
         return pa.RecordBatchReader.from_batches(schema, scan_batches(self.journal, reads, schema, condition))
+
+    def _scan_progress(
+        self, partitions: Sequence[int] | None, start: object, end: object, schema: pa.Schema, where: Condition
+    ) -> pa.RecordBatchReader:
+        progress, now_ms = progress_of(self.journal.refresh()), self.journal.context.clock.now_ms()
+        first, last = parse_position(start, "start"), parse_position(end, "end")
+        if isinstance(last, At):
+            last = At(min(last.offset, progress.end))
+        numbers = progress_partitions(partitions)
+        starts, ends = (progress.offsets_of(dict.fromkeys(numbers, position), now_ms) for position in (first, last))
+        return pa.RecordBatchReader.from_batches(schema, [to_batch(progress.between(starts, ends, where), schema)])
 
     def read(
         self,

@@ -15,7 +15,18 @@ from immutables import Map
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import Coordinator, Group, ObjectRow, Partition, Position, Producer, Session, State, Topic
+from spark_log.metadata.state import (
+    Coordinator,
+    Forgotten,
+    Group,
+    ObjectRow,
+    Partition,
+    Position,
+    Producer,
+    Session,
+    State,
+    Topic,
+)
 from spark_log.model import Slice
 
 MAGIC = b"pylog-checkpoint"
@@ -46,6 +57,8 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     producers: list[tuple[str, Producer]]
     groups: list[_GroupRow]
     coordinator: Coordinator = Coordinator()
+    forgotten: list[tuple[str, str, int, Forgotten]] = []
+    progressed: int = 0
 
 
 _encoder = msgspec.json.Encoder()
@@ -98,6 +111,8 @@ def _document(state: State) -> _Document:
             for name, g in sorted(state.groups.items())
         ],
         coordinator=state.coordinator,
+        forgotten=[(*key, when) for key, when in sorted(state.forgotten.items())],
+        progressed=state.progressed,
     )
 
 
@@ -149,4 +164,6 @@ def _state(doc: _Document) -> State:
             }
         ),
         coordinator=doc.coordinator,
+        forgotten=Map({(group, topic, number): when for group, topic, number, when in doc.forgotten}),
+        progressed=doc.progressed,
     )

@@ -31,6 +31,7 @@ from spark_log.errors import (
 from spark_log.metadata import records as r
 from spark_log.metadata.replay import admits, next_generation
 from spark_log.metadata.state import Group, State, Topic, TopicKey
+from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import (
     check_config_names,
@@ -69,8 +70,18 @@ def topic_named(state: State, name: str) -> tuple[str, Topic]:
     """(id, topic) of a live topic.  Raises UnknownTopicOrPartition, with the nearest names."""
     topic_id = state.names.get(name)
     if topic_id is None:
+        refuse_progress_topic(name)
         raise UnknownTopicOrPartition(f"topic {name!r} does not exist{_nearest(name, state.names)}")
     return topic_id, state.topics[topic_id]
+
+
+def refuse_progress_topic(name: str) -> None:
+    """Raises InvalidTopic for the topic that is made of the state, where it is not read as a whole."""
+    if name == PROGRESS_TOPIC:
+        raise InvalidTopic(
+            f"topic {name!r} is where groups stand, and is only read: by Spark with the option subscribe, log.read, log.scan "
+            "and `pylog consume`; groups are moved with `pylog group seek` and forgotten with `pylog group delete`"
+        )
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
@@ -90,6 +101,7 @@ def decide_create_topic(
 ) -> Decision[str]:
     """Create a topic under an id that the caller drew.  The reply is the id."""
     check_topic_name(name)
+    refuse_progress_topic(name)
     values, _ = validate_topic_configs(configs)
     if state.names.get(name) == topic_id:
         return Decision((), topic_id)

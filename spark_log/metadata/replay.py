@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from immutables import Map
 
@@ -18,6 +18,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata.state import (
     KEPT_SEQUENCES,
     Coordinator,
+    Forgotten,
     Group,
     Kept,
     ObjectRow,
@@ -30,6 +31,9 @@ from spark_log.metadata.state import (
 )
 from spark_log.model import APPEND_TIME, CREATE_TIME, DataObject, Slice
 from spark_log.settings import cluster_config, topic_config
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
 
 FORMER_HOLDERS = 100
 TIMES_PER_AGE = 128
@@ -146,34 +150,18 @@ def _delete_topic(state: State, record: r.DeleteTopic) -> State | None:
     topic = _live(state, record.topic_id)
     if topic is None:
         return None
+    for name, group in state.groups.items():
+        state = _without_positions(state, name, [key for key in group.offsets if key[0] == record.topic_id])
     state = replace(
         state,
         names=state.names.delete(topic.name),
         topics=state.topics.set(record.topic_id, topic._replace(deleted=True)),
-        groups=_without_topic(state.groups, record.topic_id),
     )
     for number in range(topic.partitions):
         key = (record.topic_id, number)
         if not state.partitions[key].entries:
             state = _drop_partition(state, key)
     return state
-
-
-def _without_topic(groups: Map[str, Group], topic_id: str) -> Map[str, Group]:
-    for name, group in groups.items():
-        gone = [key for key in group.offsets if key[0] == topic_id]
-        if gone:
-            groups = groups.set(name, group._replace(offsets=_without(group.offsets, gone)))
-    return groups
-
-
-def _without(
-    offsets: Map[tuple[str, int], Position], keys: Iterable[tuple[str, int]]
-) -> Map[tuple[str, int], Position]:
-    for key in keys:
-        if key in offsets:
-            offsets = offsets.delete(key)
-    return offsets
 
 
 def _drop_partition(state: State, key: tuple[str, int]) -> State:
@@ -216,11 +204,10 @@ def _commit(state: State, record: r.Commit) -> State | None:
         return None
     partitions, ranges = appended
     return replace(
-        state,
+        _with_positions(state, record.groups),
         partitions=partitions,
         objects=_with_objects(state.objects, record.objects, _counts(record)),
         producers=state.producers.set(record.producer, _produced(state, record, ranges)),
-        groups=_positions(state, record.groups),
     )
 
 
@@ -301,26 +288,50 @@ def _groups_hold(state: State, commits: Iterable[r.GroupCommit]) -> bool:
     return all(c.generation in (-1, state.groups.get(c.group, Group()).generation) for c in commits)
 
 
-def _positions(state: State, commits: Iterable[r.GroupCommit]) -> Map[str, Group]:
-    groups = state.groups
+def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
     for commit in commits:
-        group = groups.get(commit.group, Group())
-        offsets = group.offsets.update(
-            {
-                (o.topic_id, o.partition): Position(o.offset, o.metadata, state.time)
-                for o in commit.offsets
-                if (o.topic_id, o.partition) in state.partitions
-            }
-        )
+        group = state.groups.get(commit.group, Group())
+        new = {
+            (o.topic_id, o.partition): Position(o.offset, o.metadata, state.time, state.version)
+            for o in commit.offsets
+            if (o.topic_id, o.partition) in state.partitions
+        }
         seen = group.seen if commit.generation == -1 else state.time
-        groups = groups.set(commit.group, group._replace(offsets=offsets, seen=seen))
-    return groups
+        group = group._replace(offsets=group.offsets.update(new), seen=seen)
+        state = replace(state, groups=state.groups.set(commit.group, group))
+        if new:  # otherwise it is a sign of life
+            again = {(commit.group, state.topics[topic_id].name, number) for topic_id, number in new}
+            state = replace(state, forgotten=_without(state.forgotten, again), progressed=state.version)
+    return state
+
+
+def _without_positions(state: State, name: str, keys: Iterable[tuple[str, int]]) -> State:
+    """Positions of a group removed, which is remembered for a while."""
+    group = state.groups[name]
+    gone = [key for key in keys if key in group.offsets]
+    if not gone:
+        return state
+    when = Forgotten(state.version, state.time)
+    named = {(name, topic.name, number): when for key, number in gone if (topic := state.topics.get(key)) is not None}
+    return replace(
+        state,
+        groups=state.groups.set(name, group._replace(offsets=_without(group.offsets, gone))),
+        forgotten=state.forgotten.update(named),
+        progressed=state.version,
+    )
+
+
+def _without(entries: Map[Key, Value], keys: Iterable[Key]) -> Map[Key, Value]:
+    for key in keys:
+        if key in entries:
+            entries = entries.delete(key)
+    return entries
 
 
 def _commit_offsets(state: State, record: r.CommitOffsets) -> State | None:
     if not _groups_hold(state, record.commits):
         return None
-    return replace(state, groups=_positions(state, record.commits))
+    return _with_positions(state, record.commits)
 
 
 def next_generation(state: State, group: str) -> int:
@@ -344,10 +355,8 @@ def _delete_offsets(state: State, record: r.DeleteOffsets) -> State | None:
     group = state.groups.get(record.group)
     if group is None:
         return None
-    if not record.partitions:
-        return replace(state, groups=state.groups.delete(record.group))
-    group = group._replace(offsets=_without(group.offsets, record.partitions))
-    return replace(state, groups=state.groups.set(record.group, group))
+    state = _without_positions(state, record.group, record.partitions or tuple(group.offsets))
+    return state if record.partitions else replace(state, groups=state.groups.delete(record.group))
 
 
 # --------------------------------------------------------------------------------------------------------------- upkeep
@@ -418,6 +427,9 @@ def _fence(state: State, record: r.Fence) -> State | None:
         fence=record.upto,
         times=tuple(entry for entry in state.times if entry[0] > record.upto) or state.times[-1:],
         dropped=Map({name: version for name, version in state.dropped.items() if version > record.upto}),
+        forgotten=_without(
+            state.forgotten, [key for key, when in state.forgotten.items() if when.version <= record.upto]
+        ),
     )
 
 

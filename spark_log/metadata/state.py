@@ -84,6 +84,15 @@ class Position(NamedTuple):
     offset: int
     metadata: str
     time: int
+    version: int = 0
+    """Of the log, with this commit; 0 in checkpoints of before it was kept."""
+
+
+class Forgotten(NamedTuple):
+    """When a position of a group was removed."""
+
+    version: int
+    time: int
 
 
 class Session(NamedTuple):
@@ -147,6 +156,10 @@ class State:
     producers: Map[str, Producer] = field(default_factory=Map)
     groups: Map[str, Group] = field(default_factory=Map)
     coordinator: Coordinator = field(default_factory=Coordinator)
+    forgotten: Map[tuple[str, str, int], Forgotten] = field(default_factory=Map)
+    """Positions that were removed, by group, topic's name and partition, until the fence has passed that."""
+    progressed: int = 0
+    """The last version that set or removed a position."""
 
     def topic_partitions(self, topic_id: str) -> Iterator[tuple[int, Partition]]:
         """The partitions of a topic, in order."""

@@ -86,3 +86,23 @@ def test_delete(grouped: Pylog) -> None:
     assert len(grouped.json("group", "list")) == 1
     grouped.ok("group", "delete", "billing", "--yes")
     assert grouped.json("group", "list") == []
+
+
+def test_where_all_groups_stand_is_a_topic_to_consume(grouped: Pylog) -> None:
+    """From a position on, so many, or one partition of it; in a list of topics only if it is asked for."""
+    grouped.ok("consume", "orders", "-g", "audit", "-n", "2")
+    lines = grouped.ok("consume", "__consumer_offsets", "-f", "%p %k %v\\n").splitlines()
+    assert len(lines) == 6 and '"group":"audit","topic":"orders","partition":1} {"offset":2,' in "".join(lines)
+    one = grouped.json("consume", "__consumer_offsets", "-n", "1", "-p", lines[0].split()[0])
+    assert one["offset"] > 0
+    assert grouped.ok("consume", "__consumer_offsets", "-o", "latest") == ""
+    assert [row["topic"] for row in grouped.json("topic", "list")] == ["orders"]
+    assert grouped.json("topic", "list", "--internal")[1] == {
+        "topic": "__consumer_offsets",
+        "partitions": 50,
+        "records": 6,
+        "bytes": 0,
+    }
+    assert "no group has a position in" in grouped.wrong("consume", "__consumer_offsets", "-g", "billing")
+    assert "is only read" in grouped.refused("produce", "__consumer_offsets", stdin="x\n")
+    assert "is only read" in grouped.refused("topic", "delete", "__consumer_offsets", "--yes")

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_pylog.batch import ReadTask
-from pyspark_pylog.options import read_options
+from pyspark_pylog.options import ReadOptions, read_options
 from pyspark_pylog.stream import LogStreamReader
 
 from spark_log.clock import Clock
@@ -58,7 +58,7 @@ class Stream:
         """A new run over the checkpoint, with these options beside those that there are."""
         self.options |= {name.lower(): str(value) for name, value in options.items()}
         self.trigger = trigger
-        self.reader = LogStreamReader(read_options(self.options, streaming=True), SCHEMA, self.clock)
+        self.reader = self._new_reader(read_options(self.options, streaming=True))
         if trigger == "4.0":
             if self.offsets:
                 assert self._tasks(self.offsets[-1], self.offsets[-1]) == []
@@ -67,6 +67,9 @@ class Stream:
         if trigger == "available-now":
             self.reader.prepareForTriggerAvailableNow()
         return self
+
+    def _new_reader(self, options: ReadOptions) -> Any:
+        return LogStreamReader(options, SCHEMA, self.clock)
 
     def plan(self) -> bool:
         """Whether the next batch is planned: its end is in the checkpoint then.  There always is a first batch."""

@@ -405,6 +405,21 @@ def test_positions_are_forgotten_one_by_one_or_with_their_group(log: History) ->
     assert "g" not in log.state.groups
 
 
+def test_a_position_that_was_forgotten_is_remembered_as_such_for_a_while(log: History) -> None:
+    """Until the fence has passed that, or it is committed again."""
+    topic = log.create(partitions=2)
+    both = tuple(positions("g", topic, 1, partition=number) for number in range(2))
+    log.do(lambda state, now: d.decide_commit_offsets(state, both))
+    log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+    gone = (log.state.version, log.state.time)
+    assert dict(log.state.forgotten) == {("g", "t", 0): gone, ("g", "t", 1): gone}
+    topic = log.create()
+    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 2),)))
+    assert dict(log.state.forgotten) == {("g", "t", 1): gone}
+    log.pass_fence()
+    assert not log.state.forgotten
+
+
 # --------------------------------------------------------------------------------------------------------------- upkeep
 
 

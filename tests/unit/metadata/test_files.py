@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
+from spark_log.metadata.progress_topic import progress_of
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
-from spark_log.metadata.state import Group
+from spark_log.metadata.state import Group, Position
 from spark_log.model import DataObject, Run, Slice
 from tests.unit.metadata.history import History, positions
 
@@ -125,11 +126,29 @@ def test_a_group_of_before_sessions_is_read() -> None:
     log.write(*batch.records)
     document = msgspec.json.decode(state_json(log.state))
     document["groups"] = [row[:4] for row in document["groups"]]
+    assert decode_checkpoint(sealed_document(document), "x").groups["g"] == Group(generation=1, member="m")
+
+
+def test_positions_of_before_their_versions_are_read() -> None:
+    """They have version 0: a stream of progress from the earliest on gets them."""
+    log = History()
+    topic = log.create()
+    log.commit((topic, 0, 2), groups=(positions("g", topic, 1),))
+    document = msgspec.json.decode(state_json(log.state))
+    del document["progressed"]
+    document["groups"][0][3][0][2] = document["groups"][0][3][0][2][:3]
+    old = decode_checkpoint(sealed_document(document), "x")
+    assert old.groups["g"].offsets[topic, 0] == Position(1, "", log.state.time, 0)
+    progress = progress_of(old)
+    assert progress.end == 1 and [record.offset for record in progress.records] == [0]
+
+
+def sealed_document(document: object) -> bytes:
+    """A checkpoint with a document of our own."""
     plain = msgspec.json.encode(document)
     body = pa.compress(plain, codec="zstd", asbytes=True)
     size = b"%d" % len(plain)
-    old = b"pylog-checkpoint 1 %s %08x\n" % (size, crc32c(body, crc32c(size))) + body
-    assert decode_checkpoint(old, "x").groups["g"] == Group(generation=1, member="m")
+    return b"pylog-checkpoint 1 %s %08x\n" % (size, crc32c(body, crc32c(size))) + body
 
 
 def test_a_state_can_be_read_by_people() -> None:

@@ -147,7 +147,18 @@ def test_a_void_record_changes_nothing_but_the_version() -> None:
     swap = r.Swap(upload_epoch=1, changes=(r.Change(topic, 0, 9, 0, 1),))
     twin = r.CreateTopic(topic_id="other", name="t", partitions=3)
     log.write(commit, late, swap, twin, r.DeleteTopic(topic_id="nothing"), r.Fence(upto=99))
-    for field in ("topics", "names", "partitions", "objects", "dropped", "producers", "groups", "fence"):
+    for field in (
+        "topics",
+        "names",
+        "partitions",
+        "objects",
+        "dropped",
+        "producers",
+        "groups",
+        "forgotten",
+        "progressed",
+        "fence",
+    ):
         assert getattr(log.state, field) == getattr(before, field)
 
 
