@@ -20,7 +20,7 @@ from typing import Any
 from pyspark_pylog.loss import TRIMMED, Loss, report
 from pyspark_pylog.offsets import Offset
 from spark_log.client.membership import Membership, SessionWish
-from spark_log.errors import IllegalGeneration, SparkLogError
+from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
@@ -65,7 +65,10 @@ class Progress:
             return
         self._token = at.carried.get(QUERY) or self._token or journal.context.unique()
         membership = Membership(journal, self.group, SessionWish(self._token, _owner(), self._session_ms))
-        membership.join()
+        try:
+            membership.join()
+        except GroupInUse as error:
+            raise GroupInUse(f"{error}. Two loads in one query need a group each", owner=error.owner) from None
         self._publisher = Publisher(journal, membership, self._sign_s)
         self._publisher.start()
         self._heed_sigterm()

@@ -137,6 +137,21 @@ def test_records_that_the_group_has_not_read_and_that_are_gone_are_a_loss(url: s
     assert Query(url, failOnDataLoss="false").reader.initialOffset()["t"] == {"0": 4, "1": 1}
 
 
+def test_records_trimmed_after_the_group_was_asked_are_a_loss(url: str, filled: spark_log.Log) -> None:
+    """Between the first offset and the first batch, and between its plan and its tasks; with the ranges, once each."""
+    filled.admin.alter_consumer_group_offsets("g", {P0: 1, P1: 1})
+    strict, lenient = Query(url), Query(url, failOnDataLoss="false", **{"group.id": "h"}, startingOffsets="1")
+    for query in (strict, lenient):
+        assert query.reader.initialOffset()["t"] == {"0": 1, "1": 1}
+    filled.admin.delete_records({P0: 3})
+    with pytest.raises(DataLoss, match=r"offsets \[1, 3\) of t-0 are gone"):
+        strict.plan()
+    assert lenient.plan()
+    filled.admin.delete_records({P0: 4})
+    assert sorted(lenient.read()) == [*rows("t-0", 4, 5), *rows("t-1", 1, 5)]
+    assert not lenient.plan() and committed(filled, "h") == {P0: 5, P1: 5}
+
+
 # ------------------------------------------------------------------------------------------------------ what is published
 
 
@@ -232,7 +247,8 @@ def test_a_second_query_on_a_group_is_refused(url: str, filled: spark_log.Log) -
     first.plan()
     text = (
         rf"group 'g' is held by a stream on {re.escape(os.uname().nodename)} \(process {os.getpid()}\) since \S+Z, last "
-        r"sign of life at \S+Z: stop that one, or use another group; if it died, the group is free in \d+ s"
+        r"sign of life at \S+Z: stop that one, or use another group; if it died, the group is free in \d+ s\. Two loads in one "
+        r"query need a group each"
     )
     with pytest.raises(GroupInUse, match=text):
         Query(url).plan()
@@ -255,6 +271,18 @@ def test_a_query_whose_holder_is_silent_takes_the_group_over(url: str, filled: s
         first.batch()
     first.reader.stop()
     assert holder(filled).startswith("a stream on")
+
+
+def test_a_query_that_died_before_its_checkpoint_knew_it_waits_for_the_session(url: str, filled: spark_log.Log) -> None:
+    """It is refused at each start, with how long that is; what starts it again may do so, or remove the member."""
+    Query(url).plan()  # and Spark did not get to write where the batch ends
+    again = Query(url)
+    with pytest.raises(GroupInUse, match=r"if it died, the group is free in (4[0-5]|3\d) s"):
+        again.plan()
+    again.reader._journal = Journal.open(LocalStore(url, "os"), create=False, clock=Ahead(SESSION_MS))
+    assert again.plan()
+    filled.admin.remove_members_from_consumer_group("g")
+    assert Query(url).plan()
 
 
 def test_a_query_that_died_has_its_group_again_at_once(url: str, filled: spark_log.Log) -> None:
@@ -458,6 +486,19 @@ def test_spark_ends_a_second_query_on_a_group(spark: SparkSession, url: str, fil
     assert soon(filled, 6) and first.isActive
     first.stop()
     assert wait_until(lambda: holder(filled) == "", 10)
+
+
+def test_spark_reads_one_load_once_and_two_loads_need_two_groups(
+    spark: SparkSession, url: str, filled: spark_log.Log, tmp_path: Path
+) -> None:
+    """A union of a frame with itself is one source to Spark; two loads are two, of which one has the group."""
+    sink = Batches()
+    frame = load_stream(spark, url, **{"group.id": "g"})
+    to_sink(frame.union(frame), sink, tmp_path / "one")
+    assert sink.rows == sorted([*range(10), *range(10)]) and committed(filled) == {P0: 5, P1: 5}
+    two = load_stream(spark, url, **{"group.id": "h"}).union(load_stream(spark, url, **{"group.id": "h"}))
+    with pytest.raises(StreamingQueryException, match=r"group 'h' is held .* Two loads in one query need a group each"):
+        to_sink(two, Batches(), tmp_path / "two")
 
 
 KILLED = """
