@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Session, confirmed, guarded, pass_session, verb
+from spark_log.cli.base import POSITION, Failed, Session, confirmed, guarded, pass_session, verb
 from spark_log.cli.output import age_text, emit_line, emit_rows, size_text
 from spark_log.cli.topics import partitions_named
 from spark_log.positions import Position, format_timestamp_ms
@@ -177,14 +178,35 @@ def seek(
         raise click.UsageError("give either --to POSITION or --to-group GROUP")
     log = session.connect()
     state = log.journal.refresh()
+    _check_free(log, name)
+    if where is None and other is None and name not in state.groups:
+        raise Failed(
+            f"group {name!r} stands nowhere yet: say where it is to begin, with --topic TOPIC[:PARTITION]{_near(state, name)}"
+        )
     tps = _wanted(log, state, where, name if other is None else other)
     new = _resolve(log, tps, position) if position is not None else _standing(state, str(other), tps)
     rows = _moves(state, name, new)
     if dry_run:
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
-    elif confirmed(f"move group {name} in {len(rows)} partitions", dry_run=False, yes=yes):
+    elif confirmed(f"move group {name} in {_counted(rows, 'partition')}", dry_run=False, yes=yes):
         log.admin.alter_consumer_group_offsets(name, {tp: OffsetAndMetadata(offset) for tp, offset in new.items()})
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
+
+
+def _check_free(log: Log, name: str) -> None:
+    """Raises GroupInUse before anybody is asked, also in a dry run."""
+    from spark_log.metadata.decide import check_group_free
+
+    check_group_free(log.journal.state, name, log.journal.context.clock.now_ms())
+
+
+def _near(state: State, name: str) -> str:
+    near = get_close_matches(name, list(state.groups), n=1)
+    return f"; or did you mean {near[0]}?" if near else ""
+
+
+def _counted(things: Sequence[object], what: str) -> str:
+    return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"
 
 
 def _wanted(log: Log, state: State, where: str | None, name: str) -> list[TopicPartition]:
@@ -238,6 +260,7 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
 
     log = session.connect()
     positions = list(standings(log.journal.refresh(), name))
-    if confirmed(f"delete group {name} with {len(positions)} positions", dry_run=dry_run, yes=yes):
+    _check_free(log, name)
+    if confirmed(f"delete group {name} with {_counted(positions, 'position')}", dry_run=dry_run, yes=yes):
         log.admin.delete_consumer_groups([name])
         emit_line(session, f"group {name} deleted", {"group": name})

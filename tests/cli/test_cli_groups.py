@@ -6,6 +6,8 @@ import re
 
 import pytest
 
+from spark_log import connect
+from spark_log.client.membership import Membership, SessionWish
 from tests.cli.commands import Pylog
 
 
@@ -106,3 +108,23 @@ def test_where_all_groups_stand_is_a_topic_to_consume(grouped: Pylog) -> None:
     assert "no group has a position in" in grouped.wrong("consume", "__consumer_offsets", "-g", "billing")
     assert "is only read" in grouped.refused("produce", "__consumer_offsets", stdin="x\n")
     assert "is only read" in grouped.refused("topic", "delete", "__consumer_offsets", "--yes")
+
+
+def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:
+    """Then it can be begun anywhere; a slip of the finger is told as such."""
+    assert "say where it is to begin, with --topic" in grouped.refused("group", "seek", "new", "--to", "5", "--yes")
+    grouped.ok("group", "seek", "new", "--to", "5", "--topic", "orders:1", "--yes")
+    assert where(grouped, "new") == [5]
+    assert "move group new in 1 partition," in grouped.refused("group", "seek", "new", "--to", "6")
+    assert grouped.run("group", "delete", "new", "--dry-run").stderr == "would delete group new with 1 position\n"
+
+
+def test_a_group_that_a_stream_holds_is_refused_before_anybody_is_asked(grouped: Pylog) -> None:
+    """Also in a dry run: it would not be done."""
+    wish = SessionWish("token", "a stream on etl-7 (process 4711)", 45_000)
+    Membership(connect(grouped.url).journal, "billing", wish).join()
+    for command in (["seek", "billing", "--to", "0"], ["delete", "billing"]):
+        for more in ([], ["--dry-run"], ["--yes"]):
+            assert "is held by a stream on etl-7 (process 4711)" in grouped.refused("group", *command, *more)
+    (row,) = grouped.json("group", "list")
+    assert row["member"] == "a stream on etl-7 (process 4711)"
