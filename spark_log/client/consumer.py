@@ -498,6 +498,7 @@ class Consumer:
         self._forget_ahead()
         spot = self._spot(partition)
         spot.position, spot.cursor = offset, None
+        self._stale = True  # the offset may be that of a record which came after the last look
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on at the first record, of all partitions if none is named."""

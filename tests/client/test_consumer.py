@@ -353,6 +353,19 @@ def test_seeking_and_positions(tmp_path: Path) -> None:
             consumer.seek(P0, -1)
 
 
+def test_seeking_to_a_record_that_came_just_now(tmp_path: Path) -> None:
+    """An offset that the consumer has not heard of yet is looked up before it is taken for one that is not there."""
+    log, writer = new_log(tmp_path, orders=2), spark_log.connect(str(tmp_path / "log"))
+    fill(writer, 10)
+    fill(writer, 3, partition=1)
+    with reader(log, "orders") as consumer:
+        assert seen(consumer.poll(max_records=1)) == [0]  # there is more, so the next poll would not look at the log
+        fill(writer, 5, partition=1)
+        consumer.seek(P1, 7)
+        found = consumer.poll()
+        assert [record.offset for record in found[P1]] == [7]
+
+
 def test_paused_partitions_give_nothing(tmp_path: Path) -> None:
     """Until they are resumed; nothing is lost."""
     log = new_log(tmp_path, orders=2)
