@@ -13,7 +13,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -77,15 +77,17 @@ def folder() -> Iterator[str]:
         yield path
 
 
-def session() -> SparkSession:
-    """Stock settings but for the driver's memory, which holds the cached input."""
-    spark = (
+def session(settings: Mapping[str, str] | None = None) -> SparkSession:
+    """Stock settings but for the driver's memory, which holds the cached input; and those that are given."""
+    builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "6g")
-        .getOrCreate()
     )
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark_log.register(spark)
     return spark
@@ -93,10 +95,15 @@ def session() -> SparkSession:
 
 def events(spark: SparkSession, rows: int) -> DataFrame:
     """`rows` records with a key of about 10 bytes and a JSON value of about 90, cached."""
-    frame = spark.range(0, rows, 1, PARTITIONS).selectExpr(
+    frame = numbered_events(spark, 0, rows).select("key", "value").persist(StorageLevel.MEMORY_ONLY)
+    frame.count()
+    return frame
+
+
+def numbered_events(spark: SparkSession, start: int, end: int) -> DataFrame:
+    """Those of the numbers from `start` to `end`, with a column `id`."""
+    return spark.range(start, end, 1, PARTITIONS).selectExpr(
+        "id",
         "concat('user-', id % 100000) key",
         """concat('{"id":', id, ',"path":"/product/', id % 977, '","ms":', id % 1009, ',"session":"', md5(cast(id as string)), '"}') value""",
     )
-    frame = frame.persist(StorageLevel.MEMORY_ONLY)
-    frame.count()
-    return frame

@@ -1,0 +1,132 @@
+"""A Python source and sink that do nothing: the most that Spark's Python data sources can give.
+
+The source yields batches of the same rows, columns and sizes as pylog's, made once in each task; the sink counts rows.
+Classes made in a function are pickled whole, so tasks need not import this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+SOURCE, SINK = "nullsource", "nullsink"
+BATCH_ROWS = 10_000
+
+
+def register(spark: SparkSession, rows: int, tasks: int) -> None:
+    """`spark.read.format("nullsource")` gives `rows` rows in `tasks` tasks; both also as streams."""
+    spark.dataSource.register(_source(rows, tasks))
+    spark.dataSource.register(_sink())
+
+
+def _source(rows: int, tasks: int) -> type[DataSource]:
+    columns = (
+        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+    )
+    each, name = BATCH_ROWS, SOURCE
+
+    def batches(names: list[str], task: int) -> Iterator[pa.RecordBatch]:
+        value = b'{"id":1234567,"path":"/product/123","ms":456,"session":"0123456789abcdef0123456789abcdef"}'
+        made = {
+            "key": pa.array([b"user-%d" % n for n in range(each)], pa.binary()),
+            "value": pa.array([value] * each, pa.binary()),
+            "topic": pa.array(["t"] * each),
+            "partition": pa.array([0] * each, pa.int32()),
+            "offset": pa.array(range(each), pa.int64()),
+            "timestamp": pa.array([0] * each, pa.timestamp("us", "UTC")),
+            "timestampType": pa.array([0] * each, pa.int32()),
+        }
+        batch = pa.record_batch({name: made[name] for name in names})
+        count = rows * (task + 1) // tasks - rows * task // tasks
+        for first in range(0, count, each):
+            yield batch.slice(0, min(each, count - first))
+
+    class NullReader(DataSourceReader):
+        def __init__(self, names: list[str]) -> None:
+            self.names = names
+
+        def partitions(self) -> list[InputPartition]:
+            return [InputPartition(n) for n in range(tasks)]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            return batches(self.names, partition.value)
+
+    class NullStreamReader(DataSourceStreamReader):
+        """All of it in one micro-batch."""
+
+        def __init__(self, names: list[str]) -> None:
+            self.names = names
+
+        def initialOffset(self) -> dict[str, int]:  # noqa: N802  Spark's name
+            return {"at": 0}
+
+        def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:  # noqa: N802  Spark's name
+            return {"at": 1}
+
+        def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
+            return [InputPartition(n) for n in range(tasks)]
+
+        def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+            return batches(self.names, partition.value)
+
+    class NullSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> str:
+            return columns
+
+        def reader(self, schema: StructType) -> NullReader:
+            return NullReader(schema.names)
+
+        def streamReader(self, schema: StructType) -> NullStreamReader:  # noqa: N802  Spark's name
+            return NullStreamReader(schema.names)
+
+    return NullSource
+
+
+def _sink() -> type[DataSource]:
+    name = SINK
+
+    class NullWriter(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            sum(batch.num_rows for batch in iterator)
+            return WriterCommitMessage()
+
+    class NullStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+        def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+            sum(batch.num_rows for batch in iterator)
+            return WriterCommitMessage()
+
+        def commit(self, messages: Any, batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's name
+            pass
+
+        def abort(self, messages: Any, batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's name
+            pass
+
+    class NullSink(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def writer(self, schema: StructType, overwrite: bool) -> NullWriter:
+            return NullWriter()
+
+        def streamWriter(self, schema: StructType, overwrite: bool) -> NullStreamWriter:  # noqa: N802  Spark's name
+            return NullStreamWriter()
+
+    return NullSink

@@ -1,0 +1,170 @@
+"""pylog beside Spark's Kafka connector: the same work on the same data in the same session, in turn.
+
+    python -m benchmarks.beside_kafka --rows 4000000 --parts write,read --settings stock
+
+A real broker and the connector are fetched once.  Each kind of work is run by all sides in turn, first to warm up, then to
+count; what is given is the median of the ratios pair by pair.  `stock` is what everybody gets; `recommended` gives both
+sides the settings of conf/spark-defaults.conf and a checkpoint that renames in place, and Kafka what its users set for
+throughput.  Prints a table and writes all figures to a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import common
+from benchmarks.beside_kafka import query
+from benchmarks.beside_kafka.figures import Fact, Latency, Part, as_json, table
+from benchmarks.beside_kafka.latency import through_queries
+from benchmarks.beside_kafka.sides import Files, Kafka, Null, Pylog, Side, two_free_ports
+from benchmarks.beside_kafka.work import TOPIC, WORK, Bench, measure
+from spark_log.testing.kafka import BROKER_JARS, CONNECTOR_JARS, Broker, broker
+
+ROOT = Path(__file__).parents[2]
+STOCK, RECOMMENDED = "stock", "recommended"
+SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+"""Recommended, for both sides."""
+SHUFFLE = {"spark.sql.shuffle.partitions": str(common.PARTITIONS)}
+"""Always: 200 tasks of nothing on two cores would hide what is compared."""
+BROKER = {"log.segment.delete.delay.ms": "1000"}
+"""Deleted topics go at once, or the rounds would fill the disk."""
+PARTS = (*(work.name for work in (*WORK, *query.WORK)), "latency")
+
+
+def main() -> None:
+    given = arguments()
+    jars = Path(os.environ.get("PYLOG_KAFKA", ROOT / ".pylog" / "kafka"))
+    found = Found([], [], [])
+    with broker(jars, two_free_ports(), BROKER) as running:
+        for settings in given.settings:
+            with bench_of(given, settings, running) as (bench, scratch):
+                pylog = Pylog(bench.spark, scratch)
+                kafka = Kafka(bench.spark, running, jars, recommended=settings == RECOMMENDED)
+                moves(given.parts, bench, pylog, kafka, scratch, found)
+                queries(given.parts, bench, pylog, kafka, found)
+                if "latency" in given.parts:
+                    found.latencies.append(Latency(settings, through_queries(bench, (pylog, kafka), given.records)))
+    print(table(*found))
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps({"machine": machine(), "rows": given.rows, **as_json(*found)}, indent=1))
+    print(f"\nAll figures, round by round: {given.out}")
+
+
+class Found(NamedTuple):
+    """What came out so far."""
+
+    parts: list[Part]
+    latencies: list[Latency]
+    facts: list[Fact]
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=common.ROWS)
+    parser.add_argument("--rounds", type=int, default=3, help="of each side that count")
+    parser.add_argument("--warm", type=int, default=3, help="before them; one where the settings are the second")
+    parser.add_argument("--records", type=int, default=200, help="of the latency, for each side")
+    parser.add_argument("--parts", type=_some_of(PARTS), default=PARTS, help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--settings", type=_some_of((STOCK, RECOMMENDED)), default=(STOCK, RECOMMENDED))
+    parser.add_argument("--out", type=Path, default=ROOT / ".pylog" / "bench-kafka.json", help="for all figures")
+    return parser.parse_args()
+
+
+def _some_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        found = tuple(text.split(","))
+        if unknown := set(found) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: possible are {', '.join(known)}")
+        return found
+
+    return parse
+
+
+@contextmanager
+def bench_of(given: argparse.Namespace, settings: str, running: Broker) -> Iterator[tuple[Bench, Path]]:
+    """A session of its own, with the data in its memory.  The JVM goes on, and with it what it has compiled."""
+    confs = {"spark.jars": running.jars, **SHUFFLE, **(SETTINGS if settings == RECOMMENDED else {})}
+    spark = common.session(confs)
+    warm = given.warm if settings == given.settings[0] else min(given.warm, 1)
+    with tempfile.TemporaryDirectory(prefix="pylog-bench-") as name:
+        frame = common.events(spark, given.rows)
+        checkpoints = Path(name) / "checkpoints"
+        try:
+            yield Bench(spark, frame, given.rows, checkpoints, settings, given.rounds, warm), Path(name)
+        finally:
+            spark.stop()
+
+
+def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, scratch: Path, found: Found) -> None:
+    """Writing, reading and copying; beside them what does nothing, and tables of files."""
+    works = [work for work in WORK if work.name in wanted]
+    if not works:
+        return
+    tell(f"{bench.settings}: {bench.rows:,} records to each side")
+    files = [Files(bench.spark, scratch, "parquet")] if bench.settings == STOCK else []
+    for side in (pylog, kafka, *files):
+        side.create(TOPIC)
+        side.write(bench.frame, TOPIC)
+    found.facts.append(Fact("bytes on disk a record", bench.settings, on_disk(bench, [pylog, kafka, *files]), 2))
+    null = Null(bench.spark, bench.rows, pylog.read(TOPIC).rdd.getNumPartitions())
+    for work in works:
+        tell(f"{bench.settings}: {work.title}")
+        found.parts.append(measure(bench, work, (pylog, kafka, null, *files)))
+    for side in (pylog, kafka, *files):
+        side.drop(TOPIC)
+
+
+def on_disk(bench: Bench, sides: Sequence[Side]) -> dict[str, float]:
+    return {side.name: side.bytes_on_disk(TOPIC) / bench.rows for side in sides}
+
+
+def queries(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, found: Found) -> None:
+    works = [work for work in query.WORK if work.name in wanted]
+    if not works:
+        return
+    tell(f"{bench.settings}: {bench.rows:,} records of a day to each side")
+    query.fill(bench, (pylog, kafka))
+    found.facts.extend(query.facts(bench, pylog, kafka))
+    for work in works:
+        tell(f"{bench.settings}: {work.title}")
+        found.parts.append(measure(bench, work, (pylog, kafka)))
+    for side in (pylog, kafka):
+        side.drop(query.TOPIC)
+
+
+def tell(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def machine() -> dict[str, object]:
+    """Where and with what this was measured."""
+    return {
+        "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "system": platform.platform(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("pyspark", "pyarrow", "numpy", "confluent-kafka")},
+        "jars": [*BROKER_JARS, *CONNECTOR_JARS],
+    }
+
+
+if __name__ == "__main__":
+    main()

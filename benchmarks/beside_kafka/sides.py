@@ -1,0 +1,228 @@
+"""The sides of the comparison: where their topics are, and how Spark writes and reads them."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
+from pyspark.sql.streaming import DataStreamWriter
+
+import spark_log
+from benchmarks import _nulls
+from benchmarks.beside_kafka.machine import bytes_on_disk
+from spark_log.testing.kafka import Broker
+
+PARTITIONS = 4
+
+
+class Side(ABC):
+    """One way to keep a topic."""
+
+    name: str
+    roots: tuple[int, ...] = ()
+    """Processes that take part, beside this one and its children."""
+
+    @abstractmethod
+    def create(self, topic: str) -> None:
+        """An empty topic of PARTITIONS partitions."""
+
+    @abstractmethod
+    def drop(self, topic: str) -> None:
+        """Its data goes, so that rounds do not fill the disk."""
+
+    @abstractmethod
+    def write(self, frame: DataFrame, topic: str) -> None:
+        """All rows of a frame with key and value."""
+
+    @abstractmethod
+    def read(self, topic: str) -> DataFrame:
+        """All columns."""
+
+    @abstractmethod
+    def values(self, topic: str) -> DataFrame:
+        """The value alone, as cheaply as the side can."""
+
+    @abstractmethod
+    def stream(self, topic: str) -> DataFrame:
+        """All columns, from the first record on."""
+
+    @abstractmethod
+    def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
+        """A stream of keys and values into a topic."""
+
+    def bytes_on_disk(self, topic: str) -> int:
+        """What the topic takes."""
+        raise NotImplementedError(self.name)
+
+
+class Pylog(Side):
+    """Each topic in a log of its own."""
+
+    name = "pylog"
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder / "pylog"
+
+    def url(self, topic: str) -> str:
+        return str(self.folder / topic)
+
+    def create(self, topic: str) -> None:
+        spark_log.connect(self.url(topic)).create_topic(spark_log.NewTopic(topic, PARTITIONS))
+
+    def drop(self, topic: str) -> None:
+        shutil.rmtree(self.folder / topic)
+
+    def write(self, frame: DataFrame, topic: str) -> None:
+        frame.write.format("pylog").mode("append").option("topic", topic).save(self.url(topic))
+
+    def read(self, topic: str) -> DataFrame:
+        return self.spark.read.format("pylog").option("subscribe", topic).load(self.url(topic))
+
+    def values(self, topic: str) -> DataFrame:
+        reader = self.spark.read.format("pylog").schema("value binary")
+        return reader.option("subscribe", topic).load(self.url(topic))
+
+    def stream(self, topic: str) -> DataFrame:
+        reader = self.spark.readStream.format("pylog").option("startingOffsets", "earliest")
+        return reader.option("subscribe", topic).load(self.url(topic))
+
+    def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
+        return frame.writeStream.format("pylog").option("path", self.url(topic)).option("topic", topic)
+
+    def bytes_on_disk(self, topic: str) -> int:
+        return bytes_on_disk([self.folder / topic])
+
+
+class Kafka(Side):
+    """One broker, with which Spark's connector talks."""
+
+    name = "kafka"
+
+    def __init__(self, spark: SparkSession, broker: Broker, folder: Path, recommended: bool) -> None:
+        """folder:  where the broker runs.  recommended:  what Kafka's users set for throughput, too."""
+        self.spark, self.broker, self.folder = spark, broker, folder / "run"
+        self.roots = (int((self.folder / "pid").read_text()),)
+        self.to_read: Mapping[str, str] = RECOMMENDED_READ if recommended else {}
+        self.to_write: Mapping[str, str] = RECOMMENDED_WRITE if recommended else {}
+
+    def create(self, topic: str) -> None:
+        self._wait(lambda admin: admin.create_topics([NewTopic(topic, PARTITIONS, 1)]))
+
+    def drop(self, topic: str) -> None:
+        self._wait(lambda admin: admin.delete_topics([topic]))
+
+    def _wait(self, ask: Callable[[AdminClient], Mapping[str, Any]]) -> None:
+        """With a client for each question: one that is kept would complain when the broker goes."""
+        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        for future in ask(admin).values():
+            future.result(60)
+
+    def write(self, frame: DataFrame, topic: str) -> None:
+        self._to(frame.write, topic).mode("append").save()
+
+    def read(self, topic: str, **options: str) -> DataFrame:
+        return self._from(self.spark.read, topic).options(**options).load()
+
+    def values(self, topic: str) -> DataFrame:
+        return self.read(topic).select("value")
+
+    def stream(self, topic: str, **options: str) -> DataFrame:
+        return self._from(self.spark.readStream, topic).options(**{"startingOffsets": "earliest", **options}).load()
+
+    def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
+        return self._to(frame.writeStream, topic)
+
+    def _from(self, reader: Any, topic: str) -> Any:
+        options = {"kafka.bootstrap.servers": self.broker.address, "subscribe": topic, **self.to_read}
+        return reader.format("kafka").options(**options)
+
+    def _to(self, writer: DataFrameWriter | DataStreamWriter, topic: str) -> Any:
+        options = {"kafka.bootstrap.servers": self.broker.address, "topic": topic, **self.to_write}
+        return writer.format("kafka").options(**options)
+
+    def bytes_on_disk(self, topic: str) -> int:
+        return bytes_on_disk(list((self.folder / "data").glob(f"{topic}-*")))
+
+
+RECOMMENDED_WRITE = {"kafka.compression.type": "lz4", "kafka.batch.size": "262144"}
+RECOMMENDED_READ = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
+
+
+class Null(Side):
+    """Nothing is kept: what Spark's Python data sources give at most."""
+
+    name = "null"
+
+    def __init__(self, spark: SparkSession, rows: int, tasks: int) -> None:
+        self.spark = spark
+        _nulls.register(spark, rows, tasks)
+
+    def create(self, topic: str) -> None:
+        pass
+
+    def drop(self, topic: str) -> None:
+        pass
+
+    def write(self, frame: DataFrame, topic: str) -> None:
+        frame.write.format(_nulls.SINK).mode("append").save()
+
+    def read(self, topic: str) -> DataFrame:
+        return self.spark.read.format(_nulls.SOURCE).load()
+
+    def values(self, topic: str) -> DataFrame:
+        return self.spark.read.format(_nulls.SOURCE).schema("value binary").load()
+
+    def stream(self, topic: str) -> DataFrame:
+        return self.spark.readStream.format(_nulls.SOURCE).load()
+
+    def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
+        return frame.writeStream.format(_nulls.SINK)
+
+
+class Files(Side):
+    """A table of files in one of Spark's formats: no offsets, no keys to partitions."""
+
+    def __init__(self, spark: SparkSession, folder: Path, name: str) -> None:
+        self.spark, self.folder, self.name = spark, folder / name, name
+
+    def create(self, topic: str) -> None:
+        pass
+
+    def drop(self, topic: str) -> None:
+        shutil.rmtree(self.folder / topic, ignore_errors=True)
+
+    def write(self, frame: DataFrame, topic: str) -> None:
+        frame.write.format(self.name).mode("append").save(str(self.folder / topic))
+
+    def read(self, topic: str) -> DataFrame:
+        return self.spark.read.format(self.name).load(str(self.folder / topic))
+
+    def values(self, topic: str) -> DataFrame:
+        return self.read(topic).select("value")
+
+    def stream(self, topic: str) -> DataFrame:
+        reader = self.spark.readStream.format(self.name)
+        if self.name != "delta":
+            reader = reader.schema("key string, value string")
+        return reader.load(str(self.folder / topic))
+
+    def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
+        return frame.writeStream.format(self.name).option("path", str(self.folder / topic))
+
+    def bytes_on_disk(self, topic: str) -> int:
+        return bytes_on_disk([self.folder / topic])
+
+
+def two_free_ports() -> int:
+    """The first of two."""
+    for port in range(29292, 29492, 2):
+        with socket.socket() as one, socket.socket() as two:
+            if one.connect_ex(("127.0.0.1", port)) and two.connect_ex(("127.0.0.1", port + 1)):
+                return port
+    raise RuntimeError("no two ports side by side are free")
