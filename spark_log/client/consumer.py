@@ -476,10 +476,12 @@ class Consumer:
         return self._membership
 
     def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """In topics that are there; not in one of the same name that was created since."""
+        state = self._journal.state
         return {
             tp: OffsetAndMetadata(spot.position)
             for tp, spot in self._spots.items()
-            if spot.position is not None and spot.key in self._journal.state.partitions
+            if spot.position is not None and _is_live(state, tp, spot.key)
         }
 
     def position(self, partition: TopicPartition) -> int:

@@ -112,18 +112,19 @@ class Membership:
         Raises IllegalGeneration if the group was taken, CommitUnknown if the storage failed.
         """
         self.settle()
-        self._commit(offsets, self.generation)
+        self._commit(self.group_commit(self._journal.state, offsets))
 
-    def _commit(self, offsets: Offsets, generation: int) -> None:
-        if offsets:
-            commit = GroupCommit(self.group, generation, group_entries(self._journal.state, offsets))
-            self._journal.propose(CommitOffsets(commit=commit))
+    def _commit(self, commit: GroupCommit) -> None:
+        """What belongs to topics that were deleted meanwhile is left out: it is forgotten with them."""
+        if commit.offsets:
+            self._journal.propose(CommitOffsets(commit=commit, live_only=True))
 
     def commit_async(self, offsets: Offsets, callback: Callback | None) -> None:
         """Commit positions in the background, in the order of the calls, under the generation of now."""
+        commit = self.group_commit(self._journal.state, offsets)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
-        self._pending.append(_Pending(self._worker.submit(self._commit, offsets, self.generation), offsets, callback))
+        self._pending.append(_Pending(self._worker.submit(self._commit, commit), offsets, callback))
 
     def call_back(self) -> None:
         """Tell the callbacks of commits that are done."""

@@ -279,7 +279,8 @@ def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> D
     for commit in commits:
         check_generation(state, commit)
         for entry in commit.offsets:
-            if (entry.topic_id, entry.partition) not in state.partitions:
+            topic = state.topics.get(entry.topic_id)
+            if topic is None or topic.deleted or entry.partition >= topic.partitions:
                 raise UnknownTopicOrPartition(
                     f"partition {entry.partition} of topic id {entry.topic_id} does not exist"
                 )

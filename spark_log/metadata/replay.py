@@ -294,7 +294,7 @@ def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
         new = {
             (o.topic_id, o.partition): Position(o.offset, o.metadata, state.time, state.version)
             for o in commit.offsets
-            if (o.topic_id, o.partition) in state.partitions
+            if (o.topic_id, o.partition) in state.partitions and _live(state, o.topic_id) is not None
         }
         seen = group.seen if commit.generation == -1 else state.time
         group = group._replace(offsets=group.offsets.update(new), seen=seen)

@@ -64,6 +64,35 @@ def test_commits_on_their_way_of_a_consumer_that_was_replaced_are_refused(tmp_pa
     assert other.admin.list_consumer_group_offsets("g")[tp].offset == 20
 
 
+def test_positions_of_a_deleted_topic_are_not_those_of_its_successor(tmp_path: Path) -> None:
+    """A consumer that leaves after the topic was created again commits where it stands in others, and nothing there."""
+    log = spark_log.connect(str(tmp_path), durability="os")
+    for topic in ("gone", "stays"):
+        log.append(topic, [{"value": "x"}] * 5)
+    consumer = log.consumer("gone", "stays", group_id="g", auto_offset_reset="earliest")
+    consumer.poll()
+    log.admin.delete_topics(["gone"])
+    log.append("gone", [{"value": "new"}] * 9)
+    consumer.close()
+    assert list(log.admin.list_consumer_group_offsets("g")) == [spark_log.TopicPartition("stays", 0)]
+    with log.consumer("gone", group_id="g", auto_offset_reset="earliest") as consumer:
+        assert len(consumer.poll()[spark_log.TopicPartition("gone", 0)]) == 9
+
+
+def test_a_commit_that_did_not_know_of_a_deletion_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Neither is it refused as a whole, nor does a group stand in a topic that is not there."""
+    log, other = (spark_log.connect(str(tmp_path), durability="os") for _ in range(2))
+    for topic in ("gone", "stays"):
+        log.append(topic, [{"value": "x"}] * 5)
+    consumer = log.consumer("gone", "stays", group_id="g", auto_offset_reset="earliest")
+    consumer.poll()
+    other.admin.delete_topics(["gone"])
+    consumer.close()
+    assert list(other.admin.list_consumer_group_offsets("g")) == [spark_log.TopicPartition("stays", 0)]
+    maintain_once(other)
+    assert list(other.admin.list_consumer_group_offsets("g")) == [spark_log.TopicPartition("stays", 0)]
+
+
 class _Hands:
     """A clock that goes on when it is told to."""
 
