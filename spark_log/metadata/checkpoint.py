@@ -14,6 +14,7 @@ from crc32c import crc32c
 from immutables import Map
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
+from spark_log.groups.group import Roster
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import (
     Coordinator,
@@ -41,6 +42,7 @@ class _GroupRow(NamedTuple):
     offsets: list[tuple[str, int, Position]]
     seen: int = 0
     session: Session | None = None
+    roster: Roster | None = None
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -106,7 +108,13 @@ def _document(state: State) -> _Document:
         producers=sorted(state.producers.items()),
         groups=[
             _GroupRow(
-                name, g.generation, g.member, [(*key, p) for key, p in sorted(g.offsets.items())], g.seen, g.session
+                name,
+                g.generation,
+                g.member,
+                [(*key, p) for key, p in sorted(g.offsets.items())],
+                g.seen,
+                g.session,
+                g.roster,
             )
             for name, g in sorted(state.groups.items())
         ],
@@ -158,7 +166,12 @@ def _state(doc: _Document) -> State:
         groups=Map(
             {
                 g.name: Group(
-                    g.generation, g.member, Map({(key, number): p for key, number, p in g.offsets}), g.seen, g.session
+                    g.generation,
+                    g.member,
+                    Map({(key, number): p for key, number, p in g.offsets}),
+                    g.seen,
+                    g.session,
+                    g.roster,
                 )
                 for g in doc.groups
             }

@@ -12,9 +12,11 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 import msgspec
 
 from spark_log.errors import ConcurrentChange, GroupIdNotFound, InvalidRequest
+from spark_log.groups.group import Roster
 from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
 from spark_log.metadata.replay import replay_records
+from spark_log.metadata.sharing import check_deletable, check_not_shared
 from spark_log.metadata.state import Group, State, TopicKey
 
 UNFENCED = -1
@@ -198,7 +200,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     role = "read"
     commit: r.GroupCommit
     from_outside: bool = False
-    """By somebody who is no member: refused while a stream publishes to the group."""
+    """By somebody who is no member: refused while a stream publishes to the group, or members share it."""
     live_only: bool = False
     """Leave out positions of topics that are gone, instead of refusing."""
     expected: tuple[Stand, ...] = ()
@@ -208,6 +210,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
         commit = self.commit
         if self.from_outside:
             d.check_group_free(state, commit.group, now_ms)
+            check_not_shared(state, commit.group)
         if self.live_only:
             live = set(state.names.values())
             commit = commit._replace(offsets=tuple(entry for entry in commit.offsets if entry.topic_id in live))
@@ -242,6 +245,7 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
         if state.groups.get(self.group, Group()).member != self.member:
             d.check_group_free(state, self.group, now_ms, self.token)
+        check_not_shared(state, self.group)
         return d.decide_join_group(
             state, self.group, self.member, token=self.token, owner=self.owner, timeout_ms=self.timeout_ms
         )
@@ -276,7 +280,19 @@ class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
         known_group(state, self.group)
+        check_not_shared(state, self.group)
         return d.decide_join_group(state, self.group, "")
+
+
+class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
+    """Journal a generation of a group; by the coordinator that runs the group, and so none of the commands that are sent."""
+
+    group: str
+    roster: Roster
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+        d.check_group_free(state, self.group, now_ms)
+        return d.decide_set_generation(state, self.group, self.roster)
 
 
 class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
@@ -288,6 +304,7 @@ class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
         known_group(state, self.group)
         d.check_group_free(state, self.group, now_ms)
+        check_deletable(state, self.group, self.partitions)
         return d.decide_delete_offsets(state, self.group, self.partitions)
 
     def topics(self, state: State) -> Sequence[str]:
@@ -311,8 +328,13 @@ class Fence(Command, frozen=True, kw_only=True, tag="fence"):
 
 
 class Expire(Command, frozen=True, kw_only=True, tag="expire"):
+    """Forget what is too old."""
+
+    held: tuple[tuple[str, str, int], ...] = ()
+    """(group, topic id, partition) of positions that stay because open transactions have asked for newer ones."""
+
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        return d.decide_expire(state, now_ms)
+        return d.decide_expire(state, now_ms, frozenset(self.held))
 
 
 class Swap(Command, frozen=True, kw_only=True, tag="swap"):

@@ -8,7 +8,7 @@ committed) gives the reply and no records.  One that cannot be carried out raise
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Generic, NamedTuple, TypeVar
@@ -28,8 +28,10 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
+from spark_log.groups.group import Roster
 from spark_log.metadata import records as r
 from spark_log.metadata.replay import admits, next_generation
+from spark_log.metadata.sharing import expired_positions, members_in_force
 from spark_log.metadata.state import Group, State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import format_timestamp_ms
@@ -334,6 +336,17 @@ def decide_sign_of_life(state: State, group: str, generation: int) -> Decision[N
     return Decision((r.CommitOffsets(commits=(sign,)),), None)
 
 
+def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[None]:
+    """Journal a generation that the group protocol came to."""
+    current = state.groups.get(group, Group())
+    if roster.generation < current.generation:
+        raise IllegalGeneration(
+            f"group {group!r}: generation {roster.generation} was replaced by {current.generation}",
+            current=current.generation,
+        )
+    return Decision((r.GroupGeneration(group=group, roster=roster),) if roster != current.roster else (), None)
+
+
 def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) -> Decision[None]:
     """Forget positions of a group; all of them, and the group, if `keys` is empty."""
     known = state.groups.get(group)
@@ -388,8 +401,11 @@ def decide_fence(state: State, now_ms: int) -> Decision[int]:
     return Decision((r.Fence(upto=upto),), upto)
 
 
-def decide_expire(state: State, now_ms: int) -> Decision[int]:
-    """Forget producers that were idle too long and groups' positions that expired.  The reply counts them."""
+def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:
+    """Forget producers that were idle too long and groups' positions that expired.  The reply counts them.
+
+    held:  (group, topic id, partition) of positions that stay all the same.
+    """
     ages = {
         True: cluster_config(state.configs, "producer.id.expiration.ms"),
         False: cluster_config(state.configs, STREAM_RETENTION),
@@ -402,14 +418,22 @@ def decide_expire(state: State, now_ms: int) -> Decision[int]:
     records: list[r.AnyRecord] = [r.ExpireProducers(producers=tuple(idle))] if idle else []
     usual = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
     for name, group in sorted(state.groups.items()):
-        if group.seen >= usual:
-            continue  # Kafka's rule: the time counts from when the group was last in use
         # Nobody ever joined it: a bookmark, whose next run may be a month away, and would begin anew.
         limit = usual if group.generation else min(usual, now_ms - ages[False])
-        old = tuple(sorted(key for key, position in group.offsets.items() if position.time < limit))
-        if old:
-            records.append(r.DeleteOffsets(group=name, partitions=old if len(old) < len(group.offsets) else ()))
+        expired = (
+            expired_positions(state, name, limit) if group.roster is not None else _expired_alone(group, usual, limit)
+        )
+        old = tuple(sorted(key for key in expired if (name, *key) not in held))
+        whole = len(old) == len(group.offsets) and not members_in_force(state, name)
+        if old or (whole and group.roster is not None and group.seen <= limit):
+            records.append(r.DeleteOffsets(group=name, partitions=() if whole else old))
     return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsets) for x in records))
+
+
+def _expired_alone(group: Group, usual: int, limit: int) -> Iterator[TopicKey]:
+    """Of a group that nobody shares.  Kafka's rule: the time counts from when the group was last in use."""
+    if group.seen <= usual:
+        yield from (key for key, position in group.offsets.items() if position.time <= limit)
 
 
 def decide_swap(state: State, swap: r.Swap) -> Decision[bool]:

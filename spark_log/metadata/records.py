@@ -19,6 +19,7 @@ import msgspec
 from crc32c import crc32c
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
+from spark_log.groups.group import Roster
 from spark_log.model import DataObject, Run, Slice
 
 BATCH_MAGIC = b"pylog-batch"
@@ -152,6 +153,13 @@ class JoinGroup(Record, frozen=True, kw_only=True, tag="join_group"):
     """Of its session: so long after a sign of life nobody else may join.  0: no session, whoever is newer may."""
 
 
+class GroupGeneration(Record, frozen=True, kw_only=True, tag="group_generation"):
+    """A generation of a group whose members share its partitions through a coordinator; without members, the group is empty."""
+
+    group: str
+    roster: Roster
+
+
 class DeleteOffsets(Record, frozen=True, kw_only=True, tag="delete_offsets"):
     """Forget positions of a group; with no partitions named, the group."""
 
@@ -225,6 +233,7 @@ AnyRecord: TypeAlias = (
     | Commit
     | CommitOffsets
     | JoinGroup
+    | GroupGeneration
     | DeleteOffsets
     | Swap
     | Fence

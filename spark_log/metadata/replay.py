@@ -346,8 +346,20 @@ def next_generation(state: State, group: str) -> int:
 def _join_group(state: State, record: r.JoinGroup) -> State:
     session = Session(record.token, record.owner, record.timeout_ms, state.time) if record.timeout_ms else None
     group = state.groups.get(record.group, Group())._replace(
-        generation=next_generation(state, record.group), member=record.member, seen=state.time, session=session
+        generation=next_generation(state, record.group),
+        member=record.member,
+        seen=state.time,
+        session=session,
+        roster=None,
     )
+    return replace(state, groups=state.groups.set(record.group, group))
+
+
+def _group_generation(state: State, record: r.GroupGeneration) -> State | None:
+    group, roster = state.groups.get(record.group, Group()), record.roster
+    if roster.generation < group.generation:
+        return None
+    group = group._replace(generation=roster.generation, member="", seen=state.time, session=None, roster=roster)
     return replace(state, groups=state.groups.set(record.group, group))
 
 
@@ -469,6 +481,7 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.Commit: _commit,
     r.CommitOffsets: _commit_offsets,
     r.JoinGroup: _join_group,
+    r.GroupGeneration: _group_generation,
     r.DeleteOffsets: _delete_offsets,
     r.Swap: _swap,
     r.Fence: _fence,

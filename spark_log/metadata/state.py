@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from immutables import Map
 
+from spark_log.groups.group import Roster
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
 
@@ -113,6 +114,8 @@ class Group(NamedTuple):
     """When somebody last joined, left or committed under the generation."""
     session: Session | None = None
     """Of the member; None if a newer one may take the group at any time."""
+    roster: Roster | None = None
+    """Of a group that a coordinator runs: its members of this generation and what each was assigned."""
 
 
 class Coordinator(NamedTuple):

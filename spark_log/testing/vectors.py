@@ -13,25 +13,15 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 
 from spark_log.errors import InvalidRequest
 from spark_log.segment.murmur2 import murmur2, partition_for_key, to_positive
 from spark_log.segment.partitioners import StickyPartitioner
-
-
-class Case(NamedTuple):
-    """One case of a file and what came of it."""
-
-    name: str
-    expected: object
-    found: object
-
-    @property
-    def passed(self) -> bool:
-        return self.expected == self.found
+from spark_log.testing.case import Case
+from spark_log.testing.group_vectors import group_cases
 
 
 def murmur2_cases(vectors: Mapping[str, Any]) -> Iterator[Case]:
@@ -101,7 +91,10 @@ class _Counting(random.Random):
         return self._next
 
 
-KINDS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Case]]] = {"murmur2": murmur2_cases}
+KINDS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Case]]] = {
+    "murmur2": murmur2_cases,
+    "group_protocol": group_cases,
+}
 
 
 def main(arguments: Sequence[str]) -> int:

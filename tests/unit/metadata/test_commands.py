@@ -50,7 +50,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.DeleteOffsets(group="g", partitions=(("id", 1),)),
     c.DeleteOffsets(group="g"),
     c.Fence(),
-    c.Expire(),
+    c.Expire(held=(("g", "id", 1),)),
     c.DeleteTopic(name="t"),
 )
 

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
+from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
 from spark_log.metadata.progress_topic import progress_of
@@ -47,6 +48,17 @@ record = st.one_of(
     ),
     st.builds(r.CommitOffsets, commits=st.tuples(group)),
     st.builds(r.JoinGroup, group=text, member=text, token=text, owner=text, timeout_ms=number),
+    st.builds(
+        r.GroupGeneration,
+        group=text,
+        roster=st.builds(
+            Roster,
+            number,
+            members=st.tuples(
+                st.builds(RosterMember, text, st.none() | text, text, text, number, number, st.binary(), st.binary())
+            ),
+        ),
+    ),
     st.builds(r.Swap, upload_epoch=number, changes=st.tuples(change), added=st.dictionaries(text, number, max_size=2)),
     st.builds(r.Fence, upto=number),
     st.builds(r.ExpireProducers, producers=st.tuples(text)),

@@ -1,0 +1,61 @@
+"""Groups whose partitions several members share through a coordinator, as the log knows them: by the roster of a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_log.errors import GroupInUse
+from spark_log.groups.group import RosterMember
+from spark_log.groups.subscription import CONSUMER, subscribed_topics
+from spark_log.metadata.state import Group, State, TopicKey
+
+
+def members_in_force(state: State, group: str) -> tuple[RosterMember, ...]:
+    """Who shares a group.  Without a coordinator nobody watches over members: whoever comes takes the group from them."""
+    roster = state.groups.get(group, Group()).roster
+    return roster.members if roster is not None and state.coordinator.in_force else ()
+
+
+def check_not_shared(state: State, group: str) -> None:
+    """Raises GroupInUse if members share the group through a coordinator."""
+    members = members_in_force(state, group)
+    if members:
+        raise GroupInUse(
+            f"group {group!r} is shared by {len(members)} members, {members[0].member_id} among them: stop them, or use "
+            "another group",
+            owner=members[0].member_id,
+        )
+
+
+def check_deletable(state: State, group: str, keys: tuple[TopicKey, ...]) -> None:
+    """Raises GroupInUse if members share the group, unless they read none of the topics of `keys`."""
+    read = topics_read(state, group)
+    if not keys or read is None or any(state.topics[key[0]].name in read for key in keys if key[0] in state.topics):
+        check_not_shared(state, group)
+
+
+def topics_read(state: State, group: str) -> frozenset[str] | None:
+    """By the members that share it; None if they do not say."""
+    roster = state.groups.get(group, Group()).roster
+    if roster is None or not members_in_force(state, group):
+        return frozenset()
+    if roster.protocol_type != CONSUMER:
+        return None
+    return subscribed_topics(member.subscription for member in roster.members)
+
+
+def expired_positions(state: State, name: str, limit: int) -> Iterator[TopicKey]:
+    """Positions of a group that has a roster, by Kafka's rules, where what was there at `limit` is too old.
+
+    Of a group that members share, those of topics that none of them reads; of an empty one, all at the same time.
+    """
+    group = state.groups[name]
+    if not members_in_force(state, name):
+        if group.seen <= limit:
+            yield from group.offsets
+        return
+    read = topics_read(state, name)
+    if read is not None:
+        for key, position in group.offsets.items():
+            if position.time <= limit and state.topics[key[0]].name not in read:
+                yield key
