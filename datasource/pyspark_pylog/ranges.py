@@ -14,9 +14,9 @@ from spark_log.client.resolve import offsets_for_times, partition_of, partitions
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import topic_named
-from spark_log.metadata.state import State
+from spark_log.metadata.state import Group, State
 from spark_log.model import TopicPartition
-from spark_log.positions import At, AtTime, Position, SinceNow
+from spark_log.positions import At, AtTime, OfGroup, Position, SinceNow
 
 
 def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition]:
@@ -60,17 +60,22 @@ def start_offsets(
 ) -> dict[TopicPartition, int]:
     """Where each partition starts: those of `standing` there, the others where the options say (a loss counts up to `stops`).
 
-    Raises DataLoss for an explicit offset that is trimmed (with failOnDataLoss=false: a warning, and the first that is
-    there), InvalidRequest for one beyond the end and for a timestamp beyond the last record, unless the strategy is `latest`.
+    Raises DataLoss for an offset, given or of a group, that is trimmed (with failOnDataLoss=false: a warning, and the first that
+    is there), InvalidRequest for one beyond the end and for a timestamp beyond the last record, unless the strategy is `latest`.
     """
     state = journal.state
     positions = {tp: options.start.of(tp) for tp in tps}
     if not options.assign:
         _check_there(options, positions)
     starts = {tp: standing[tp] for tp in positions if tp in standing}
-    for tp, position in positions.items():
-        if isinstance(position, At) and tp not in starts:
-            starts[tp] = _explicit(state, tp, position.offset, stops.get(tp), options.fail_on_data_loss)
+    stated = {tp: _stated(state, tp, position) for tp, position in positions.items() if tp not in starts}
+    losses = []
+    for tp, offset in stated.items():
+        if offset is not None:
+            starts[tp] = max(offset, first := partition_of(state, tp)[1].start)
+            gone = min(first, stops.get(tp, first))
+            losses += [Loss(tp, offset, gone, TRIMMED)] if offset < gone else []
+    report(losses, options.fail_on_data_loss)
     if options.no_match_is_error:
         times = {tp: p.ms for tp, p in positions.items() if isinstance(p, AtTime) and tp not in starts}
         starts |= _at_times(journal, times)
@@ -78,14 +83,19 @@ def start_offsets(
     return {tp: starts[tp] for tp in positions}
 
 
-def _explicit(state: State, tp: TopicPartition, offset: int, stop: int | None, fail: bool) -> int:
-    _, part = partition_of(state, tp)
-    if offset > part.end:
-        raise InvalidRequest(f"startingOffsets: {offset} is beyond the end of {tp.topic}-{tp.partition}, {part.end}")
-    gone = part.start if stop is None else min(part.start, stop)
-    if offset < gone:
-        report([Loss(tp, offset, gone, TRIMMED)], fail)
-    return max(offset, part.start)
+def _stated(state: State, tp: TopicPartition, position: Position) -> int | None:
+    """The offset that is asked for, by its number or as that of a group; None if neither."""
+    key, part = partition_of(state, tp)
+    if isinstance(position, OfGroup):
+        known = state.groups.get(position.name, Group()).offsets.get(key)
+        return None if known is None else min(known.offset, part.end)
+    if not isinstance(position, At):
+        return None
+    if position.offset > part.end:
+        raise InvalidRequest(
+            f"startingOffsets: {position.offset} is beyond the end of {tp.topic}-{tp.partition}, {part.end}"
+        )
+    return position.offset
 
 
 def _at_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:

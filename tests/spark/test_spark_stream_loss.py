@@ -245,6 +245,24 @@ def test_what_is_trimmed_is_lost_only_as_far_as_a_batch_asks_for_it(
     assert read(0, 7, fail=False) == rows("t-0", 6, 7)
 
 
+def test_a_read_that_goes_on_from_a_group_tells_what_was_trimmed_unread(
+    url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In all partitions at once, like a read from numbers."""
+    log.admin.create_topics([NewTopic("t", 2)])
+    for number in (0, 1):
+        put(log, 8, partition=number)
+        log.admin.alter_consumer_group_offsets("g", {TopicPartition("t", number): 2})
+        trim(log, 5 + number, partition=number)
+    options = {"path": url, "subscribe": "t", "startingoffsets": "group:g", "endingoffsets": "7"}
+    with pytest.raises(DataLoss, match=r"offsets \[2, 5\) of t-0 are gone, .*; offsets \[2, 6\) of t-1 are gone"):
+        LogReader(read_options(options, streaming=False), SCHEMA).partitions()
+    reader = LogReader(read_options({**options, "failondataloss": "false"}, streaming=False), SCHEMA)
+    read = [row for task in reader.partitions() for row in rows_of(reader.read(task))]
+    assert read == [*rows("t-0", 5, 7), *rows("t-1", 6, 7)]
+    assert len(losses(caplog)) == 2
+
+
 # ----------------------------------------------------------------------------------------------------------- topics that go
 
 
