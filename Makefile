@@ -23,7 +23,7 @@ links-are-gone:
 
 $(INSTALLED): $(VENV)/bin/python $(if $(wildcard build/__editable__*),,links-are-gone)
 	rm -rf $(VENV)/installed-* build
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,s3,dev,examples]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,s3,server,dev,examples]'
 	touch $@
 
 quickstart: setup

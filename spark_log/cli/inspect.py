@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Session, Verb, config_option, pass_session, verb
+from spark_log.cli.base import POSITION, Failed, Session, Verb, config_option, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
 from spark_log.cli.topics import alter_configs
 from spark_log.positions import Position, format_timestamp_ms
@@ -234,6 +234,8 @@ def info(session: Session) -> None:
         "version": state.version,
         "checkpoint": checkpoint_version(max(log.journal.store.list(CHECKPOINTS), default="")),
         "fence": state.fence,
+        "coordinator": state.coordinator.address,
+        "coordinator_epoch": state.coordinator.epoch,
         "topics": len(state.names),
         "partitions": len(state.partitions),
         "records": sum(part.end - part.start for part in state.partitions.values()),
@@ -243,6 +245,32 @@ def info(session: Session) -> None:
         "producers": len(state.producers),
     }
     emit_fields(session, fields)
+
+
+@verb(cluster)
+@click.option("--force", is_flag=True, help="The coordinator is gone for good, and did not release the log itself.")
+@pass_session
+def release(session: Session, force: bool) -> None:
+    """Give a log back to embedded writers after its coordinator crashed.  The URL is the storage's.
+
+    A coordinator that stops in order does this itself.  One that is alive all the same commits nothing more under the old
+    epoch; stop it first, since it takes a log over that nobody has.
+
+    \b
+    Example:
+      pylog cluster release --force
+    """
+    journal = session.connect().journal
+    held = journal.refresh().coordinator
+    if not held.address:
+        emit_line(session, "no coordinator has this log", {"released": False})
+        return
+    if not force:
+        raise Failed(
+            f"the coordinator at {held.address} has this log: stop it, and it releases the log; if it crashed, say --force"
+        )
+    released = journal.release(held.epoch + 1)
+    emit_line(session, f"released: {held.address} has the log no more", {"released": released})
 
 
 # ----------------------------------------------------------------------------------------------------------------- config

@@ -8,6 +8,7 @@ from spark_log.cli.base import Root, Verb, common_options
 from spark_log.cli.groups import group
 from spark_log.cli.inspect import cluster, config, metadata, plan, producer, segment
 from spark_log.cli.records import consume, produce
+from spark_log.cli.serve import serve
 from spark_log.cli.topics import topic
 from spark_log.cli.upkeep import checkpoint, gc, maintain, merge, verify
 
@@ -54,6 +55,7 @@ for command in (
     consume,
     group,
     plan,
+    serve,
     maintain,
     merge,
     gc,

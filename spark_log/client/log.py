@@ -15,6 +15,7 @@ from spark_log.client.commit import Identity, PlainProducer, commit_uploads
 from spark_log.client.plan import SliceRead
 from spark_log.client.prune import plan_matching
 from spark_log.client.resolve import partitions_of, ranges_between, resolve
+from spark_log.client.route import open_journal
 from spark_log.client.scan import SCAN_SCHEMA, scan_batches, scan_schema
 from spark_log.client.upload import Uploaded, Uploader, topic_spec
 from spark_log.conditions import EVERYTHING, Condition, parse_condition
@@ -28,7 +29,6 @@ from spark_log.model import PROGRESS_TOPIC, NewTopic, TopicPartition
 from spark_log.positions import At, parse_position
 from spark_log.segment.schema import conform
 from spark_log.settings import cluster_config, validate_topic_configs
-from spark_log.store.open import open_store
 
 if TYPE_CHECKING:
     from spark_log.client.admin import Admin
@@ -46,17 +46,16 @@ def connect(
     create: bool = True,
     durability: str = "disk",
 ) -> Log:
-    """Open the log at `url`, a path or any fsspec URL; begin one there if there is none and `create`.
+    """Open the log at `url`: a path or any fsspec URL, or a coordinator, `pylog://host:9550[,host2:9550]`.
+
+    On storage a log is begun if there is none and `create`.  A coordinator that has it is followed.
 
     storage_options:  handed to fsspec: credentials, endpoints.
-    token:            for a coordinator; an embedded log takes none.
+    token:            for a coordinator; without one, what PYLOG_TOKEN holds.
     durability:       "disk" syncs before anything is reported as done, "os" leaves that to the operating system.
-    Raises NoLog, StoreNotExclusive, UnsupportedVersion, StorageError.
+    Raises NoLog, StoreNotExclusive, UnsupportedVersion, StorageError, CoordinatorNotAvailable.
     """
-    if token is not None:
-        raise InvalidRequest("token: a log on storage is guarded by the storage's own permissions and takes no token")
-    store = open_store(url, storage_options, durability)
-    return Log(Journal.open(store, create=create))
+    return Log(open_journal(url, storage_options, token, create=create, durability=durability))
 
 
 class Log:
@@ -85,7 +84,9 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Nothing is held open: an embedded log has no connection."""
+        """Close connections to a coordinator; a log on storage holds nothing open."""
+        if self.journal.link is not None:
+            self.journal.link.close()
 
     # ---------------------------------------------------------------------------------------------------------- append
 

@@ -10,17 +10,36 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
 
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import CommitUnknown, NoLog, SparkLogError, StorageUnavailable, UnsupportedVersion
+from spark_log.errors import (
+    CommitUnknown,
+    CoordinatorNotAvailable,
+    NoLog,
+    SparkLogError,
+    StorageUnavailable,
+    UnsupportedVersion,
+)
 from spark_log.journal.forks import renew_after_fork
-from spark_log.journal.ops import Answer, Get, List, Put, PutNew, Steps, run
-from spark_log.journal.protocol import LOG, Command, Context, View, open_view, poll, propose, refresh
+from spark_log.journal.ops import Answer, Get, Link, List, Put, PutNew, Steps, run
+from spark_log.journal.protocol import (
+    LOG,
+    Command,
+    Context,
+    View,
+    follow,
+    is_led_elsewhere,
+    open_view,
+    poll,
+    propose,
+    refresh,
+)
 from spark_log.journal.upkeep import housekeeping, is_due
-from spark_log.metadata.decide import Decision
+from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
@@ -28,6 +47,8 @@ from spark_log.store.probe import probe
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
 RELIST_MS = 60_000
+AWAY_MS = 250
+"""A coordinator that does not answer is waited for so long before the storage is looked at."""
 
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
@@ -47,9 +68,10 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 class Journal:
     """One log's metadata.  Safe for threads; proposals that arrive together share one put."""
 
-    def __init__(self, store: ObjectStore, context: Context, form: Format) -> None:
+    def __init__(self, store: ObjectStore, context: Context, form: Format, link: Link | None = None) -> None:
         self.store = store
         self.context = context
+        self.link = link
         self.cluster_id = form.cluster_id
         self._format = form
         self.after_fork()
@@ -66,24 +88,33 @@ class Journal:
 
     @classmethod
     def open(
-        cls, store: ObjectStore, *, create: bool, clock: Clock | None = None, rng: random.Random | None = None
+        cls,
+        store: ObjectStore,
+        *,
+        create: bool,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        link: Link | None = None,
+        served: bool = False,
     ) -> Journal:
         """Open the log in `store`, or begin one there if `create`.
 
+        link:    the way to a coordinator, should one have the log.
+        served:  changes always go through a coordinator.
         Raises NoLog if there is none and none may be created, UnsupportedVersion for a newer format or another kind of
         file, StoreNotExclusive if the storage cannot carry a log.
         """
-        context = Context(clock or SystemClock(), rng or random.SystemRandom())
+        context = Context(clock or SystemClock(), rng or random.SystemRandom(), served=served)
         data = run(_get(FORMAT_KEY), store, context.clock)
         if data is None:
             if not create:
                 raise NoLog(f"there is no log at {store.url}; create one with `pylog -u {store.url} topic create NAME`")
             data = _begin(store, context)
-        return cls(store, context, _parse_format(data, store.url))
+        return cls(store, context, _parse_format(data, store.url), link)
 
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the protocol on this log's store."""
-        return run(steps, self.store, self.context.clock)
+        return run(steps, self.store, self.context.clock, self.link)
 
     @property
     def state(self) -> State:
@@ -105,6 +136,27 @@ class Journal:
             view = self.run(poll(self._view, relist))
             if view is not self._view:
                 self._view, self._listed_ms = view, now
+        return self._view.state
+
+    def wait(self, timeout_ms: float) -> State:
+        """The state as soon as it is newer than the one that is known, or after a while, `timeout_ms` at most.
+
+        A coordinator tells; a storage is looked at when the time is over.
+        """
+        known = self._view.state
+        if self.link is None or not is_led_elsewhere(known, self.context):
+            self.context.clock.sleep_ms(timeout_ms)
+            return self.poll()
+        try:
+            batches = self.link.changes(known.coordinator, known.version, int(timeout_ms))
+        except CoordinatorNotAvailable:
+            self.context.clock.sleep_ms(min(timeout_ms, AWAY_MS))
+            return self.poll()
+        if not batches:
+            return self.poll()
+        with self._lock:
+            if self._view.state.version == known.version:
+                self._view = self.run(follow(self._view, batches))
         return self._view.state
 
     def propose(self, decide: Callable[[State, int], Decision[Result]]) -> Result:
@@ -131,8 +183,19 @@ class Journal:
     def _propose_queued(self) -> None:
         with self._queue_lock:
             commands, self._queue = self._queue, []
+        self.carry_out(commands)
+        if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
+            self._housekeep()
+
+    def carry_out(self, commands: list[Command]) -> None:
+        """Carry commands out together; each has its reply or its error afterwards."""
+        with self._lock:
+            self._carry_out(commands)
+
+    def _carry_out(self, commands: list[Command]) -> None:
         try:
-            self.check_store()
+            if not is_led_elsewhere(self._view.state, self.context):
+                self.check_store()
             self._view = self.run(propose(self._view, commands, self.context))
         except SparkLogError as error:
             failed: SparkLogError = error
@@ -141,14 +204,47 @@ class Journal:
                     f"the storage did not answer while a change was under way, it may be in: {error}"
                 )
                 failed.__cause__ = error
+            elif isinstance(error, CoordinatorNotAvailable) and error.maybe_applied:
+                failed = CommitUnknown(f"no answer from a coordinator to a change, it may be in: {error}")
+                failed.__cause__ = error
             _fail(commands, failed)
             return
         except BaseException as error:
             # An interrupt, or a bug: whoever waits for the others' commands must not take them for done.
             _fail(commands, CommitUnknown(f"a change was broken off by {error!r}, it may be in"))
             raise
-        if is_due(self._view):
-            self._housekeep()
+
+    # ------------------------------------------------------------------------------------------------- as a coordinator
+
+    def take_over(self, expected: int, address: str, host: str) -> int:
+        """Be the log's coordinator, after epoch `expected`; the new epoch.  Raises NotCoordinator if another one is."""
+        cluster = self.cluster_id
+        take = Command(lambda state, now: decide_take_over(state, expected, address, host, cluster), takes_over=True)
+        with self._lock:
+            before = self.context
+            self.context = replace(before, epoch=expected + 1)
+            self._carry_out([take])
+            if take.error is not None:
+                self.context = before
+                raise take.error
+        return expected + 1
+
+    def release(self, epoch: int) -> bool:
+        """Give the log back to embedded writers; False if it is not held under that epoch, or the one before."""
+        release = Command(lambda state, now: decide_release(state, epoch), takes_over=True)
+        self.carry_out([release])
+        if release.error is not None:
+            raise release.error
+        return bool(release.reply)
+
+    # ------------------------------------------------------------------------------------------------------------ upkeep
+
+    def keep_house(self) -> None:
+        """Seal, prune and checkpoint, if the log has gone far enough."""
+        self.poll()
+        with self._lock:
+            if is_due(self._view):
+                self._housekeep()
 
     def _housekeep(self) -> None:
         """After the acknowledgement: what fails here is done by whoever commits next."""

@@ -12,10 +12,11 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.clock import Clock
-from spark_log.errors import ObjectNotFound, StorageUnavailable
+from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
+from spark_log.metadata.state import Coordinator
 from spark_log.store.base import ObjectStore
 
 Result = TypeVar("Result")
@@ -70,12 +71,50 @@ class Sleep(NamedTuple):
     milliseconds: float
 
 
-Op: TypeAlias = Get | PutNew | Put | List | Delete | Sleep
+class Ask(NamedTuple):
+    """Commands for the coordinator that has the log.  Answer: an `Answered`."""
+
+    holder: Coordinator
+    commands: Sequence[Any]
+    since: int
+    """The version that is known here."""
+
+
+class Answered(NamedTuple):
+    """What a coordinator made of commands: they are in the log, durably, as far as they were not refused."""
+
+    outcomes: Sequence[Any]
+    """Of each command its reply, or the error with which it was refused."""
+    batches: Sequence[bytes] = ()
+    """The objects of the log that follow the version that was known; none: they are to be read from the storage."""
+
+
+class Link(Protocol):
+    """The way to coordinators."""
+
+    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
+        """Have commands carried out.
+
+        Raises CoordinatorNotAvailable if nobody answered, `maybe_applied` if they may have arrived all the same.
+        """
+
+    def changes(self, holder: Coordinator, since: int, wait_ms: int) -> Sequence[bytes]:
+        """The objects of the log that follow version `since`, as soon as there are any; none after `wait_ms`, or if they
+        are to be read from the storage.
+
+        Raises CoordinatorNotAvailable.
+        """
+
+    def close(self) -> None:
+        """Close what is held open and not in use."""
+
+
+Op: TypeAlias = Get | PutNew | Put | List | Delete | Sleep | Ask
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
 
-def run(steps: Steps[Result], store: ObjectStore, clock: Clock) -> Result:
-    """Carry `steps` out on a store.
+def run(steps: Steps[Result], store: ObjectStore, clock: Clock, link: Link | None = None) -> Result:
+    """Carry `steps` out on a store, with a link for logs that a coordinator has.
 
     Reads, listings, deletes and puts of unique names are repeated while the store is unavailable; the last error is
     thrown into the steps.  A put-if-absent is asked once: whoever asks reads back.
@@ -89,9 +128,23 @@ def run(steps: Steps[Result], store: ObjectStore, clock: Clock) -> Result:
             return stop.value
         answer = error = None
         try:
-            answer = _parallel(request, store, clock) if isinstance(request, list) else _one(request, store, clock)
+            if isinstance(request, Ask):
+                answer = _ask(request, link)
+            else:
+                answer = _parallel(request, store, clock) if isinstance(request, list) else _one(request, store, clock)
         except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
             error = raised
+
+
+def _ask(request: Ask, link: Link | None) -> Answered:
+    if link is None:
+        held = request.holder
+        raise NotCoordinator(
+            f"the log is written by the coordinator at {held.address or '(none)'}, epoch {held.epoch}, and by nobody else",
+            address=held.address,
+            epoch=held.epoch,
+        )
+    return link.ask(*request)
 
 
 def _parallel(ops: list[Op], store: ObjectStore, clock: Clock) -> list[Any]:

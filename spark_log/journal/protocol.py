@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spark_log.clock import Clock
-from spark_log.errors import ConcurrentChange, CorruptObject, SparkLogError
-from spark_log.journal.ops import Answer, Get, List, Op, PutNew, Sleep, Steps
+from spark_log.errors import ConcurrentChange, CoordinatorNotAvailable, CorruptObject, SparkLogError
+from spark_log.journal.ops import Answer, Answered, Ask, Get, List, Op, PutNew, Sleep, Steps
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch
@@ -34,6 +34,9 @@ WAVE_MAX = 32
 """Versions that are read ahead in parallel."""
 ATTEMPTS_MAX = 200
 JITTER_MS = 20
+ASK_AGAIN_MS = 50
+ASK_AGAIN_MS_MAX = 1000
+"""Waits between two tries to reach a coordinator, at first and at last; up to twice as long, by chance."""
 
 Decide = Callable[[State, int], Decision[Any]]
 """A decision bound to its command: (state, now in ms)."""
@@ -74,6 +77,12 @@ class Context:
 
     clock: Clock
     rng: random.Random
+    epoch: int = 0
+    """Of the coordinator that this process is; 0: it is none."""
+    served: bool = False
+    """Changes go through a coordinator, also while there is none."""
+    patience_ms: int = 30_000
+    """How long a change waits for a coordinator."""
 
     def unique(self) -> str:
         """A random name, 64 bits."""
@@ -167,9 +176,13 @@ class Command:
     """A decision on its way into the log, and what became of it."""
 
     decide: Decide
+    takes_over: bool = False
+    """It is about who writes the log, and counts whoever does."""
     reply: Any = None
     error: SparkLogError | None = None
     done: bool = False
+    sent: bool = False
+    """It was sent to a coordinator whose answer is not known."""
 
 
 @dataclass(slots=True)
@@ -190,13 +203,15 @@ def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[
     """
     unique, attempts = context.unique(), dict[int, _Attempt]()
     for _ in range(ATTEMPTS_MAX):
+        if is_led_elsewhere(view.state, context) and not all(command.takes_over for command in commands):
+            view = yield from _hand_over(view, commands, context, attempts.values())
         now = context.clock.now_ms()
         attempt, records = _decide_all(view.state, commands, now, attempts.values())
         if not records:
             _settle(attempt)
             return view
         attempts[view.state.version + 1] = attempt
-        view, seen = yield from append(view, Batch(id=unique, time=now, records=tuple(records)))
+        view, seen = yield from append(view, Batch(id=unique, time=now, epoch=context.epoch, records=tuple(records)))
         if placed := seen.get(unique):
             _settle(attempts[placed])
             return view
@@ -224,14 +239,66 @@ def _decide_all(
         try:
             decision = command.decide(state, now)
         except SparkLogError as error:
-            if not error.retriable:
-                error.maybe_applied |= any(command is put for attempt in unseen for put, _ in attempt.decisions)
-            command.error, command.done = error, True
+            _refuse(command, error, unseen)
             continue
         state = replay_records(state, decision.records)
         records += decision.records
         attempt.decisions.append((command, decision))
     return attempt, records
+
+
+def _refuse(command: Command, error: SparkLogError, unseen: Iterable[_Attempt]) -> None:
+    if not error.retriable:
+        error.maybe_applied |= command.sent
+        error.maybe_applied |= any(command is put for attempt in unseen for put, _ in attempt.decisions)
+    command.error, command.done = error, True
+
+
+def is_led_elsewhere(state: State, context: Context) -> bool:
+    """Whether changes are another process's to write."""
+    return state.coordinator.in_force != context.epoch or (context.served and not context.epoch)
+
+
+def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen: Iterable[_Attempt]) -> Steps[View]:
+    """Have the coordinator carry out what is not done; the view with it.
+
+    While nobody answers the log is looked at for another coordinator, or for a release, after which it is the caller's.
+    A command whose answer was lost is sent again: it knows itself again, or its refusal says that it may be in.
+    """
+    clock, wait = context.clock, ASK_AGAIN_MS
+    deadline = clock.monotonic_ms() + context.patience_ms
+    while is_led_elsewhere(view.state, context):
+        waiting = [command for command in commands if not command.done]
+        asked = Ask(view.state.coordinator, [command.decide for command in waiting], view.state.version)
+        try:
+            answered: Answered = yield asked
+        except CoordinatorNotAvailable as error:
+            for command in waiting:
+                command.sent |= error.maybe_applied
+            if clock.monotonic_ms() + wait >= deadline:
+                error.maybe_applied = any(command.sent for command in waiting)
+                raise
+            yield Sleep(wait * (1 + context.rng.random()))
+            wait = min(2 * wait, ASK_AGAIN_MS_MAX)
+            view = yield from refresh(view)
+            continue
+        for command, outcome in zip(waiting, answered.outcomes, strict=True):
+            if isinstance(outcome, SparkLogError):
+                _refuse(command, outcome, unseen)
+            else:
+                command.reply, command.done = outcome, True
+        return (yield from follow(view, answered.batches))
+    return view
+
+
+def follow(view: View, batches: Sequence[bytes]) -> Steps[View]:
+    """The view with objects of the log that the coordinator sent, or read from the storage if it sent none."""
+    if not batches:
+        return (yield from refresh(view))
+    state = view.state
+    for data in batches:
+        state = replay(state, decode_batch(data, log_key(state.version + 1)))
+    return View(view.checkpoint, state)
 
 
 def _settle(attempt: _Attempt) -> None:

@@ -44,6 +44,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
     assert [path.removeprefix("pylog ") for path, _ in verbs()] == [
         "checkpoint",
         "cluster info",
+        "cluster release",
         "completion",
         "config alter",
         "config describe",
@@ -61,6 +62,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "produce",
         "producer list",
         "segment dump",
+        "serve",
         "topic alter",
         "topic create",
         "topic delete",

@@ -13,11 +13,15 @@ from spark_log.journal.journal import Journal
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Faults, FaultyStore
+from tests.services import Services
+
+services: Services | None = None
+"""Where logs are served; None: they are embedded.  Set by the fixture `way`."""
 
 
 def new_log(folder: Path, **topics: int) -> spark_log.Log:
     """A log with topics, by name their partition count."""
-    log = spark_log.connect(str(folder / "log"))
+    log = spark_log.connect(str(folder / "log") if services is None else services.url(folder / "log"))
     if topics:
         log.admin.create_topics([spark_log.NewTopic(name, count) for name, count in topics.items()])
     return log

@@ -1,0 +1,62 @@
+"""`pylog serve`: the coordinator."""
+
+from __future__ import annotations
+
+import click
+
+from spark_log.cli.base import Failed, Session, Verb, pass_session
+
+
+@click.command(cls=Verb)
+@click.option("--conf", type=click.Path(dir_okay=False), help="A file of settings; flags win over it.")
+@click.option("--listen", metavar="HOST:PORT", help="Where to listen; 127.0.0.1:9550 unless told otherwise.")
+@click.option("--advertise", metavar="HOST:PORT", help="How clients reach it, where that is another address.")
+@click.option("--takeover-after", metavar="DURATION", help="Take over from one that is silent for so long; 10s.")
+@click.option("--maintain-every", metavar="DURATION", help="How often to do what `pylog maintain` does; 10m, or never.")
+@click.option("--durability", type=click.Choice(["disk", "os"]), help="What a commit waits for; disk.")
+@click.option("--insecure", is_flag=True, default=None, help="Listen to other machines without TLS and tokens.")
+@pass_session
+def serve(
+    session: Session,
+    conf: str | None,
+    listen: str | None,
+    advertise: str | None,
+    takeover_after: str | None,
+    maintain_every: str | None,
+    durability: str | None,
+    insecure: bool | None,
+) -> None:
+    """Run the coordinator of a log, until SIGTERM or SIGINT.
+
+    It takes the log over: embedded writers follow it to its address.  Started a second time, elsewhere, it stands by and
+    takes over when the first is gone.
+
+    \b
+    Example:
+      pylog serve --listen 127.0.0.1:9550
+    """
+    import asyncio
+    import logging
+
+    try:
+        from spark_log.node.serve import read_config, serve
+    except ImportError as error:
+        if error.name != "aiohttp":
+            raise
+        raise Failed("the coordinator needs aiohttp: pip install 'spark-log[server]'") from error
+
+    flags = {
+        "url": session.url,
+        "listen": listen,
+        "advertise": advertise,
+        "takeover.after": takeover_after,
+        "maintain.every": maintain_every,
+        "durability": durability,
+        "insecure": None if insecure is None else "true",
+    }
+    config = read_config(conf, flags, session.storage_options)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        asyncio.run(serve(config, lambda line: click.echo(line)))
+    except OSError as error:
+        raise Failed(f"cannot listen on {config.listen}: {error}") from error

@@ -1,0 +1,54 @@
+"""From a URL to its journal: on storage, or through a coordinator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from spark_log.errors import InvalidRequest, NoLog
+from spark_log.journal.journal import Journal
+from spark_log.net.address import Target, is_coordinator, parse_target
+from spark_log.net.client import HttpLink, check_cluster
+from spark_log.store.open import open_store
+
+TOKEN_VARIABLE = "PYLOG_TOKEN"
+
+
+def open_journal(
+    url: str,
+    storage_options: Mapping[str, Any] | None = None,
+    token: str | None = None,
+    *,
+    create: bool,
+    durability: str = "disk",
+) -> Journal:
+    """The journal at a URL.  A coordinator is asked where its log is; the log's storage is opened from here."""
+    if is_coordinator(url):
+        return _served(url, storage_options, token or os.environ.get(TOKEN_VARIABLE), durability)
+    if token is not None:
+        raise InvalidRequest(
+            "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
+            "coordinator's address, pylog://host:9550, as the URL"
+        )
+    link = HttpLink(Target(()))
+    journal = Journal.open(open_store(url, storage_options, durability), create=create, link=link)
+    link.cluster_id = journal.cluster_id
+    return journal
+
+
+def _served(url: str, storage_options: Mapping[str, Any] | None, token: str | None, durability: str) -> Journal:
+    link = HttpLink(parse_target(url), token)
+    info = link.info()
+    link.cluster_id = info.cluster_id
+    try:
+        journal = Journal.open(
+            open_store(info.storage, storage_options, durability), create=False, link=link, served=True
+        )
+    except NoLog as error:
+        raise NoLog(
+            f"the coordinator at {url} has its log at {info.storage}, which is not there for this machine: clients read "
+            "and write the storage themselves, so it has to be shared"
+        ) from error
+    check_cluster(journal.cluster_id, info.cluster_id, info.storage)
+    return journal

@@ -1,0 +1,293 @@
+"""The client's side of the wire: requests to coordinators, over connections that are kept."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    InconsistentClusterId,
+    InvalidRequest,
+    NotCoordinator,
+    SparkLogError,
+)
+from spark_log.journal.forks import renew_after_fork
+from spark_log.journal.ops import Answered
+from spark_log.metadata.commands import Command
+from spark_log.metadata.state import Coordinator
+from spark_log.net.address import Target, is_loopback, split_address, this_host
+from spark_log.net.messages import (
+    PROTOCOL,
+    ChangesReply,
+    ClusterInfo,
+    CommandsReply,
+    CommandsRequest,
+    Failure,
+    Health,
+    decode,
+    encode,
+    error_of,
+)
+
+CONNECT_S = 3.0
+ANSWER_S = 30.0
+"""A coordinator answers within this, the time that it was asked to wait apart, or is taken for gone."""
+IDLE_S = 30.0
+"""A connection that lay idle for longer is not used again: the other side may be about to close it."""
+REPLY_BYTES_MAX = 64 << 20
+
+
+class HttpLink:
+    """The way to the coordinators of one log.  Safe for threads and forks."""
+
+    def __init__(self, target: Target, token: str | None = None, cluster_id: str = "") -> None:
+        self.cluster_id = cluster_id
+        """Of the log; empty until it is known."""
+        self._target = target
+        self._token = token
+        self._tls = _tls_context(target.ca)
+        self._last = ""
+        self._lock = threading.Lock()
+        self._free: dict[str, list[tuple[float, http.client.HTTPConnection]]] = {}
+        renew_after_fork(self)
+
+    def info(self) -> ClusterInfo:
+        """What the first coordinator that answers says of its log.
+
+        Raises CoordinatorNotAvailable, with what each address said.
+        """
+        said = []
+        for address in self._target.addresses:
+            try:
+                data = self._request(address, "GET", "/v1/cluster", None, ANSWER_S)
+            except CoordinatorNotAvailable as error:
+                said.append(_or_kafka(address, error))
+                continue
+            found: ClusterInfo = decode(data, ClusterInfo, f"the answer of {address}")
+            if found.pylog != PROTOCOL:
+                raise InvalidRequest(
+                    f"{address} speaks version {found.pylog} of the protocol, this pylog {PROTOCOL}: update the older one"
+                )
+            return found
+        raise CoordinatorNotAvailable("; ".join(said))
+
+    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
+        for command in commands:
+            assert isinstance(command, Command), f"{command!r} cannot travel: it is no command"
+        body = encode(CommandsRequest(cluster_id=self.cluster_id, since=since, commands=tuple(commands)))
+        data = self._first(holder, "POST", "/v1/commands", body, ANSWER_S)
+        reply: CommandsReply = decode(data, CommandsReply, "the coordinator's answer")
+        outcomes = [
+            command.unpack(outcome.reply) if outcome.failure is None else error_of(outcome.failure)
+            for command, outcome in zip(commands, reply.outcomes, strict=True)
+        ]
+        return Answered(outcomes, [text.encode() for text in reply.batches])
+
+    def changes(self, holder: Coordinator, since: int, wait_ms: int) -> Sequence[bytes]:
+        path = f"/v1/changes?cluster_id={self.cluster_id}&since={since}&wait_ms={wait_ms}"
+        data = self._first(holder, "GET", path, None, ANSWER_S + wait_ms / 1000)
+        reply: ChangesReply = decode(data, ChangesReply, "the coordinator's answer")
+        return [text.encode() for text in reply.batches]
+
+    # ---------------------------------------------------------------------------------------------------------- requests
+
+    def _first(self, holder: Coordinator, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
+        """The answer of the first that leads.  An address that may have done it is the last that is asked."""
+        said = []
+        for address in self._candidates(holder):
+            try:
+                data = self._request(address, method, path, body, timeout)
+            except (CoordinatorNotAvailable, NotCoordinator) as error:
+                if error.maybe_applied:
+                    raise
+                said.append(f"{address}: {error}" if isinstance(error, NotCoordinator) else str(error))
+                continue
+            self._last = address
+            return data
+        hint = (
+            "" if self._target.addresses else "; if it is gone for good, `pylog cluster release --force` frees the log"
+        )
+        raise CoordinatorNotAvailable("; ".join(said) + hint)
+
+    def _candidates(self, holder: Coordinator) -> list[str]:
+        """Whom to ask, the one that answered last first.  Raises NotCoordinator for an address that means nothing here."""
+        there = [holder.address] if holder.address else []
+        if there and is_loopback(holder.address) and holder.host != this_host():
+            if not self._target.addresses:
+                raise NotCoordinator(
+                    f"the log is written by a coordinator that listens on {holder.host} for that machine alone, at "
+                    f"{holder.address}: start it with --listen and an address that can be reached from {this_host()}",
+                    address=holder.address,
+                    epoch=holder.epoch,
+                )
+            there = []
+        found = dict.fromkeys([*self._target.addresses, *there])
+        return sorted(found, key=lambda address: address != self._last)
+
+    def _request(self, address: str, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
+        """The body of a good answer.
+
+        Raises CoordinatorNotAvailable (`maybe_applied` if it was sent), or the error that was answered.
+        """
+        sent, connection = False, self._idle(address)
+        try:
+            if connection is None:
+                connection = self._open(address)
+            connection.sock.settimeout(timeout)
+            sent = True
+            connection.request(method, path, body, self._headers(address))
+            answer = connection.getresponse()
+            data = answer.read(REPLY_BYTES_MAX)
+        except BaseException as error:
+            if connection is not None:
+                connection.close()
+            if not isinstance(error, OSError | http.client.HTTPException):
+                raise
+            what = (
+                "its certificate is not good"
+                if isinstance(error, ssl.SSLCertVerificationError)
+                else "it does not answer"
+            )
+            failed = CoordinatorNotAvailable(f"{address}: {what} ({_words(error)})")
+            failed.maybe_applied = sent and method != "GET"
+            raise failed from error
+        if answer.will_close:
+            connection.close()
+        else:
+            self._keep(address, connection)
+        if answer.status != 200:
+            raise _refusal(address, answer.status, data)
+        return data
+
+    def _headers(self, address: str) -> dict[str, str]:
+        headers = {"Content-Type": "application/json"}
+        if self._token is not None and address in self._target.addresses:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers
+
+    def _open(self, address: str) -> http.client.HTTPConnection:
+        host, port = split_address(address, "address")
+        if self._tls is not None and address in self._target.addresses:
+            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+                host.strip("[]"), port, timeout=CONNECT_S, context=self._tls
+            )
+        else:
+            connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=CONNECT_S)
+        connection.connect()
+        return connection
+
+    def _idle(self, address: str) -> http.client.HTTPConnection | None:
+        """A connection that was used not long ago."""
+        with self._lock:
+            free = self._free.get(address, [])
+            while free:
+                used, connection = free.pop()
+                if time.monotonic() - used < IDLE_S:
+                    return connection
+                connection.close()
+        return None
+
+    def _keep(self, address: str, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            self._free.setdefault(address, []).append((time.monotonic(), connection))
+
+    def close(self) -> None:
+        """Close connections that nobody uses.  The link can be used further."""
+        with self._lock:
+            free, self._free = self._free, {}
+        for connections in free.values():
+            for _, connection in connections:
+                connection.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_free"):
+            self.close()
+
+    def after_fork(self) -> None:
+        """Connections are the parent's."""
+        self._lock = threading.Lock()
+        self._free = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"cluster_id": self.cluster_id, "target": self._target, "token": self._token}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        HttpLink.__init__(self, state["target"], state["token"], state["cluster_id"])
+
+
+def _tls_context(ca: str | None) -> ssl.SSLContext | None:
+    if ca is None:
+        return None
+    try:
+        return ssl.create_default_context(cafile=None if ca == "system" else ca)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidRequest(f"url: ca={ca} is no file with certificates ({_words(error)})") from error
+
+
+def _words(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _refusal(address: str, status: int, data: bytes) -> SparkLogError:
+    try:
+        return error_of(decode(data, Failure, "the error"))
+    except InvalidRequest:
+        return InvalidRequest(f"{address} is no pylog coordinator: it answered {status}, {data[:80]!r}")
+
+
+def health_of(address: str, *, tls: bool) -> Health | None:
+    """What a coordinator says of its health; None if none answers.  With TLS any certificate will do: nothing is told."""
+    host, port = split_address(address, "address")
+    if tls:
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
+            host.strip("[]"), port, timeout=CONNECT_S, context=context
+        )
+    else:
+        connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=CONNECT_S)
+    try:
+        connection.request("GET", "/health")
+        found: Health = decode(connection.getresponse().read(REPLY_BYTES_MAX), Health, "the answer")
+        return found
+    except (OSError, http.client.HTTPException, InvalidRequest):
+        return None
+    finally:
+        connection.close()
+
+
+def check_cluster(found: str, expected: str, where: str) -> None:
+    """Raises InconsistentClusterId."""
+    if found != expected:
+        raise InconsistentClusterId(f"{where} has the log {found}, not {expected}: it is another one")
+
+
+# ------------------------------------------------------------------------------------------------------------------ Kafka
+
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 0x70796C67, -1)
+"""Kafka's ApiVersions request, version 0: every broker answers it, before anybody has logged in."""
+
+
+def _or_kafka(address: str, error: CoordinatorNotAvailable) -> str:
+    return f"{address}: this is Kafka, not pylog" if _is_kafka(address) else str(error)
+
+
+def _is_kafka(address: str) -> bool:
+    """Whether a broker listens there.  It closes the connection on HTTP, so it is asked in its own words."""
+    host, port = split_address(address, "address")
+    try:
+        with socket.create_connection((host.strip("[]"), port), CONNECT_S) as connection:
+            connection.settimeout(CONNECT_S)
+            connection.sendall(_API_VERSIONS)
+            head = connection.recv(8, socket.MSG_WAITALL)
+    except OSError:
+        return False
+    return head[4:8] == _API_VERSIONS[8:12]

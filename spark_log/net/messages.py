@@ -1,0 +1,128 @@
+"""What coordinators and their clients say to each other: typed messages, JSON on the wire.
+
+    GET  /health                                Health, without a token
+    GET  /v1/cluster                            ClusterInfo
+    POST /v1/commands   CommandsRequest         CommandsReply
+    GET  /v1/changes?cluster_id=&since=&wait_ms=   ChangesReply; waits until the log is beyond version `since`, or so long
+
+What is refused as a whole gets a status of 4xx or 5xx and a `Failure`.  A command that is refused by itself does not hinder
+the others of its request: its outcome says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from spark_log import errors
+from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.metadata.commands import AnyCommand
+
+PROTOCOL = 1
+WAIT_MS_MAX = 60_000
+"""A request for changes waits so long at most."""
+_FIELDS = ("start", "end", "current", "owner", "key", "address", "epoch")
+"""What errors carry for whoever recovers from them."""
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Base of all messages.  Fields that are not known are passed over: they are of a newer version."""
+
+
+class ClusterInfo(Message, frozen=True, kw_only=True):
+    """Who answers, and which log it has."""
+
+    pylog: int
+    """Version of the protocol."""
+    cluster_id: str
+    storage: str
+    """URL of the log's storage, where clients read and write objects themselves."""
+    leading: bool
+    """False: it stands by."""
+    address: str
+    """Of the one that leads, as far as is known here."""
+    epoch: int
+    version: int
+    """Of the newest record that is known here."""
+
+
+class Health(Message, frozen=True, kw_only=True):
+    """A sign of life."""
+
+    cluster_id: str
+    leading: bool
+    epoch: int
+    version: int
+
+
+class CommandsRequest(Message, frozen=True, kw_only=True):
+    cluster_id: str
+    since: int
+    """Version that is known at the client."""
+    commands: tuple[AnyCommand, ...]
+
+
+class Failure(Message, frozen=True, kw_only=True):
+    """An error of `spark_log.errors`."""
+
+    error: str
+    """Its name."""
+    message: str
+    maybe_applied: bool = False
+    fields: dict[str, Any] = {}
+
+
+class Outcome(Message, frozen=True, kw_only=True):
+    """Of one command: a reply, or an error."""
+
+    reply: Any = None
+    failure: Failure | None = None
+
+
+class CommandsReply(Message, frozen=True, kw_only=True):
+    outcomes: tuple[Outcome, ...]
+    batches: tuple[str, ...] = ()
+    """Objects of the log after `since`; none if they are too many: then they are on the storage."""
+
+
+class ChangesReply(Message, frozen=True, kw_only=True):
+    version: int
+    batches: tuple[str, ...] = ()
+    """The same."""
+
+
+encode = msgspec.json.Encoder().encode
+
+
+def decode(data: bytes, kind: type[Any], what: str) -> Any:
+    """A message of a type.  Raises InvalidRequest, with what is wrong where."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidRequest(f"{what} is not what was expected: {error}") from error
+
+
+def batches_as_text(batches: Sequence[bytes]) -> tuple[str, ...]:
+    """Objects of the log as JSON can have them: they are text."""
+    return tuple(data.decode() for data in batches)
+
+
+def failure_of(error: SparkLogError) -> Failure:
+    """An error as it travels."""
+    fields = {name: value for name, value in vars(error).items() if name in _FIELDS}
+    return Failure(error=type(error).__name__, message=str(error), maybe_applied=error.maybe_applied, fields=fields)
+
+
+def error_of(failure: Failure) -> SparkLogError:
+    """The error that travelled; one of a kind that is not known here is a plain InvalidRequest with its name."""
+    kind = getattr(errors, failure.error, None)
+    try:
+        if not (isinstance(kind, type) and issubclass(kind, SparkLogError)):
+            raise TypeError
+        error = kind(failure.message, **failure.fields)
+    except TypeError:
+        error = InvalidRequest(f"{failure.error}: {failure.message}")
+    error.maybe_applied = failure.maybe_applied
+    return error

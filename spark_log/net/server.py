@@ -1,0 +1,315 @@
+"""The server's side of the wire: HTTP on one port, with limits on whoever connects."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from typing import Any, NamedTuple, Protocol
+
+from aiohttp import web
+
+from spark_log.errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    CoordinatorNotAvailable,
+    InconsistentClusterId,
+    InvalidRequest,
+    NotCoordinator,
+    RequestTimedOut,
+    SparkLogError,
+)
+from spark_log.journal.ops import Answered
+from spark_log.metadata.commands import AnyCommand
+from spark_log.metadata.state import State
+from spark_log.net.messages import (
+    PROTOCOL,
+    WAIT_MS_MAX,
+    ChangesReply,
+    ClusterInfo,
+    CommandsReply,
+    CommandsRequest,
+    Health,
+    Outcome,
+    batches_as_text,
+    decode,
+    encode,
+    failure_of,
+)
+from spark_log.net.tokens import Tokens, check_allowed
+
+KEEPALIVE_S = 75.0
+logger = logging.getLogger("spark_log")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Limits(NamedTuple):
+    """What a client may ask of the server."""
+
+    body_bytes: int = 64 << 20
+    header_bytes: int = 16 << 10
+    connections: int = 10_000
+    request_ms: int = 30_000
+    """For a request to arrive whole."""
+
+
+class Service(Protocol):
+    """What is served: a coordinator."""
+
+    on_change: Callable[[], None]
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def leading(self) -> bool: ...
+
+    @property
+    def cluster_id(self) -> str: ...
+
+    @property
+    def storage(self) -> str:
+        """URL of the storage."""
+
+    def submit(self, commands: Sequence[AnyCommand]) -> Future[Answered]: ...
+
+    def after(self, since: int, upto: int) -> Sequence[bytes]:
+        """Objects of the log, versions (since, upto]."""
+
+    def not_leading(self) -> NotCoordinator: ...
+
+    def metrics_text(self, *, polls: int, connections: int) -> str: ...
+
+
+class Server:
+    """Serves one coordinator.  All of it runs on the event loop."""
+
+    def __init__(self, service: Service, *, tokens: Tokens, limits: Limits) -> None:
+        self._service = service
+        self._tokens = tokens
+        self._limits = limits
+        self._polls = 0
+        self._idle: dict[Any, float] = {}
+        """Connections on which no request is being handled, and until when one has to have arrived."""
+        self._body: tuple[int, int, bytes] = (-1, -1, b"")
+        self._runner: web.AppRunner | None = None
+        self._server: asyncio.Server | None = None
+
+    # ------------------------------------------------------------------------------------------------------ start and stop
+
+    async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
+        """Listen; the port.  Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._news: asyncio.Future[None] = loop.create_future()
+        self._stopping = False
+
+        def changed() -> None:
+            loop.call_soon_threadsafe(self._wake)
+
+        self._service.on_change = changed
+        app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[self._guard])
+        app.add_routes(
+            [
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/v1/cluster", self._cluster),
+                web.post("/v1/commands", self._commands),
+                web.get("/v1/changes", self._changes),
+            ]
+        )
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            keepalive_timeout=KEEPALIVE_S,
+            max_line_size=self._limits.header_bytes,
+            max_field_size=self._limits.header_bytes,
+            shutdown_timeout=2.0,
+        )
+        await self._runner.setup()
+        make = self._runner.server
+        assert make is not None, "it was set up"
+
+        def connected() -> Any:
+            connection = make()
+            self._idle[connection] = time.monotonic() + self._limits.request_ms / 1000
+            return connection
+
+        self._server = await loop.create_server(connected, host.strip("[]"), port, ssl=tls, backlog=4096)
+        self._sweeper = loop.create_task(self._sweep())
+        found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def stop(self) -> None:
+        """Answer who waits, and close."""
+        self._stopping = True
+        self._wake()
+        self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    def _wake(self) -> None:
+        if not self._news.done():
+            self._news.set_result(None)
+        self._news = asyncio.get_running_loop().create_future()
+
+    async def _sweep(self) -> None:
+        """Close connections on which a request does not arrive: they would count as long as their owners like."""
+        while True:
+            await asyncio.sleep(1.0)
+            now = time.monotonic()
+            for connection, deadline in tuple(self._idle.items()):
+                if connection.transport is None:
+                    del self._idle[connection]  # it is closed
+                elif deadline < now:
+                    connection.transport.abort()
+
+    # ------------------------------------------------------------------------------------------------------------ requests
+
+    @web.middleware
+    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Limits; and errors as messages with the status that fits."""
+        connection = request.protocol
+        self._idle.pop(connection, None)
+        try:
+            if self._connections() > self._limits.connections:
+                raise CoordinatorNotAvailable(f"more than {self._limits.connections} connections are open")
+            return await handler(request)
+        except SparkLogError as error:
+            return _failed(error)
+        except web.HTTPException as error:
+            return _failed(InvalidRequest(f"{request.method} {request.path}: {error.reason}"), error.status)
+        except (asyncio.CancelledError, ConnectionError):
+            raise
+        except Exception:
+            logger.exception("%s %s failed", request.method, request.path)
+            return _failed(InvalidRequest("an error in the coordinator; its log has the details"), 500)
+        finally:
+            self._idle[connection] = time.monotonic() + KEEPALIVE_S
+
+    def _connections(self) -> int:
+        server = None if self._runner is None else self._runner.server
+        return len(server.connections) if server is not None else 0
+
+    async def _health(self, request: web.Request) -> web.Response:
+        """200 where it leads or stands by."""
+        state = self._service.state
+        leading, epoch = self._service.leading, state.coordinator.epoch
+        return _answer(Health(cluster_id=self._service.cluster_id, leading=leading, epoch=epoch, version=state.version))
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        self._tokens.grant(request.headers.get("Authorization"))
+        text = self._service.metrics_text(polls=self._polls, connections=self._connections())
+        return web.Response(text=text, content_type="text/plain")
+
+    async def _cluster(self, request: web.Request) -> web.Response:
+        self._tokens.grant(request.headers.get("Authorization"))
+        state = self._service.state
+        info = ClusterInfo(
+            pylog=PROTOCOL,
+            cluster_id=self._service.cluster_id,
+            storage=self._service.storage,
+            leading=self._service.leading,
+            address=state.coordinator.address,
+            epoch=state.coordinator.epoch,
+            version=state.version,
+        )
+        return _answer(info)
+
+    async def _commands(self, request: web.Request) -> web.Response:
+        grant = self._tokens.grant(request.headers.get("Authorization"))
+        data = await self._read(request)
+        asked: CommandsRequest = decode(data, CommandsRequest, "the request")
+        self._check(asked.cluster_id)
+        check_allowed(grant, asked.commands, self._service.state)
+        answered = await asyncio.wrap_future(self._service.submit(asked.commands))
+        outcomes = tuple(
+            Outcome(failure=failure_of(outcome))
+            if isinstance(outcome, SparkLogError)
+            else Outcome(reply=command.pack(outcome))
+            for command, outcome in zip(asked.commands, answered.outcomes, strict=True)
+        )
+        batches = self._service.after(asked.since, self._service.state.version)
+        return _answer(CommandsReply(outcomes=outcomes, batches=batches_as_text(batches)))
+
+    async def _changes(self, request: web.Request) -> web.Response:
+        self._tokens.grant(request.headers.get("Authorization"))
+        self._check(request.query.get("cluster_id", ""))
+        since, wait_ms = _number(request, "since"), min(_number(request, "wait_ms"), WAIT_MS_MAX)
+        deadline = time.monotonic() + wait_ms / 1000
+        while self._service.state.version <= since and not self._stopping:
+            left = deadline - time.monotonic()
+            if left <= 0 or not self._service.leading:
+                break
+            self._polls += 1
+            try:
+                await asyncio.wait([self._news], timeout=left)
+            finally:
+                self._polls -= 1
+        if not self._service.leading:
+            raise self._service.not_leading()
+        return web.Response(body=self._changes_body(since), content_type="application/json")
+
+    def _changes_body(self, since: int) -> bytes:
+        """Made once for all that wait at the same version."""
+        version = self._service.state.version
+        if self._body[:2] != (since, version):
+            batches = batches_as_text(self._service.after(since, version))
+            self._body = (since, version, encode(ChangesReply(version=version, batches=batches)))
+        return self._body[2]
+
+    def _check(self, cluster_id: str) -> None:
+        if cluster_id != self._service.cluster_id:
+            raise InconsistentClusterId(
+                f"this coordinator has the log {self._service.cluster_id}, not {cluster_id or '(none given)'}"
+            )
+        if not self._service.leading:
+            raise self._service.not_leading()
+
+    async def _read(self, request: web.Request) -> bytes:
+        try:
+            return await asyncio.wait_for(request.read(), self._limits.request_ms / 1000)
+        except asyncio.TimeoutError as error:
+            raise RequestTimedOut(f"the request did not arrive within {self._limits.request_ms} ms") from error
+
+
+def tls_context(certificate: str, key: str) -> ssl.SSLContext:
+    """TLS with a certificate.  Raises InvalidRequest for files that are none."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate, key)
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidRequest(f"[tls]: {certificate} and {key} cannot be used: {error}") from error
+    return context
+
+
+def _number(request: web.Request, name: str) -> int:
+    text = request.query.get(name, "")
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise InvalidRequest(f"{name}: {text!r} is no number")
+    return int(text)
+
+
+def _answer(message: object) -> web.Response:
+    return web.Response(body=encode(message), content_type="application/json")
+
+
+def _failed(error: SparkLogError, status: int | None = None) -> web.Response:
+    if status is None:
+        status = next((code for kind, code in _STATUS if isinstance(error, kind)), 400)
+    return web.Response(body=encode(failure_of(error)), status=status, content_type="application/json")
+
+
+_STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
+    (AuthenticationFailed, 401),
+    (AuthorizationFailed, 403),
+    (RequestTimedOut, 408),
+    (InconsistentClusterId, 409),
+    (NotCoordinator, 503),
+    (CoordinatorNotAvailable, 503),
+)

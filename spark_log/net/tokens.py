@@ -1,0 +1,109 @@
+"""Bearer tokens: who may do what."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from spark_log.errors import AuthenticationFailed, AuthorizationFailed, InvalidRequest
+from spark_log.metadata.commands import Command, Several
+from spark_log.metadata.state import State
+
+ROLES = ("read", "write", "admin")
+"""Each includes the ones before it."""
+
+
+class Grant(NamedTuple):
+    """What a token allows."""
+
+    name: str
+    role: str
+    prefixes: tuple[str, ...] = ()
+    """Topics whose names begin so; none: all."""
+
+
+ANYBODY = Grant("anybody", "admin")
+"""Where no tokens are configured."""
+
+
+class Tokens:
+    """The tokens of a configuration; only their hashes are kept."""
+
+    def __init__(self, grants: Mapping[bytes, Grant]) -> None:
+        self._grants = grants
+
+    def __bool__(self) -> bool:
+        return bool(self._grants)
+
+    def grant(self, header: str | None) -> Grant:
+        """What an Authorization header allows.  Raises AuthenticationFailed."""
+        if not self._grants:
+            return ANYBODY
+        kind, _, token = (header or "").partition(" ")
+        if kind.lower() != "bearer" or not token:
+            raise AuthenticationFailed('no token was sent: give spark_log.connect(url, token="…") or PYLOG_TOKEN')
+        digest = _digest(token.strip())
+        for known, grant in self._grants.items():
+            if hmac.compare_digest(known, digest):
+                return grant
+        raise AuthenticationFailed("the coordinator does not know this token")
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()
+
+
+def parse_tokens(section: Mapping[str, str]) -> Tokens:
+    """Tokens of a configuration: `name = role token [topic prefix …]`, the token as it is or as `sha256:<hex>`.
+
+    Raises InvalidRequest.
+    """
+    grants = {}
+    for name, text in section.items():
+        role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
+        if role not in ROLES or len(token) < 16:
+            raise InvalidRequest(
+                f"tokens: {name} is not of the form `role token [topic prefix …]`, with role {', '.join(ROLES)} and a token "
+                "of 16 characters at least"
+            )
+        try:
+            digest = bytes.fromhex(token[7:]) if token.startswith("sha256:") else _digest(token)
+        except ValueError:
+            digest = b""
+        if len(digest) != 32:
+            raise InvalidRequest(f"tokens: the hash of {name} is not 64 hexadecimal digits")
+        grants[digest] = Grant(name, role, tuple(prefixes))
+    return Tokens(grants)
+
+
+def check_allowed(grant: Grant, commands: Sequence[Command], state: State) -> None:
+    """Raises AuthorizationFailed if the token does not allow one of the commands."""
+    for command in commands:
+        if isinstance(command, Several):
+            check_allowed(grant, command.commands, state)
+            continue
+        if ROLES.index(command.role) > ROLES.index(grant.role):
+            raise AuthorizationFailed(
+                f"the token {grant.name!r} has the role {grant.role}, {_title(command)} needs {command.role}"
+            )
+        if grant.prefixes:
+            _check_topics(grant, command, state)
+
+
+def _check_topics(grant: Grant, command: Command, state: State) -> None:
+    topics = command.topics(state)
+    for name in topics:
+        if not name.startswith(grant.prefixes):
+            raise AuthorizationFailed(
+                f"the token {grant.name!r} is for topics that begin with {' or '.join(grant.prefixes)}, not {name!r}"
+            )
+    if not topics and command.role == "admin":
+        raise AuthorizationFailed(
+            f"the token {grant.name!r} is for some topics, {_title(command)} is about the whole log"
+        )
+
+
+def _title(command: Command) -> str:
+    return str(type(command).__struct_config__.tag).replace("_", " ")

@@ -1,0 +1,314 @@
+"""A coordinator: the one process that writes a log's metadata while it leads, and stands by while another one does.
+
+It runs the journal that embedded clients run.  One thread carries out commands; those that arrive while a record is on its
+way to the storage share the next one.  What it serves over the network is in `net/server.py`; nothing here knows of it.
+
+Who leads is decided by the log alone: a take-over names the epoch that it follows, and of two that take over from the same
+one the second is refused.  A coordinator takes over when nobody has the log, when it had the log itself before (the same
+address on the same machine), or when the one that has it neither answered nor wrote for `takeover_ms`.  If that one was alive
+all the same, its next commit is void and it stands by.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from spark_log.client.log import Log
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import CoordinatorNotAvailable, NotCoordinator, SparkLogError
+from spark_log.journal.journal import Journal
+from spark_log.journal.ops import Answered
+from spark_log.journal.protocol import Command
+from spark_log.metadata.commands import AnyCommand
+from spark_log.metadata.state import Coordinator as Holder
+from spark_log.metadata.state import State
+from spark_log.node.maintain import maintain_once
+from spark_log.node.metrics import Metrics
+from spark_log.node.tail import Tail
+from spark_log.store.base import ObjectStore
+
+LOOK_S = 1.0
+"""So often a coordinator that has nothing to do looks whether the log is still its own, and one that stands by whether it is
+free."""
+QUEUE_MAX = 20_000
+BATCH_MAX = 500
+"""Commands that share one record at most."""
+
+logger = logging.getLogger("spark_log")
+
+IsAlive = Callable[[Holder], bool]
+"""Whether a coordinator answers, has the same log, and leads."""
+
+
+class _Asked(NamedTuple):
+    commands: list[Command]
+    done: Future[None]
+
+
+class Coordinator:
+    """Leads a log, or stands by.  `run` is a thread's work; everything else may be called from others."""
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        host: str,
+        is_alive: IsAlive,
+        takeover_ms: int = 10_000,
+        maintain_ms: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        """
+        host:         the machine's name.
+        maintain_ms:  how often it does what `pylog maintain` does; None: never.
+        Raises what opening a log raises.
+        """
+        self.address = ""
+        """Where clients reach it; set before it runs."""
+        self.epoch = 0
+        """Under which it leads; 0: it does not."""
+        self.tail = Tail(store)
+        self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock())
+        self.metrics = Metrics()
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when there is a new version, or another one leads."""
+        self._host = host
+        self._is_alive = is_alive
+        self._takeover_ms = takeover_ms
+        self._maintain_ms = maintain_ms
+        self._queue: queue.Queue[_Asked | None] = queue.Queue(QUEUE_MAX)
+        self._stopping = threading.Event()
+        self._lock = threading.Lock()
+
+    @property
+    def state(self) -> State:
+        return self.journal.state
+
+    @property
+    def leading(self) -> bool:
+        return self.epoch > 0
+
+    # ----------------------------------------------------------------------------------------------------------- commands
+
+    def submit(self, commands: Sequence[AnyCommand]) -> Future[Answered]:
+        """Have commands carried out, together with others that come at the time.
+
+        The future fails with NotCoordinator if this one does not lead, CoordinatorNotAvailable if there is too much to do.
+        """
+        asked = _Asked([Command(command) for command in commands], Future())
+        answer: Future[Answered] = Future()
+        asked.done.add_done_callback(lambda done: _answer(asked, done, answer))
+        with self._lock:
+            if not self.leading or self._stopping.is_set():
+                asked.done.set_exception(self.not_leading())
+                return answer
+            try:
+                self._queue.put_nowait(asked)
+            except queue.Full:
+                error = CoordinatorNotAvailable(f"{QUEUE_MAX} requests wait already")
+                asked.done.set_exception(error)
+        return answer
+
+    def not_leading(self) -> NotCoordinator:
+        """What is answered to who asks the wrong one."""
+        held = self.state.coordinator
+        return NotCoordinator(
+            f"this coordinator stands by, {held.address or 'nobody'} leads", address=held.address, epoch=held.epoch
+        )
+
+    # ------------------------------------------------------------------------------------------------------ what is served
+
+    @property
+    def cluster_id(self) -> str:
+        return self.journal.cluster_id
+
+    @property
+    def storage(self) -> str:
+        return self.journal.store.url
+
+    def after(self, since: int, upto: int) -> Sequence[bytes]:
+        return self.tail.after(since, upto)
+
+    def metrics_text(self, *, polls: int, connections: int) -> str:
+        return self.metrics.text(self.state, epoch=self.epoch, polls=polls, connections=connections)
+
+    # --------------------------------------------------------------------------------------------------------- the thread
+
+    def run(self) -> None:
+        """Stand by and lead, until `stop`; then give the log back."""
+        while not self._stopping.is_set():
+            try:
+                self._stand_by()
+                self._lead()
+            except SparkLogError as error:
+                logger.error("the coordinator cannot go on at once: %s", error)
+                self._stopping.wait(LOOK_S)
+            finally:
+                self._step_down()
+        self._release()
+
+    def stop(self) -> None:
+        """Have `run` end in order."""
+        self._stopping.set()
+        with suppress(queue.Full):  # then the thread is awake anyway
+            self._queue.put_nowait(None)
+
+    def _stand_by(self) -> None:
+        """Until the log is this one's."""
+        watch = _Watch(self.journal.context.clock, self._takeover_ms)
+        said = ""
+        while not self._stopping.is_set():
+            state = self.journal.refresh()
+            held = state.coordinator
+            if not held.address or self._was_here(held) or watch.is_gone(state, self._is_alive):
+                try:
+                    self.epoch = self.journal.take_over(held.epoch, self.address, self._host)
+                except NotCoordinator:
+                    continue  # another one that stood by was faster
+                logger.info("leading %s with epoch %d, at %s", self.journal.store.url, self.epoch, self.address)
+                self.on_change()
+                return
+            if said != held.address:
+                logger.info("standing by: %s leads %s", held.address, self.journal.store.url)
+                said = held.address
+            self.on_change()
+            self._stopping.wait(LOOK_S)
+
+    def _was_here(self, held: Holder) -> bool:
+        """Whether it was this address that had the log: then it is this very process's now, since its port is."""
+        return held.address == self.address and held.host == self._host
+
+    def _lead(self) -> None:
+        """Until another one leads, or it is to stop."""
+        stop = threading.Event()
+        threading.Thread(target=self._keep, args=(stop,), name="pylog-upkeep", daemon=True).start()
+        try:
+            while self.leading and not self._stopping.is_set():
+                self._round()
+                if self.state.coordinator.in_force != self.epoch:
+                    logger.warning("the log was taken over by %s", self.state.coordinator.address or "nobody")
+                    return
+        finally:
+            stop.set()  # what upkeep has under way ends at its next command, which is refused
+
+    def _round(self) -> None:
+        """Carry out what waits, or look at the log if nothing does."""
+        asked = self._waiting()
+        before = self.state
+        if asked:
+            commands = [command for one in asked for command in one.commands]
+            with self.metrics.commits.timed(len(commands)):
+                self.journal.carry_out(commands)
+            for one in asked:
+                one.done.set_result(None)
+        else:
+            self.journal.poll()
+        if self.state is not before:
+            self.on_change()
+
+    def _waiting(self) -> list[_Asked]:
+        try:
+            first = self._queue.get(timeout=LOOK_S)
+        except queue.Empty:
+            return []
+        asked = [] if first is None else [first]
+        while sum(len(one.commands) for one in asked) < BATCH_MAX:
+            try:
+                one = self._queue.get_nowait()
+            except queue.Empty:
+                break
+            if one is not None:
+                asked.append(one)
+        return asked
+
+    def _step_down(self) -> None:
+        with self._lock:
+            self.epoch = 0
+            left = []
+            while not self._queue.empty():
+                left.append(self._queue.get_nowait())
+        for one in left:
+            if one is not None:
+                one.done.set_exception(self.not_leading())
+        self.on_change()
+
+    def _release(self) -> None:
+        epoch = self.journal.context.epoch
+        if not epoch:
+            return
+        try:
+            if self.journal.release(epoch):
+                logger.info("released %s: embedded writers have it again", self.journal.store.url)
+        except SparkLogError as error:
+            logger.warning("%s was not released, the next start takes it over: %s", self.journal.store.url, error)
+
+    # ------------------------------------------------------------------------------------------------------------- upkeep
+
+    def _keep(self, stop: threading.Event) -> None:
+        """What keeps the log small, beside the commits, as any client does it: through this coordinator."""
+        store = self.tail.real
+        try:
+            journal = Journal.open(store, create=False, link=_Here(self), served=True)
+        except SparkLogError as error:
+            logger.warning("no upkeep of %s: %s", store.url, error)
+            return
+        clock = journal.context.clock
+        due = None if self._maintain_ms is None else clock.monotonic_ms() + self._maintain_ms
+        while not stop.wait(LOOK_S):
+            try:
+                journal.keep_house()
+                if due is not None and clock.monotonic_ms() >= due:
+                    due = clock.monotonic_ms() + (self._maintain_ms or 0)
+                    report = maintain_once(Log(journal))
+                    logger.info("maintained: %s", report)
+            except SparkLogError as error:
+                logger.warning("upkeep of %s was put off: %s", store.url, error)
+
+
+class _Here:
+    """The link of upkeep: to the coordinator of the same process."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+
+    def ask(self, holder: Holder, commands: Sequence[Any], since: int) -> Answered:
+        return self._coordinator.submit(commands).result()
+
+    def changes(self, holder: Holder, since: int, wait_ms: int) -> Sequence[bytes]:
+        return ()
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class _Watch:
+    """Whether the coordinator that has the log is gone: it neither answers nor writes, for long enough."""
+
+    def __init__(self, clock: Clock, takeover_ms: int) -> None:
+        self._clock = clock
+        self._takeover_ms = takeover_ms
+        self._seen = (-1, -1)
+        self._since = 0
+
+    def is_gone(self, state: State, is_alive: IsAlive) -> bool:
+        seen = (state.coordinator.epoch, state.version)
+        now = self._clock.monotonic_ms()
+        if seen != self._seen or is_alive(state.coordinator):
+            self._seen, self._since = seen, now
+            return False
+        return now - self._since >= self._takeover_ms
+
+
+def _answer(asked: _Asked, done: Future[None], answer: Future[Answered]) -> None:
+    deposed = next((c.error for c in asked.commands if isinstance(c.error, NotCoordinator)), None)
+    error = done.exception() or deposed
+    if error is not None:
+        answer.set_exception(error)
+    else:
+        answer.set_result(Answered([c.reply if c.error is None else c.error for c in asked.commands]))

@@ -1,0 +1,108 @@
+"""What a coordinator counts, as Prometheus's text."""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from spark_log.metadata.state import State
+
+BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+
+class Latencies:
+    """How long something took, in buckets; and how many things each time did."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        self.seconds = 0.0
+        self.items = 0
+
+    @contextmanager
+    def timed(self, items: int) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            took = time.perf_counter() - began
+            with self._lock:
+                self.counts[bisect_left(BOUNDS_S, took)] += 1
+                self.seconds += took
+                self.items += items
+
+    def lines(self, name: str, text: str) -> Iterator[str]:
+        yield f"# HELP {name} {text}"
+        yield f"# TYPE {name} histogram"
+        with self._lock:
+            counts, seconds = list(self.counts), self.seconds
+        total = 0
+        for bound, count in zip(BOUNDS_S, counts, strict=False):
+            total += count
+            yield f'{name}_bucket{{le="{bound}"}} {total}'
+        yield f'{name}_bucket{{le="+Inf"}} {sum(counts)}'
+        yield f"{name}_sum {seconds}"
+        yield f"{name}_count {sum(counts)}"
+
+
+class Metrics:
+    """Of one coordinator."""
+
+    def __init__(self) -> None:
+        self.commits = Latencies()
+        """Records that were written, each with the commands of a round."""
+
+    def text(self, state: State, *, epoch: int, polls: int, connections: int) -> str:
+        """All of them in the text format."""
+        lines: list[str] = []
+        lines += self.commits.lines("pylog_commit_seconds", "Time to write one record of the metadata log.")
+        lines += _one(
+            "pylog_commands_total", "counter", "Commands that were carried out or refused.", self.commits.items
+        )
+        lines += _one("pylog_leading", "gauge", "1 while this coordinator has the log.", int(epoch > 0))
+        lines += _one("pylog_epoch", "gauge", "Epoch of the coordinator that has the log.", state.coordinator.epoch)
+        lines += _one("pylog_version", "gauge", "Newest version of the metadata log.", state.version)
+        lines += _one("pylog_long_polls", "gauge", "Requests that wait for something new.", polls)
+        lines += _one("pylog_connections", "gauge", "Open connections.", connections)
+        lines += _one("pylog_groups", "gauge", "Groups that are known.", len(state.groups))
+        lines += _one("pylog_topics", "gauge", "Topics.", len(state.names))
+        lines += _one("pylog_objects", "gauge", "Live objects.", len(state.objects))
+        lines += _one("pylog_objects_bytes", "gauge", "Their size.", sum(row.size for row in state.objects.values()))
+        lines += _many("pylog_topic_records", "Records that a topic holds.", ("topic",), _records(state))
+        lines += _many("pylog_group_lag", "Records that a group has not read.", ("group", "topic"), _lags(state))
+        return "\n".join(lines) + "\n"
+
+
+def _records(state: State) -> dict[tuple[str, ...], int]:
+    return {
+        (name,): sum(part.end - part.start for _, part in state.topic_partitions(topic_id))
+        for name, topic_id in sorted(state.names.items())
+    }
+
+
+def _lags(state: State) -> dict[tuple[str, ...], int]:
+    lags: dict[tuple[str, ...], int] = {}
+    for group, known in sorted(state.groups.items()):
+        for key, position in known.offsets.items():
+            part, labels = state.partitions[key], (group, state.topics[key[0]].name)
+            lags[labels] = lags.get(labels, 0) + max(0, part.end - max(part.start, position.offset))
+    return lags
+
+
+def _one(name: str, kind: str, text: str, value: float) -> list[str]:
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {value}"]
+
+
+def _many(name: str, text: str, labels: Sequence[str], rows: Mapping[tuple[str, ...], int]) -> list[str]:
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+    for values, number in rows.items():
+        pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
+        lines.append(f"{name}{{{pairs}}} {number}")
+    return lines
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')

@@ -1,0 +1,301 @@
+"""Coordinators of real logs: who has a log, who follows, and what happens when one goes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.client.route import open_journal
+from spark_log.errors import CommitUnknown, CoordinatorNotAvailable, InconsistentClusterId, NotCoordinator
+from spark_log.journal.journal import Journal
+from spark_log.net.address import this_host
+from spark_log.node.serve import Running
+from spark_log.store.local import LocalStore
+from tests.services import Services
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    found = Services()
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def folder(tmp_path: Path, services: Services) -> Iterator[Path]:
+    """Where a log is; its coordinators are stopped."""
+    yield tmp_path / "log"
+    services.stop_all()
+
+
+def eventually(true: object, seconds: float = 20.0) -> None:
+    """Wait until a function gives something true."""
+    deadline = time.monotonic() + seconds
+    while not true():  # type: ignore[operator]
+        assert time.monotonic() < deadline, "it did not come about in time"
+        time.sleep(0.02)
+
+
+def values(log: spark_log.Log) -> list[bytes]:
+    return list(log.read("t", columns=["value"]).column("value").to_pylist())
+
+
+def impatient(log: spark_log.Log) -> spark_log.Log:
+    """The same log, which waits a second for a coordinator instead of half a minute."""
+    log.journal.context = replace(log.journal.context, patience_ms=1000)
+    return log
+
+
+# ------------------------------------------------------------------------------------------------- taking over, releasing
+
+
+def test_an_embedded_writer_follows_the_coordinator_that_took_its_log_over(services: Services, folder: Path) -> None:
+    """A handle that was open before goes on, through the coordinator; what it wrote is there for everybody."""
+    with spark_log.connect(str(folder)) as log:
+        log.append("t", [{"value": b"alone"}])
+        running = services.start(folder)
+        eventually(lambda: running.coordinator.leading)
+        log.append("t", [{"value": b"led"}])
+        assert log.journal.state.coordinator.address == running.coordinator.address
+        assert running.coordinator.metrics.commits.items >= 1
+        assert values(log) == [b"alone", b"led"]
+
+
+def test_after_a_graceful_stop_embedded_writers_have_the_log_again(services: Services, folder: Path) -> None:
+    """The last thing that a coordinator writes is that it is none any more."""
+    running = services.start(folder)
+    with spark_log.connect(str(folder)) as log:
+        log.append("t", [{"value": b"led"}])
+        services.stop(running)
+        log.append("t", [{"value": b"alone"}])
+        assert log.journal.state.coordinator.in_force == 0
+        assert values(log) == [b"led", b"alone"]
+
+
+def test_a_client_of_a_coordinator_waits_for_it_and_does_not_write_by_itself(services: Services, folder: Path) -> None:
+    """While it is away nothing is written, and the error says who was asked; nothing was done."""
+    running = services.start(folder)
+    url = f"pylog://{running.coordinator.address}"
+    with impatient(spark_log.connect(url)) as log:
+        log.append("t", [{"value": b"1"}])
+        services.stop(running)
+        with pytest.raises(CoordinatorNotAvailable, match=running.coordinator.address) as away:
+            log.append("t", [{"value": b"lost"}])
+        assert not away.value.maybe_applied
+        services.start(folder, listen=running.coordinator.address)
+        log.append("t", [{"value": b"2"}])
+        assert values(log) == [b"1", b"2"]
+
+
+def test_who_waits_goes_on_as_soon_as_the_coordinator_is_back(services: Services, folder: Path) -> None:
+    """A restart is a pause for those who write meanwhile."""
+    running = services.start(folder)
+    with spark_log.connect(f"pylog://{running.coordinator.address}") as log:
+        log.append("t", [{"value": b"1"}])
+        services.stop(running)
+        writer = threading.Thread(target=log.append, args=("t", [{"value": b"2"}]))
+        writer.start()
+        time.sleep(0.3)
+        services.start(folder, listen=running.coordinator.address)
+        writer.join(20)
+        assert values(log) == [b"1", b"2"]
+
+
+def leave_behind(folder: Path, address: str, host: str) -> None:
+    """A log whose coordinator died without a word."""
+    Journal.open(LocalStore(str(folder), "os"), create=True).take_over(0, address, host)
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def test_a_log_whose_coordinator_died_is_not_written_until_it_is_released_by_hand(folder: Path) -> None:
+    """The error says how; a release is under the next epoch, so the dead one stays dead."""
+    leave_behind(folder, f"127.0.0.1:{free_port()}", this_host())
+    with impatient(spark_log.connect(str(folder))) as log:
+        with pytest.raises(CoordinatorNotAvailable, match="pylog cluster release --force"):
+            log.append("t", [{"value": b"no"}])
+        assert log.journal.release(log.journal.state.coordinator.epoch + 1)
+        log.append("t", [{"value": b"yes"}])
+        assert values(log) == [b"yes"] and log.journal.state.coordinator.epoch == 2
+
+
+def test_a_coordinator_on_another_machines_loopback_is_refused_at_once(folder: Path) -> None:
+    """Its address means somebody else here."""
+    leave_behind(folder, "127.0.0.1:9550", "elsewhere")
+    with spark_log.connect(str(folder)) as log, pytest.raises(NotCoordinator, match="listens on elsewhere"):
+        log.append("t", [{"value": b"no"}])
+
+
+def test_started_again_at_its_address_it_takes_over_at_once(services: Services, folder: Path) -> None:
+    """Who has the port is the one that died: nobody has to wait for it."""
+    address = f"127.0.0.1:{free_port()}"
+    leave_behind(folder, address, this_host())
+    running = services.start(folder, listen=address, takeover_ms=600_000)
+    eventually(lambda: running.coordinator.epoch == 2, 5)
+
+
+def test_a_standby_takes_over_when_the_first_is_gone_and_not_before(
+    services: Services, folder: Path, tmp_path: Path
+) -> None:
+    """It waits while the other answers; a client that knows both addresses goes on."""
+    first = Process(folder, free_port())
+    standby = services.start(folder, takeover_ms=1000)
+    with spark_log.connect(f"pylog://{standby.coordinator.address},{first.address}") as log:
+        log.append("t", [{"value": b"1"}])
+        time.sleep(2)
+        assert not standby.coordinator.leading
+        first.kill()
+        log.append("t", [{"value": b"2"}])
+        assert standby.coordinator.leading and standby.coordinator.epoch == 2
+        assert values(log) == [b"1", b"2"]
+
+
+def test_a_coordinator_that_was_replaced_while_it_slept_writes_nothing_more(services: Services, folder: Path) -> None:
+    """Its commit is refused by the log, and whoever asked it is sent to the other."""
+    running = services.start(folder, takeover_ms=600_000)
+    eventually(lambda: running.coordinator.leading)
+    address = running.coordinator.address
+    with impatient(spark_log.connect(f"pylog://{address}")) as log:
+        log.append("t", [{"value": b"1"}])
+        other = Journal.open(LocalStore(str(folder), "os"), create=False)
+        other.take_over(1, f"127.0.0.1:{free_port()}", this_host())
+        with pytest.raises(CoordinatorNotAvailable):
+            log.append("t", [{"value": b"2"}])
+        eventually(lambda: not running.coordinator.leading)
+        assert values(log) == [b"1"]
+
+
+def test_a_coordinator_of_another_log_is_refused(services: Services, folder: Path, tmp_path: Path) -> None:
+    """The cluster id comes before anything else."""
+    first, other = services.start(folder), services.start(tmp_path / "other")
+    with spark_log.connect(f"pylog://{first.coordinator.address}") as log:
+        log.append("t", [{"value": b"1"}])
+        link = log.journal.link
+        assert link is not None
+        swapped = open_journal(f"pylog://{other.coordinator.address}", create=False).link
+        assert swapped is not None
+        swapped.cluster_id = link.cluster_id  # type: ignore[attr-defined]
+        log.journal.link = swapped
+        with pytest.raises(InconsistentClusterId):
+            log.append("t", [{"value": b"2"}])
+        swapped.close()
+        link.close()
+
+
+# --------------------------------------------------------------------------------------------------------- real processes
+
+
+class Process:
+    """`pylog serve` as a process."""
+
+    def __init__(self, folder: Path, port: int, *flags: str) -> None:
+        self.address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "spark_log.cli", "-u", str(folder), "serve", "--listen", self.address]
+        self._process = subprocess.Popen(
+            [*command, "--durability", "os", *flags],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert "listening on" in self._process.stdout.readline()
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        os.kill(self._process.pid, number)
+        status = self._process.wait(30)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return status
+
+
+def test_a_producer_rides_through_a_coordinator_that_is_killed(folder: Path) -> None:
+    """Started again at its address, every record that was acknowledged is there, once, in order."""
+    port = free_port()
+    process = Process(folder, port)
+    with spark_log.connect(f"pylog://{process.address}") as log:
+        producer = log.producer(linger_ms=1)
+        futures = []
+        stop = threading.Event()
+
+        def produce() -> None:
+            while not stop.is_set():
+                futures.append(producer.send("t", b"%d" % len(futures)))
+                time.sleep(0.002)
+
+        writer = threading.Thread(target=produce)
+        writer.start()
+        for _ in range(2):
+            time.sleep(0.7)
+            process.kill()
+            process = Process(folder, port)
+        time.sleep(0.5)
+        stop.set()
+        writer.join()
+        producer.close()
+        offsets = [future.result(30).offset for future in futures]
+        assert offsets == list(range(len(futures)))
+        assert values(log) == [b"%d" % n for n in range(len(futures))]
+    assert process.terminate() == 0
+
+
+def test_a_commit_whose_answer_is_lost_says_that_it_may_be_in(services: Services, folder: Path) -> None:
+    """A coordinator that takes the request and dies: in or not in is not known, and that is what the error says."""
+    running = services.start(folder)
+    with impatient(spark_log.connect(f"pylog://{running.coordinator.address}")) as log:
+        log.append("t", [{"value": b"1"}])
+        services.stop(running)
+        with Deaf(running) as deaf, pytest.raises(CommitUnknown, match="may be in"):
+            log.append("t", [{"value": b"2"}])
+        assert deaf.heard
+
+
+class Deaf:
+    """Listens at a coordinator's address, takes requests, and hangs up."""
+
+    def __init__(self, running: Running) -> None:
+        host, _, port = running.coordinator.address.partition(":")
+        self._socket = socket.create_server((host, int(port)))
+        self.heard = 0
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                self.heard += len(connection.recv(1000)) > 0
+
+    def __enter__(self) -> Deaf:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
