@@ -186,7 +186,7 @@ def _expire_any(state: State, record: r.ExpireProducers) -> State:
     return with_fields(replay._expire_producers(with_fields(state, fence=EVER), record), fence=state.fence)
 
 
-def _decide_expire_any(state: State, now_ms: int) -> Decision[int]:
+def _decide_expire_any(state: State, now_ms: int, held: frozenset[str] = frozenset()) -> Decision[int]:
     return _decide_expire(with_fields(state, fence=EVER), now_ms)
 
 
@@ -302,11 +302,11 @@ MUTATIONS = {
     ),
     "no_fence_on_swap": Mutation(
         "swaps at or below the fence are void",
-        (_replaying(r.Swap, _swap_unfenced), Patch(upkeep, "decide_swap", _decide_swap_unfenced)),
+        (_replaying(r.Swap, _swap_unfenced), Patch(decide, "decide_swap", _decide_swap_unfenced)),
     ),
     "any_edition": Mutation(
         "swaps of the same partition exclude each other",
-        (_replaying(r.Swap, _swap_any_edition), Patch(upkeep, "decide_swap", _decide_swap_any_edition)),
+        (_replaying(r.Swap, _swap_any_edition), Patch(decide, "decide_swap", _decide_swap_any_edition)),
     ),
     "drop_at_once": Mutation(
         "dropped objects are remembered until the fence has passed",
@@ -322,7 +322,7 @@ MUTATIONS = {
     ),
     "age_gc": Mutation(
         "garbage is what lies below a fence, not what is old",
-        (Patch(upkeep, "garbage", _garbage_by_age), Patch(upkeep, "decide_fence", _decide_no_fence)),
+        (Patch(upkeep, "garbage", _garbage_by_age), Patch(decide, "decide_fence", _decide_no_fence)),
     ),
     "list_before_put": Mutation(
         "the listing of the read-back starts after the put",
@@ -338,7 +338,7 @@ MUTATIONS = {
     ),
     "fence_by_own_time": Mutation(
         "the fence goes to the version before the newest one that is old enough",
-        (Patch(upkeep, "decide_fence", _decide_fence_by_own_time),),
+        (Patch(decide, "decide_fence", _decide_fence_by_own_time),),
     ),
     "sealed_uncounted": Mutation(
         "sealing does not forget the objects of the sealed slices",
@@ -350,7 +350,7 @@ MUTATIONS = {
     ),
     "expire_any": Mutation(
         "a producer expires only when its last commit is at or below the fence",
-        (_replaying(r.ExpireProducers, _expire_any), Patch(upkeep, "decide_expire", _decide_expire_any)),
+        (_replaying(r.ExpireProducers, _expire_any), Patch(decide, "decide_expire", _decide_expire_any)),
     ),
     "no_birth": Mutation(
         "an unknown producer starts only under an id that was drawn above the fence",
