@@ -26,7 +26,8 @@ READING = (
         "subscribe",
         "BS",
         "",
-        "topics, separated by commas. One of the first three must be there. A topic that does not exist is an error",
+        "topics, separated by commas. One of the first three must be there. A topic that does not exist is an error. "
+        "`__consumer_offsets` alone is [all progress of groups](spark.md#named-progress)",
     ),
     Option(
         "subscribePattern",

@@ -346,6 +346,17 @@ def test_spark_reads_progress_as_it_is_when_a_query_runs(spark: SparkSession, ur
     assert {row[0] for row in shown.select("group").collect()} == {"a", "b"}
 
 
+def test_spark_reads_progress_where_it_may_write_nothing(spark: SparkSession, url: str, filled: spark_log.Log) -> None:
+    """As it was at the load, then: there is nowhere to put down what all tasks of a query are to see."""
+    commit(filled, "a", 1, 2)
+    (Path(url) / "meta" / "pin").write_bytes(b"")  # no folder, so nothing can be in it
+    frame = load(spark, url, TOPIC)
+    assert frame.count() == 2
+    commit(filled, "b", 3)
+    assert frame.count() == 2
+    assert load(spark, url, TOPIC).count() == 3
+
+
 def test_spark_streams_progress(spark: SparkSession, url: str, filled: spark_log.Log, tmp_path: Path) -> None:
     """With a projection; the next run goes on from the checkpoint."""
     seen = str(tmp_path / "seen")
