@@ -300,7 +300,7 @@ def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
         group = group._replace(offsets=group.offsets.update(new), seen=seen)
         state = replace(state, groups=state.groups.set(commit.group, group))
         if new:  # otherwise it is a sign of life
-            again = {(commit.group, state.topics[topic_id].name, number) for topic_id, number in new}
+            again = {(commit.group, topic.name, number) for key, number in new if (topic := _live(state, key))}
             state = replace(state, forgotten=_without(state.forgotten, again), progressed=state.version)
     return state
 
@@ -312,7 +312,7 @@ def _without_positions(state: State, name: str, keys: Iterable[tuple[str, int]])
     if not gone:
         return state
     when = Forgotten(state.version, state.time)
-    named = {(name, topic.name, number): when for key, number in gone if (topic := state.topics.get(key)) is not None}
+    named = {(name, topic.name, number): when for key, number in gone if (topic := _live(state, key))}
     return replace(
         state,
         groups=state.groups.set(name, group._replace(offsets=_without(group.offsets, gone))),

@@ -25,6 +25,7 @@ NOTICED_IN = {
     "any_generation": 8,
     "hold_from_plan": 23,
     "taken_alive": 5,
+    "forgotten_at_once": 8,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 

@@ -22,7 +22,7 @@ from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
 from spark_log.metadata.replay import admits
-from spark_log.metadata.state import State
+from spark_log.metadata.state import State, TopicKey
 from spark_log.settings import cluster_config
 from spark_log.testing.sim import others
 from spark_log.testing.sim.oracle import LINK, unlinked
@@ -145,6 +145,7 @@ def _commit_unfenced(state: State, record: r.Commit) -> State | None:
     return replay._commit(state, with_values(record, upload_epoch=EVER))
 
 
+_without_positions = replay._without_positions
 _decide_commit, _decide_swap, _decide_expire = decide.decide_commit, decide.decide_swap, decide.decide_expire
 
 
@@ -209,6 +210,10 @@ def _check_no_generation(state: State, commit: object) -> None:
 
 def _free_always(state: State, group: str, now_ms: int, token: str = "") -> None:
     return None
+
+
+def _without_positions_untold(state: State, name: str, keys: Iterable[TopicKey]) -> State:
+    return with_fields(_without_positions(state, name, keys), forgotten=state.forgotten)
 
 
 def _grace_from_plan(sim: Setting, before_load: int | None = None) -> int:
@@ -367,6 +372,10 @@ MUTATIONS = {
     "taken_alive": Mutation(
         "a group is not taken from a member whose session has not run out",
         (Patch(decide, "check_group_free", _free_always),),
+    ),
+    "forgotten_at_once": Mutation(
+        "a position that was removed is remembered as such for a while",
+        (Patch(replay, "_without_positions", _without_positions_untold),),
     ),
     "hold_from_plan": Mutation(
         "a reader counts its grace from the start of its load",

@@ -12,6 +12,7 @@ state       what a load returns, and what a checkpoint holds, is the fold of the
 decided     a batch takes its place only after the state on which it was decided, and nothing in it is void
 fenced      a producer or holder that was fenced commits nothing, nor does a consumer of an older generation
 positions   of a fenced group never go back
+progress    who follows progress as records has what the groups' positions are
 held        nobody else takes a group from a member whose session has not run out
 """
 
@@ -27,6 +28,7 @@ from spark_log.metadata import replay
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.index import decode_piece, slices_of
+from spark_log.metadata.progress_topic import PARTITIONS, progress_of
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Group, State, TopicKey
 from spark_log.model import Slice
@@ -60,6 +62,7 @@ class Oracle:
         self._holders: dict[tuple[str, int], str] = {}
         self._generations: dict[str, int] = {}
         self._positions: dict[tuple[str, str, int], int] = {}
+        self._followed: dict[str, str | None] = {}
         self._inside: dict[Piece, list[Slice]] = {}
 
     @property
@@ -113,6 +116,17 @@ class Oracle:
             if name not in state.objects:
                 self._dropped_at[name] = now
         self._check_counts()
+        if state.progressed > before.progressed:
+            self._follow(before.progressed + 1)
+
+    def _follow(self, start: int) -> None:
+        """One more step of a stream of progress."""
+        progress = progress_of(self.state)
+        starts, ends = dict.fromkeys(range(PARTITIONS), start), dict.fromkeys(range(PARTITIONS), progress.end)
+        self._followed |= {record.key: record.value for record in progress.between(starts, ends)}
+        known = {key: value for key, value in self._followed.items() if value is not None}
+        if known != {record.key: record.value for record in progress.records if record.value is not None}:
+            raise Violation(f"progress: records from {start} on do not lead to the positions of {progress.version}")
 
     # ----------------------------------------------------------------------------------------------------- what records do
 
