@@ -300,7 +300,7 @@ def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
         group = group._replace(offsets=group.offsets.update(new), seen=seen)
         state = replace(state, groups=state.groups.set(commit.group, group))
         if new:  # otherwise it is a sign of life
-            again = {(commit.group, topic.name, number) for key, number in new if (topic := _live(state, key))}
+            again = {(commit.group, state.topics[topic_id].name, number) for topic_id, number in new}
             state = replace(state, forgotten=_without(state.forgotten, again), progressed=state.version)
     return state
 
