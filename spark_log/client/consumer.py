@@ -232,6 +232,9 @@ class Consumer:
 
     def _take(self, rows: int, size: int | None) -> list[Fetched]:
         """What is there up to the end of one state, partition by partition, the one that was last served going last."""
+        for tp, spot in self._spots.items():
+            if spot.position is None and spot.key in self._state.partitions:
+                self._position(tp, spot)  # where `latest` is must not depend on whose turn it is
         parts: list[Fetched] = []
         for tp in tuple(self._spots):
             while rows > 0 and (size is None or size > 0):

@@ -258,6 +258,18 @@ def test_where_to_start_without_a_position(tmp_path: Path) -> None:
         assert len(seen(consumer.poll())) == 9
 
 
+def test_latest_is_the_end_at_the_first_poll_in_every_partition(tmp_path: Path) -> None:
+    """Also in one whose turn did not come in that poll: what is written to it afterwards is read."""
+    log = new_log(tmp_path, orders=2)
+    fill(log, 10)
+    fill(log, 2, partition=1)
+    log.admin.alter_consumer_group_offsets("billing", {P0: 0})
+    with reader(log, "orders", group_id="billing", auto_offset_reset="latest") as consumer:
+        assert seen(consumer.poll(max_records=5)) == [0, 1, 2, 3, 4]
+        fill(log, 3, partition=1)
+        assert seen(consumer.poll(1000)) == [5, 6, 7, 8, 9, 0, 1, 2]
+
+
 def test_trimmed_records_are_passed_by_the_reset_policy(tmp_path: Path) -> None:
     """earliest goes on at what is there; none is an error that carries the bounds."""
     log = new_log(tmp_path, orders=1)
