@@ -137,7 +137,8 @@ class Consumer:
         state = self._state = self._journal.refresh()
         wanted = {TopicPartition(*tp): partition_of(state, TopicPartition(*tp))[0] for tp in partitions}
         self._auto_commit(force=True)
-        self._spots = {tp: self._spots.get(tp) or _Spot(key) for tp, key in wanted.items()}
+        known = {tp: spot for tp, spot in self._spots.items() if wanted.get(tp) == spot.key}
+        self._spots = {tp: known.get(tp) or _Spot(key) for tp, key in wanted.items()}
         self._forget_ahead()
 
     def assignment(self) -> set[TopicPartition]:

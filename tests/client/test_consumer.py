@@ -349,6 +349,22 @@ def test_assigned_partitions_need_no_group(tmp_path: Path) -> None:
             consumer.poll()
 
 
+def test_a_topic_made_anew_can_be_assigned_anew(tmp_path: Path) -> None:
+    """Under the same name, from its start; a partition that stays assigned stays where it is."""
+    log = new_log(tmp_path, orders=1, other=1)
+    fill(log)
+    fill(log, 3, topic="other")
+    with reader(log) as consumer:
+        consumer.assign([P0, TopicPartition("other", 0)])
+        assert len(seen(consumer.poll())) == 13
+        log.admin.delete_topics(["orders"])
+        fill(log, 4)
+        with pytest.raises(UnknownTopicOrPartition, match="deleted"):
+            consumer.poll()
+        consumer.assign([P0, TopicPartition("other", 0)])
+        assert seen(consumer.poll()) == [0, 1, 2, 3]
+
+
 def test_seeking_and_positions(tmp_path: Path) -> None:
     """seek, to the beginning, to the end, before any poll and between polls."""
     log = new_log(tmp_path, orders=2)
