@@ -14,6 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     CharType,
     DataType,
@@ -30,14 +31,22 @@ from spark_log.segment.schema import Rows, conform, keyless
 
 TEXT = (StringType, VarcharType, CharType)
 BYTES = (*TEXT, BinaryType)
-TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
-    "topic": (TEXT, "string"),
-    "key": (BYTES, "string or binary"),
-    "value": (BYTES, "string or binary"),
-    "partition": ((IntegerType,), "int"),
+TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "topic": TEXT,
+    "key": BYTES,
+    "value": BYTES,
+    "headers": (ArrayType,),
+    "partition": (IntegerType,),
 }
-"""Accepted types by column, and how a message names them; also in the order in which columns are judged."""
+"""Accepted types by column, in the order in which Kafka's connector judges them."""
 HEADERS = "array<struct<key:string,value:binary>>"
+EXPECTED = {
+    "topic": "string",
+    "key": "string or binary",
+    "value": "string or binary",
+    "headers": HEADERS,
+    "partition": "int",
+}
 TIMES = (TimestampType, TimestampNTZType)
 
 
@@ -62,20 +71,23 @@ def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
         found.pop("topic", None)
     elif "topic" not in found:
         raise InvalidRecord("which topic? set the option 'topic', or give the frame a column 'topic'")
-    for name, (types, expected) in TYPES.items():
-        if name in found and not isinstance(found[name], types):
-            raise InvalidRecord(f"column {name!r} is {found[name].simpleString()}, expected {expected}")
+    for name in TYPES:
+        if name in found and not _fits(name, found[name]):
+            raise InvalidRecord(f"column {name!r} is {found[name].simpleString()}, expected {EXPECTED[name]}")
         if name == "value" and name not in found:
             raise InvalidRecord(
                 f"there is no column 'value' to write; the frame has {', '.join(schema.names) or 'no columns'}"
             )
-    if "headers" in found and found["headers"].simpleString() != HEADERS:
-        raise InvalidRecord(f"column 'headers' is {found['headers'].simpleString()}, expected {HEADERS}")
     return tuple(name for name, type_ in found.items() if _is_written(name, type_))
 
 
+def _fits(name: str, type_: DataType) -> bool:
+    """Whether nulls are possible, in headers, makes no difference."""
+    return isinstance(type_, TYPES[name]) and (name != "headers" or type_.simpleString() == HEADERS)
+
+
 def _is_written(name: str, type_: DataType) -> bool:
-    return name in TYPES or name == "headers" or (name == "timestamp" and isinstance(type_, TIMES))
+    return name in TYPES or (name == "timestamp" and isinstance(type_, TIMES))
 
 
 def pieces(columns: Sequence[str], batch: pa.RecordBatch, now_ms: int) -> Iterator[Piece]:

@@ -436,6 +436,11 @@ def _location(options: Options) -> Location:
 
 
 def _check_names(options: Options, uses: str) -> None:
+    if not options:
+        raise InvalidRequest(
+            "no options came; those of a catalog table Spark does not hand over, so name them in the statement: "
+            "SELECT … FROM t WITH (path '…', subscribe '…'), INSERT INTO t WITH (path '…', topic '…') …"
+        )
     known = names(uses) | {name.lower() for name in (*SPARKS, *INTERNAL)}
     for name in options:
         if name in known or name.startswith("storage."):

@@ -1,4 +1,4 @@
-"""Spark's side of a stream, without Spark: the calls that it makes of a stream reader, in its order."""
+"""Spark's side of a stream and of a batch write, without Spark: the calls that it makes, in its order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark_pylog import DefaultSource
 from pyspark_pylog.batch import ReadTask
 from pyspark_pylog.options import ReadOptions, read_options
 from pyspark_pylog.stream import LogStreamReader
@@ -119,6 +121,27 @@ class Stream:
     def _read(self, task: ReadTask) -> Iterator[Row]:
         reader: LogStreamReader = pickle.loads(pickle.dumps(self.reader))
         return rows_of(reader.read(task))
+
+
+class Write:
+    """A batch write, begun in the driver: of one frame, each task with all of it.  Options that are None are left out."""
+
+    def __init__(self, url: str, batch: pa.RecordBatch, **options: Any) -> None:
+        self.batch = batch
+        given = {"path": url, **options}
+        texts = {name.lower(): str(value) for name, value in given.items() if value is not None}
+        self.writer: Any = DefaultSource(texts).writer(from_arrow_schema(batch.schema), overwrite=False)
+
+    def task(self) -> Any:
+        """The message of a task."""
+        return pickle.loads(pickle.dumps(self.writer)).write(iter([self.batch]))
+
+    def commit(self, messages: list[Any]) -> None:
+        self.writer.commit(pickle.loads(pickle.dumps(messages)))
+
+    def run(self) -> None:
+        """With one task."""
+        self.commit([self.task()])
 
 
 def rows_of(parts: Iterable[pa.RecordBatch]) -> Iterator[Row]:

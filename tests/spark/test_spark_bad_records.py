@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark_pylog import DefaultSource
 from pyspark_pylog.bad_records import Topics, sift, with_headers
 from pyspark_pylog.frame import pieces, written_columns
 from pyspark_pylog.options import Location
@@ -26,6 +25,7 @@ from spark_log.client.upload import TopicSpec
 from spark_log.errors import InvalidRequest, MessageTooLarge, SparkLogError, UnknownTopicOrPartition
 from spark_log.segment.schema import HEADERS
 from tests.spark.builders import append, copy, last_commit, load, load_stream, texts, to_sink
+from tests.spark.driver import Write
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 123456, tzinfo=timezone.utc)
 TYPES = {
@@ -38,23 +38,16 @@ TYPES = {
 }
 
 
-class Job:
-    """A batch write as Spark runs it: begun in the driver, one batch of rows a task, committed in the driver."""
-
-    def __init__(self, url: str, rows: list[dict[str, Any]], **options: Any) -> None:
-        names = [name for name in TYPES if any(name in row for row in rows)]
-        schema = pa.schema([(name, TYPES[name]) for name in names])
-        self.batch = pa.RecordBatch.from_pylist([{name: row.get(name) for name in names} for row in rows], schema)
-        given = {"path": url, "topic": "t", "badRecords": "topic:dead", **options}
-        texts_ = {name.lower(): str(value) for name, value in given.items() if value is not None}
-        self.writer: Any = DefaultSource(texts_).writer(from_arrow_schema(schema), overwrite=False)
-
-    def run(self) -> None:
-        self.writer.commit([self.writer.write(iter([self.batch]))])
+def job(url: str, rows: list[dict[str, Any]], **options: Any) -> Write:
+    """Rows as dicts, into topic t; the columns are those that any of them has."""
+    schema = pa.schema([(name, TYPES[name]) for name in TYPES if any(name in row for row in rows)])
+    whole = [{name: row.get(name) for name in schema.names} for row in rows]
+    given = {"topic": "t", "badRecords": "topic:dead", **options}
+    return Write(url, pa.RecordBatch.from_pylist(whole, schema), **given)
 
 
 def write(url: str, *rows: dict[str, Any], **options: Any) -> None:
-    Job(url, list(rows), **options).run()
+    job(url, list(rows), **options).run()
 
 
 def found(log: spark_log.Log, topic: str) -> list[dict[str, Any]]:
@@ -133,9 +126,9 @@ def test_an_unknown_topic_makes_its_rows_bad_where_topics_are_not_created(url: s
     """auto.create.topics.enable=false; topics that were created after the driver looked are found."""
     log.admin.create_topics([NewTopic("t", 1), NewTopic("dead", 1)])
     log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}})
-    job = Job(url, [{"value": str(n), "topic": topic} for n, topic in enumerate(("new", "none", "t"))], topic=None)
+    waiting = job(url, [{"value": str(n), "topic": name} for n, name in enumerate(("new", "none", "t"))], topic=None)
     log.admin.create_topics([NewTopic("new", 1)])
-    job.run()
+    waiting.run()
     assert [record["value"] for topic in ("t", "new") for record in found(log, topic)] == [b"2", b"0"]
     (letter,) = found(log, "dead")
     assert "topic 'none' does not exist" in said(letter)["pylog.error"]
@@ -182,11 +175,11 @@ def test_bad_rows_fail_the_write_by_default(url: str, log: spark_log.Log) -> Non
 
 def test_good_and_bad_rows_are_in_one_commit(url: str, log: spark_log.Log) -> None:
     """Neither is there before it, both are after it, in one version of the log."""
-    job = Job(url, [{"value": "1"}, {"value": "2", "partition": 5}])
-    message = job.writer.write(iter([job.batch]))
+    pending = job(url, [{"value": "1"}, {"value": "2", "partition": 5}])
+    message = pending.task()
     before = log.journal.refresh().version
     assert log.read("t").num_rows == log.read("dead").num_rows == 0
-    job.writer.commit([message])
+    pending.commit([message])
     assert log.journal.refresh().version == before + 1
     assert log.read("t").num_rows == log.read("dead").num_rows == 1
 

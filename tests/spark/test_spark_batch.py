@@ -149,16 +149,6 @@ def test_a_schema_is_a_projection(spark: SparkSession, url: str, log: spark_log.
     assert len(frame.collect()) == 3 and frame.columns == [part.split()[0] for part in columns.split(", ")]
 
 
-def test_a_view_can_be_read_and_written(spark: SparkSession, url: str, log: spark_log.Log) -> None:
-    """CREATE TEMPORARY VIEW … USING pylog keeps its options, and sees new records."""
-    log.append("t", texts(2))
-    spark.sql(f"create or replace temporary view v using pylog options (path '{url}', subscribe 't')")
-    assert spark.sql("select count(*) from v").first()[0] == 2  # type: ignore[index]
-    log.append("t", texts(3, 2))
-    assert values(spark.table("v")) == as_bytes(range(5))
-    spark.catalog.dropTempView("v")
-
-
 def test_a_frame_that_is_used_again_sees_new_records(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Also with a partition that was not there before."""
     log.append("t", texts(2))
@@ -257,20 +247,3 @@ def test_every_compression_reads_back(spark: SparkSession, url: str, compression
     spark_log.connect(url).admin.create_topics([NewTopic("t", 2)])
     append(numbers(spark, range(10)), url, compression=compression, partitioner="round-robin", durability="os", acks=1)
     assert [row["count"] for row in load(spark, url).groupBy("partition").count().collect()] == [5, 5]
-
-
-def test_sql_inserts_into_a_view_and_reads_a_table_with_options(
-    spark: SparkSession, url: str, log: spark_log.Log
-) -> None:
-    """Spark forgets a table's options when it reads it; WITH brings them, also in a view that is kept."""
-    spark.sql(f"create temporary view target using pylog options (path '{url}', topic 't')")
-    columns = "key binary, value binary, topic string, `partition` int, offset bigint, timestamp timestamp"
-    spark.sql(f"create table kept ({columns}, timestampType int) using pylog")
-    try:
-        log.append("t", texts(1))
-        spark.sql("insert into target (value) values (binary('1')), (binary('2'))")
-        query = f"select value from kept with (path '{url}', subscribe 't')"
-        assert values(spark.sql(query)) == as_bytes(range(3))
-    finally:
-        spark.catalog.dropTempView("target")
-        spark.sql("drop table kept")
