@@ -203,8 +203,12 @@ class Coordinator:
         before = self.state
         if asked:
             commands = [command for one in asked for command in one.commands]
-            with self.metrics.commits.timed(len(commands)):
-                self.journal.carry_out(commands)
+            try:
+                with self.metrics.commits.timed(len(commands)):
+                    self.journal.carry_out(commands)
+            except Exception:
+                # Each command has an error that says so.  One that cannot be decided must not end this for everybody.
+                logger.exception("commands were broken off")
             for one in asked:
                 one.done.set_result(None)
         else:
