@@ -7,6 +7,7 @@ into subscriptions only to know which topics a group reads.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import msgspec
 
@@ -21,12 +22,26 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
-    """What it has at the moment."""
+    """What it has at the moment; where all is given up before joining, what it had until then."""
     generation: int = -1
     """In which it got that; -1: never was in one."""
     rack: str | None = None
     user_data: bytes = b""
     """Of an assignor that keeps something with the members."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subscriber:
+    """A member as assignors see it."""
+
+    member_id: str
+    topics: tuple[str, ...]
+    group_instance_id: str | None = None
+    owned: tuple[TopicPartition, ...] = ()
+    generation: int = -1
+    """In which it got what it owns; -1: it does not say."""
+    rack: str | None = None
+    user_data: bytes = b""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -20,6 +20,7 @@ import pyarrow as pa
 from spark_log.errors import InvalidRequest
 from spark_log.segment.murmur2 import murmur2, partition_for_key, to_positive
 from spark_log.segment.partitioners import StickyPartitioner
+from spark_log.testing.assignor_vectors import assignor_cases
 from spark_log.testing.case import Case
 from spark_log.testing.group_vectors import group_cases
 
@@ -93,6 +94,7 @@ class _Counting(random.Random):
 
 KINDS: Mapping[str, Callable[[Mapping[str, Any]], Iterator[Case]]] = {
     "murmur2": murmur2_cases,
+    "assignors": assignor_cases,
     "group_protocol": group_cases,
 }
 

@@ -1,0 +1,125 @@
+"""The assignors by name, the built-in ones and those of users; and what the leader of a group does with one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from spark_log.errors import InvalidRequest
+from spark_log.groups.messages import JoinedMember
+from spark_log.groups.racks import Cluster
+from spark_log.groups.spread import Assigned, RangeAssignor, RoundRobinAssignor
+from spark_log.groups.sticky import CooperativeStickyAssignor, StickyAssignor
+from spark_log.groups.subscription import Assignment, Subscriber, decode_subscription, encode
+from spark_log.model import TopicPartition
+
+
+class Assignor(Protocol):
+    """What `make_assignor` gives, and what a user's class has to be.  One object serves one member as long as it lives."""
+
+    name: str
+    """Under which members agree on it."""
+    cooperative: bool
+    """Members keep what they have while they join, and nothing is given to one that another one has (KIP-429)."""
+
+    def assign(self, cluster: Cluster, members: Sequence[Subscriber]) -> Assigned:
+        """The partitions of each member, by member id.  Called in the leader."""
+
+
+BUILT_IN: Mapping[str, type[Assignor]] = {
+    "range": RangeAssignor,
+    "roundrobin": RoundRobinAssignor,
+    "sticky": StickyAssignor,
+    "cooperative-sticky": CooperativeStickyAssignor,
+}
+
+
+def make_assignor(strategy: str | type[Assignor]) -> Assignor:
+    """An assignor by its name, as `module:Class`, or by its class.
+
+    Raises InvalidRequest if there is none of that name, or if the class cannot be loaded or is no assignor.
+    """
+    if isinstance(strategy, type):
+        return _made(strategy, strategy.__name__)
+    if strategy in BUILT_IN:
+        return BUILT_IN[strategy]()
+    if ":" in strategy:
+        module, _, attribute = strategy.partition(":")
+        try:
+            loaded = getattr(importlib.import_module(module), attribute)
+        except Exception as error:  # A user's module may raise anything.
+            raise InvalidRequest(
+                f"the assignor {strategy!r} cannot be loaded: {type(error).__name__}: {error}"
+            ) from error
+        return _made(loaded, strategy)
+    raise InvalidRequest(
+        f"there is no assignor {strategy!r}: possible are {', '.join(BUILT_IN)}, and a class of yours as 'module:Class'"
+    )
+
+
+def _made(kind: type[Assignor], name: str) -> Assignor:
+    try:
+        assignor = kind()
+    except Exception as error:
+        raise InvalidRequest(f"the assignor {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    if not isinstance(getattr(assignor, "name", None), str) or not callable(getattr(assignor, "assign", None)):
+        raise InvalidRequest(f"the assignor {name!r} has no name or no method assign(cluster, members)")
+    if not isinstance(getattr(assignor, "cooperative", None), bool):
+        raise InvalidRequest(f"the assignor {name!r} does not say whether it is cooperative (True or False)")
+    return assignor
+
+
+# -------------------------------------------------------------------------------------------------------- in the leader
+
+
+def assign_members(assignor: Assignor, cluster: Cluster, members: Sequence[JoinedMember]) -> dict[str, bytes]:
+    """The assignments that the leader sends with its SyncGroup.
+
+    A member whose subscription cannot be read gets nothing.  Raises InvalidRequest if the assignor gave what it must not:
+    partitions that do not exist, to two members, to a member that does not read the topic, or, in a cooperative one, to a
+    member while another one has them.
+    """
+    subscribers = [_subscriber(member) for member in sorted(members)]
+    assigned = assignor.assign(cluster, subscribers)
+    _check(assignor, cluster, subscribers, assigned)
+    return {
+        member.member_id: encode(Assignment(partitions=tuple(assigned.get(member.member_id, ()))))
+        for member in subscribers
+    }
+
+
+def _subscriber(member: JoinedMember) -> Subscriber:
+    told = decode_subscription(member.metadata)
+    if told is None:
+        return Subscriber(member_id=member.member_id, topics=(), group_instance_id=member.group_instance_id)
+    return Subscriber(
+        member_id=member.member_id,
+        topics=told.topics,
+        group_instance_id=member.group_instance_id,
+        owned=told.owned,
+        generation=told.generation,
+        rack=told.rack,
+        user_data=told.user_data,
+    )
+
+
+def _check(assignor: Assignor, cluster: Cluster, members: Sequence[Subscriber], assigned: Assigned) -> None:
+    known = {member.member_id: frozenset(member.topics) for member in members}
+    had = {member.member_id: frozenset(member.owned) for member in members}
+    # A claim of an older generation is a zombie's, and keeps nobody from getting the partition.
+    newest = max((member.generation for member in members), default=-1)
+    owners = {tp: member.member_id for member in members if member.generation == newest for tp in member.owned}
+    given: dict[TopicPartition, str] = {}
+    for member_id, partitions in assigned.items():
+        for tp in partitions:
+            if member_id not in known or tp.topic not in known[member_id] or not cluster.has(tp):
+                wrong = f"to {member_id}, which does not read it, or there is no such partition"
+            elif tp in given:
+                wrong = f"to {member_id} and to {given[tp]}"
+            elif assignor.cooperative and tp in owners and tp not in had[member_id]:
+                wrong = f"to {member_id}, while {owners[tp]} has it: a cooperative assignor waits till it was given up"
+            else:
+                given[tp] = member_id
+                continue
+            raise InvalidRequest(f"the assignor {assignor.name!r} gave {tp.topic}-{tp.partition} {wrong}")
