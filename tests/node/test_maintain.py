@@ -6,9 +6,7 @@ import time
 from itertools import islice
 from pathlib import Path
 
-import msgspec
 import pytest
-from pyspark_pylog.pins import make_pin
 
 from spark_log import Log
 from spark_log.metadata.decide import decide_set_configs
@@ -80,18 +78,6 @@ def test_pins_of_old_queries_go(tmp_path: Path) -> None:
     (pins / "other").write_bytes(b"not a pin")
     pass_the_fence(log)
     assert sorted(file.name for file in pins.iterdir()) == ["new", "other"]
-
-
-def test_pins_of_queries_of_a_log_that_nobody_writes_go(tmp_path: Path) -> None:
-    """Nothing moves the fence there: a pin goes when it is as old as an upload may become."""
-    log = new_log(tmp_path)
-    store, hour_ms = log.journal.store, 3_600_000
-    pin = msgspec.json.decode(make_pin(log.journal))
-    for hours in (1, 23, 25):
-        older = {**pin, "made_ms": pin["made_ms"] - hours * hour_ms}
-        store.put_new(f"meta/pin/{hours}", msgspec.json.encode(older))
-    assert maintain_once(log).pins == 1
-    assert store.list("meta/pin/") == ["meta/pin/1", "meta/pin/23"]
 
 
 def test_a_checkpoint_alone(tmp_path: Path) -> None:
