@@ -20,7 +20,7 @@ from pyspark_pylog.options import Location
 from spark_log.client.log import Log, auto_creates, no_such_topic
 from spark_log.client.upload import Fault, TopicSpec, faults_of, specs_of
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
-from spark_log.segment.schema import HEADERS, KEYLESS, TIMESTAMP, Rows, header_counts
+from spark_log.segment.schema import HEADERS, TIMESTAMP, Rows, header_counts
 from spark_log.settings import check_topic_name
 
 Numbers = npt.NDArray[np.intp]
@@ -83,7 +83,7 @@ class Sifted(NamedTuple):
 
 def sift(piece: Piece, topic: TopicSpec | None, topics: Topics, now_ms: int) -> Sifted:
     """The rows that can be written, by topic, and those that cannot.  topic: of all rows, or None where rows name theirs."""
-    faults = [] if piece.keyless is None else [Fault(InvalidRecord, piece.keyless, lambda row: KEYLESS)]
+    faults = [Fault(InvalidRecord, rows, _saying(sentence)) for sentence, rows in piece.wrong_keys]
     found: list[tuple[TopicSpec, Rows, Numbers | None]] = []
     if topic is not None:
         found.append((topic, piece.rows, None))
@@ -116,9 +116,9 @@ def _bad(faults: Sequence[Fault]) -> Bad:
 
 
 def _by_topic(topics: pa.Array) -> Iterator[tuple[str | None, Numbers]]:
-    """Names, and the rows of each, in their order."""
+    """Names, and the rows of each, in their order.  What is not UTF-8, which Spark lets through, comes as no topic's name."""
     encoded = topics.dictionary_encode()
-    names = encoded.dictionary.to_pylist()
+    names = [name.decode("utf-8", "backslashreplace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
     codes = pc.fill_null(encoded.indices, len(names)).to_numpy()
     order = np.argsort(codes, kind="stable")
     ends = np.cumsum(np.bincount(codes, minlength=len(names) + 1))

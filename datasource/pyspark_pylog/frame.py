@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from spark_log.errors import InvalidRecord
-from spark_log.segment.schema import Rows, conform, keyless
+from spark_log.segment.schema import Rows, conform, wrong_keys
 
 TEXT = (StringType, VarcharType, CharType)
 BYTES = (*TEXT, BinaryType)
@@ -56,8 +56,8 @@ class Piece(NamedTuple):
     rows: Rows
     topics: pa.Array | None
     """The topic that each row names; None if there is one for all."""
-    keyless: npt.NDArray[np.bool_] | None
-    """Rows with a header without a key, which was given an empty one here; None if there are none."""
+    wrong_keys: Sequence[tuple[str, npt.NDArray[np.bool_]]]
+    """What is wrong with keys of headers, which were given others here, and in which rows."""
 
 
 def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
@@ -94,24 +94,26 @@ def pieces(columns: Sequence[str], batch: pa.RecordBatch, now_ms: int) -> Iterat
     """A batch of the frame as records."""
     arrays = {name: batch.column(name) for name in columns}
     topics = arrays.pop("topic", None)
-    wrong = keyless(arrays["headers"]) if "headers" in arrays else None
-    if wrong is not None:
+    wrong = wrong_keys(arrays["headers"]) if "headers" in arrays else []
+    if wrong:
         arrays["headers"] = _with_keys(arrays["headers"])
     at = 0
-    for rows in conform(pa.record_batch(arrays), now_us=now_ms * 1000):
-        end = at + rows.records.num_rows
+    for good in conform(pa.record_batch(arrays), now_us=now_ms * 1000):
+        end = at + good.records.num_rows
         yield Piece(
-            rows,
+            good,
             None if topics is None else topics.slice(at, end - at),
-            None if wrong is None else wrong[at:end],
+            [(sentence, rows[at:end]) for sentence, rows in wrong if rows[at:end].any()],
         )
         at = end
 
 
 def _with_keys(headers: pa.Array) -> pa.Array:
-    """Headers without a key get an empty one, so that the row can be kept somewhere."""
+    """Headers with keys that can be stored, so that the row can be kept somewhere: an empty one, or one with U+FFFD."""
     entries = headers.flatten()
-    keys = pc.fill_null(pc.struct_field(entries, "key"), "")
+    encoded = pc.fill_null(pc.struct_field(entries, "key"), "").dictionary_encode()
+    texts = [key.decode("utf-8", "replace") for key in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    keys = pa.array(texts, pa.string()).take(encoded.indices)
     named = pa.StructArray.from_arrays([keys, pc.struct_field(entries, "value")], ["key", "value"])
     ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(headers), 0)).cast(pa.int32())
     offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])

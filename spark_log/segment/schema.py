@@ -203,22 +203,42 @@ def _maybe_headers(array: pa.Array) -> pa.Array | None:
             f"column 'headers' has type {type_}: it must be a list of structs with key (string) and value (binary)"
         )
     headers = _cast("headers", _key_first(array), HEADERS)
-    if keyless(headers) is not None:
-        raise InvalidRecord(KEYLESS)
+    for sentence, _ in wrong_keys(headers):
+        raise InvalidRecord(sentence)
     return headers if len(headers.flatten()) else None
 
 
-KEYLESS = "column 'headers' has a header without a key"
+def wrong_keys(headers: pa.Array) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """What is wrong with keys, as a sentence, and in which rows; nothing as a rule.  headers: a list of structs with a key.
 
-
-def keyless(headers: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Which rows have a header without a key; None if none has.  headers: a list of structs with a key."""
+    Spark, unlike Python, does not look whether a string is UTF-8, and no Python client could read such a key.
+    """
     entries = headers.flatten()
-    if not (entries.field("key").null_count or entries.null_count):
-        return None
-    nameless = pc.is_null(pc.struct_field(entries, "key")).to_numpy(zero_copy_only=False)
+    keys = pc.struct_field(entries, "key")
+    found = []
+    if keys.null_count:
+        found.append(("column 'headers' has a header without a key", pc.is_null(keys).to_numpy(zero_copy_only=False)))
+    if not _is_utf8(keys):
+        found.append(("column 'headers' has a header with a key that is not UTF-8", _not_utf8(keys)))
+    if not found:
+        return []
     rows = np.repeat(np.arange(len(headers)), header_counts(headers))
-    return np.bincount(rows[nameless], minlength=len(headers)).astype(bool)
+    return [(sentence, np.bincount(rows[wrong], minlength=len(headers)).astype(bool)) for sentence, wrong in found]
+
+
+def _is_utf8(texts: pa.Array) -> bool:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which of them."""
+    encoded = texts.dictionary_encode()
+    wrong = [not _is_utf8(encoded.dictionary.slice(code, 1)) for code in range(len(encoded.dictionary))]
+    return np.array([*wrong, False])[pc.fill_null(encoded.indices, len(wrong)).to_numpy()]
 
 
 def header_counts(headers: pa.Array) -> npt.NDArray[np.int64]:

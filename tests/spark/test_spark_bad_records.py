@@ -122,6 +122,31 @@ def test_a_topic_that_cannot_be_makes_its_row_bad(
     assert said(letter).get("pylog.topic") == topic
 
 
+NO_TEXT = pa.Array.from_buffers(pa.string(), 2, pa.array([b"a\xff", b"t"]).buffers())
+"""Of two rows: the first is not UTF-8, as Spark's `cast(X'61FF' as string)` is not."""
+
+
+def test_a_header_key_that_is_no_text_makes_its_row_bad(url: str, log: spark_log.Log) -> None:
+    """Spark lets it through, and no Python client could read it; the dead letter has U+FFFD in its place."""
+    pairs = pa.StructArray.from_arrays([NO_TEXT, pa.array([b"1", b"2"])], fields=list(HEADERS.value_type))
+    headers = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), pairs)
+    batch = pa.record_batch({"value": ["1", "2"], "headers": headers})
+    Write(url, batch, topic="t", badRecords="topic:dead").run()
+    assert [record["headers"] for record in found(log, "t")] == [[{"key": "t", "value": b"2"}]]
+    (letter,) = found(log, "dead")
+    assert letter["headers"][0] == {"key": "a\ufffd", "value": b"1"}
+    assert said(letter)["pylog.error"] == "column 'headers' has a header with a key that is not UTF-8"
+
+
+def test_a_topic_that_is_no_text_makes_its_row_bad(url: str, log: spark_log.Log) -> None:
+    """Its bytes are kept in the header."""
+    Write(url, pa.record_batch({"value": ["1", "2"], "topic": NO_TEXT}), badRecords="topic:dead").run()
+    assert [record["value"] for record in found(log, "t")] == [b"2"]
+    (letter,) = found(log, "dead")
+    kept = {header["key"]: header["value"] for header in letter["headers"]}
+    assert (kept["pylog.topic"], kept["pylog.error.class"]) == (b"a\xff", b"InvalidTopic")
+
+
 def test_an_unknown_topic_makes_its_rows_bad_where_topics_are_not_created(url: str, log: spark_log.Log) -> None:
     """auto.create.topics.enable=false; topics that were created after the driver looked are found."""
     log.admin.create_topics([NewTopic("t", 1), NewTopic("dead", 1)])

@@ -172,6 +172,13 @@ def test_large_input_comes_in_pieces_and_in_order() -> None:
     assert list(conform([], now_us=0)) == list(conform(batch.slice(0, 0), now_us=0)) == []
 
 
+def no_text() -> pa.Table:
+    """With a header key that is not UTF-8: Arrow does not look."""
+    key = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"]).buffers())
+    pair = pa.StructArray.from_arrays([key, pa.array([b"1"])], fields=list(HEADERS.value_type))
+    return pa.table({"value": ["a"], "headers": pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), pair)})
+
+
 _REFUSED: list[tuple[object, str]] = [
     (pa.table({"key": ["a"]}), "'value' is missing; there are key"),
     (column(pa.int32(), [1]), "column 'value' has type int32"),
@@ -184,6 +191,7 @@ _REFUSED: list[tuple[object, str]] = [
     (column(pa.string(), ["h"], "headers"), "column 'headers' has type string"),
     (column(pa.map_(pa.int32(), pa.binary()), [[(1, b"")]], "headers"), "column 'headers' has type map"),
     (column(HEADERS, [[(None, b"1")]], "headers"), "header without a key"),
+    (no_text(), "header with a key that is not UTF-8"),
     (column(pa.float64(), [1.0], "partition"), "column 'partition' has type double"),
     (column(pa.bool_(), [True], "partition"), "column 'partition' has type bool"),
     (column(pa.uint64(), [2**63], "partition"), "column 'partition' has type uint64"),
