@@ -191,6 +191,16 @@ class CorruptObject(SparkLogError):
     """Bytes are not what was written.  Nothing was skipped; the message names object, position, topic and partition."""
 
 
+class RecordDeserialization(SparkLogError):
+    """The user's deserializer fails at a record.  Polls give what is before it, and then this; `seek` goes past it."""
+
+    def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
+        super().__init__(message)
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
 class UnsupportedVersion(SparkLogError):
     """An object or log was written by a version of pylog that is newer than this one, or by something else."""
 

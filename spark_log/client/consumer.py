@@ -20,7 +20,7 @@ import pyarrow as pa
 from spark_log.client.fetch import Fetched
 from spark_log.client.membership import Callback, Membership, as_offsets
 from spark_log.client.plan import OffsetRange, plan_reads
-from spark_log.client.readers import Cursor, to_records
+from spark_log.client.readers import Cursor, readable
 from spark_log.client.resolve import offsets_for_times, partition_of
 from spark_log.client.scan import SCAN_SCHEMA, fetch_ranges, to_batch
 from spark_log.client.settings import CONSUMER, coder, resolve_settings
@@ -179,23 +179,25 @@ class Consumer:
     def _next_chunk(self) -> Iterator[ConsumerRecord]:
         self._forget_ahead()
         parts = self._wait(self._settings["consumer_timeout_ms"], self._settings["max_poll_records"], None)
-        return (record for part in parts for record in to_records(part, self._decode_key, self._decode_value))
+        return (record for records in self._readable(parts) for record in records)
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records that are there, at most `max_records` (`max_poll_records`); waits for the first of them.
 
         Raises IllegalGeneration if a newer consumer has taken the group, NoOffsetForPartition and OffsetOutOfRange with
-        auto_offset_reset="none".
+        auto_offset_reset="none", RecordDeserialization if a deserializer fails at the first record.
         """
         self._forget_ahead()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         parts = self._wait(timeout_ms, _limit(max_records, self._settings["max_poll_records"]), None)
-        for part in parts:
-            tp = TopicPartition(part.read.topic, part.read.partition)
-            found.setdefault(tp, []).extend(to_records(part, self._decode_key, self._decode_value))
-        for part in parts:  # not before: a deserializer may raise
-            self._moved(part)
+        for records in self._readable(parts):
+            tp = TopicPartition(records[0].topic, records[0].partition)
+            found.setdefault(tp, []).extend(records)
+            self._spots[tp].position = records[-1].offset + 1
         return found
+
+    def _readable(self, parts: Sequence[Fetched]) -> list[list[ConsumerRecord]]:
+        return readable(parts, self._decode_key, self._decode_value)
 
     def poll_arrow(self, timeout_ms: float = 0, max_records: int | None = None) -> pa.Table:
         """The same as a table with topic, partition, offset, key, value, timestamp, headers; nothing is deserialized.
@@ -205,12 +207,9 @@ class Consumer:
         self._forget_ahead()
         parts = self._wait(timeout_ms, _limit(max_records, 2**63 - 1), self._settings["fetch_max_bytes"])
         for part in parts:
-            self._moved(part)
+            tp = TopicPartition(part.read.topic, part.read.partition)
+            self._spots[tp].position = part.first + part.records.num_rows
         return pa.Table.from_batches([to_batch(part, SCAN_SCHEMA) for part in parts], schema=SCAN_SCHEMA)
-
-    def _moved(self, part: Fetched) -> None:
-        tp = TopicPartition(part.read.topic, part.read.partition)
-        self._spots[tp].position = part.first + part.records.num_rows
 
     def _wait(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
         """What is there; nothing only if `timeout_ms` is over."""

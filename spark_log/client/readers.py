@@ -11,6 +11,7 @@ import pyarrow as pa
 from spark_log.client.fetch import Fetched
 from spark_log.client.plan import OffsetRange, plan_reads
 from spark_log.client.scan import RECORD_COLUMNS, fetch_ranges
+from spark_log.errors import RecordDeserialization
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ConsumerRecord, TopicPartition
@@ -62,26 +63,70 @@ class Cursor:
         return part
 
 
-def to_records(part: Fetched, decode_key: Coder, decode_value: Coder) -> list[ConsumerRecord]:
-    """Records as Python values."""
-    records, count = part.records, part.records.num_rows
-    keys, values = records.column("key").to_pylist(), records.column("value").to_pylist()
-    times = (records.column("timestamp").view(pa.int64()).to_numpy() // 1000).tolist()
+def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -> list[list[ConsumerRecord]]:
+    """Records as Python values: of each partition those before the first one that a deserializer fails at.
+
+    Raises RecordDeserialization if a partition has none before it.
+    """
+    found: list[list[ConsumerRecord]] = []
+    begun: set[TopicPartition] = set()
+    ended: set[TopicPartition] = set()
+    for part in parts:
+        tp = TopicPartition(part.read.topic, part.read.partition)
+        if tp in ended:
+            continue
+        records, failed = to_records(part, decode_key, decode_value)
+        if failed is not None:
+            if not records and tp not in begun:
+                raise failed
+            ended.add(tp)
+        if records:
+            found.append(records)
+            begun.add(tp)
+    return found
+
+
+def to_records(
+    part: Fetched, decode_key: Coder, decode_value: Coder
+) -> tuple[list[ConsumerRecord], RecordDeserialization | None]:
+    """Records as Python values up to the first one that a deserializer fails at, and what it failed with."""
+    keys, no_key = _decoded(part, "key", decode_key)
+    values, no_value = _decoded(part, "value", decode_value)
+    times = (part.records.column("timestamp").view(pa.int64()).to_numpy() // 1000).tolist()
     rows = zip(
         repeat(part.read.topic),
         repeat(part.read.partition),
-        range(part.first, part.first + count),
+        range(part.first, part.first + part.records.num_rows),
         times,
-        _decoded(decode_key, keys),
-        _decoded(decode_value, values),
-        _headers(records),
-        strict=False,
+        keys,
+        values,
+        _headers(part.records),
+        strict=False,  # ends where a key or value is missing
     )
-    return list(map(ConsumerRecord._make, rows))
+    failed = [error for error in (no_key, no_value) if error is not None]
+    return list(map(ConsumerRecord._make, rows)), min(failed, key=lambda error: error.offset, default=None)
 
 
-def _decoded(decode: Coder, values: Sequence[bytes | None]) -> Sequence[Any]:
-    return values if decode is None else [None if value is None else decode(value) for value in values]
+def _decoded(part: Fetched, column: str, decode: Coder) -> tuple[Sequence[Any], RecordDeserialization | None]:
+    values: list[bytes | None] = part.records.column(column).to_pylist()
+    if decode is None:
+        return values, None
+    decoded: list[Any] = []
+    try:
+        for value in values:
+            decoded.append(None if value is None else decode(value))
+    except Exception as error:  # noqa: BLE001  the user's function may raise anything
+        topic, partition, offset = part.read.topic, part.read.partition, part.first + len(decoded)
+        failed = RecordDeserialization(
+            f"{topic}-{partition}, offset {offset}: the {column} cannot be deserialized: {error!r}; "
+            f"seek to {offset + 1} to go past it",
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        )
+        failed.__cause__ = error
+        return decoded, failed
+    return decoded, None
 
 
 def _headers(records: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]]:
