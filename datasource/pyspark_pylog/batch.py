@@ -26,6 +26,7 @@ from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, s
 from spark_log.client.fetch import Fetched, fetch
 from spark_log.client.plan import OffsetRange, SliceRead
 from spark_log.client.prune import columns_to_read, cut, only_matching, plan_matching, spans
+from spark_log.client.route import open_journal, storage_url
 from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
@@ -46,11 +47,14 @@ class ReadTask(InputPartition):
 
 
 def store_of(location: Location) -> ObjectStore:
-    return open_store(location.url, dict(location.storage), location.durability)
+    """Where the objects are; a coordinator is asked for it."""
+    url = storage_url(location.url, location.token)
+    return open_store(url, dict(location.storage), location.durability)
 
 
 def journal_of(location: Location, *, create: bool = False) -> Journal:
-    return Journal.open(store_of(location), create=create)
+    storage = dict(location.storage)
+    return open_journal(location.url, storage, location.token, create=create, durability=location.durability)
 
 
 class LogReader(DataSourceReader):

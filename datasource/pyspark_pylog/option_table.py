@@ -149,6 +149,7 @@ SHARED = (
         "",
         "the log's URL, or the address of a coordinator, for pipelines that come from Kafka",
     ),
+    Option("token", "BSWT", "", "for a coordinator that wants one; without it, what `PYLOG_TOKEN` holds"),
     Option("storage.*", "BSWT", "", "handed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …"),
     Option("kafka.isolation.level", "BS", "", "accepted: there is nothing uncommitted to read"),
 )

@@ -79,6 +79,8 @@ class Location:
     url: str
     storage: Mapping[str, str]
     durability: str = "disk"
+    token: str | None = None
+    """For a coordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -432,7 +434,7 @@ def _location(options: Options) -> Location:
     if durability not in ("disk", "os"):
         raise InvalidRequest(f"option durability: {durability!r} is not 'disk' or 'os'")
     storage = {name.removeprefix("storage."): options[name] for name in options if name.startswith("storage.")}
-    return Location(url=url.strip(), storage=storage, durability=durability)
+    return Location(url=url.strip(), storage=storage, durability=durability, token=options.get("token"))
 
 
 def _check_names(options: Options, uses: str) -> None:

@@ -185,12 +185,13 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def _wait(self, at: Offset) -> Ahead | None:
         """What is ahead of `at` as soon as it makes a batch; None if it does not in a while."""
         deadline = self.clock.monotonic_ms() + LONG_POLL_MS
+        look_ms = POLL_MS if self.journal.store.local else POLL_REMOTE_MS
         ahead = self._look(at, self.journal.poll())
         while not (ahead.news and self._is_due(at, ahead)):
-            if self.clock.monotonic_ms() > deadline:
+            left = deadline - self.clock.monotonic_ms()
+            if left < 0:
                 return None
-            self.clock.sleep_ms(POLL_MS if self.journal.store.local else POLL_REMOTE_MS)
-            state = self.journal.poll()
+            state = self.journal.wait(look_ms, left)
             if state is not ahead.state:
                 ahead = self._look(at, state)
         return ahead

@@ -227,7 +227,7 @@ class Consumer:
             waited = self._clock.monotonic_ms() - start
             if waited >= timeout_ms:
                 return []
-            self._clock.sleep_ms(min(wait, timeout_ms - waited))
+            self._journal.wait(min(wait, timeout_ms - waited), timeout_ms - waited)
             wait = min(wait * 1.5, self._wait_ms_max)
 
     def _take(self, rows: int, size: int | None) -> list[Fetched]:

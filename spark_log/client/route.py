@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from spark_log.errors import InvalidRequest, NoLog
@@ -35,6 +36,18 @@ def open_journal(
     journal = Journal.open(open_store(url, storage_options, durability), create=create, link=link)
     link.cluster_id = journal.cluster_id
     return journal
+
+
+@lru_cache(maxsize=64)
+def storage_url(url: str, token: str | None = None) -> str:
+    """Where the objects of the log at a URL are; a coordinator is asked once a process."""
+    if not is_coordinator(url):
+        return url
+    link = HttpLink(parse_target(url), token or os.environ.get(TOKEN_VARIABLE))
+    try:
+        return link.info().storage
+    finally:
+        link.close()
 
 
 def _served(url: str, storage_options: Mapping[str, Any] | None, token: str | None, durability: str) -> Journal:

@@ -47,6 +47,8 @@ from spark_log.store.probe import probe
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
 RELIST_MS = 60_000
+HEAR_MS_MAX = 1000
+"""So long a coordinator is listened to at a time: whoever waits has other things to look after."""
 AWAY_MS = 250
 """A coordinator that does not answer is waited for so long before the storage is looked at."""
 
@@ -129,34 +131,41 @@ class Journal:
         return self._view.state
 
     def poll(self) -> State:
-        """Like `refresh`, for waiting: one get while nothing happens."""
+        """Like `refresh`, for waiting: one get while nothing happens, or one question to the coordinator."""
+        return self._hear(0) if self._is_told() else self._look()
+
+    def wait(self, look_ms: float, timeout_ms: float) -> State:
+        """Wait for news.  A coordinator tells as soon as there are some; a storage is looked at after `look_ms`."""
+        if self._is_told():
+            return self._hear(int(min(timeout_ms, HEAR_MS_MAX)))
+        self.context.clock.sleep_ms(look_ms)
+        return self._look()
+
+    def _is_told(self) -> bool:
+        return self.link is not None and is_led_elsewhere(self._view.state, self.context)
+
+    def _hear(self, wait_ms: int) -> State:
+        """What the coordinator tells; others use the journal meanwhile."""
+        known = self._view.state
+        assert self.link is not None, "there is somebody who tells"
+        try:
+            changes = self.link.changes(known.coordinator, known.version, wait_ms)
+        except CoordinatorNotAvailable:
+            self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))
+            return self._look()
+        if changes.version > known.version:
+            with self._lock:
+                if self._view.state.version == known.version:
+                    self._view = self.run(follow(self._view, changes.batches))
+        return self._view.state
+
+    def _look(self) -> State:
         with self._lock:
             now = self.context.clock.monotonic_ms()
             relist = now - self._listed_ms > RELIST_MS
             view = self.run(poll(self._view, relist))
             if view is not self._view:
                 self._view, self._listed_ms = view, now
-        return self._view.state
-
-    def wait(self, timeout_ms: float) -> State:
-        """The state as soon as it is newer than the one that is known, or after a while, `timeout_ms` at most.
-
-        A coordinator tells; a storage is looked at when the time is over.
-        """
-        known = self._view.state
-        if self.link is None or not is_led_elsewhere(known, self.context):
-            self.context.clock.sleep_ms(timeout_ms)
-            return self.poll()
-        try:
-            batches = self.link.changes(known.coordinator, known.version, int(timeout_ms))
-        except CoordinatorNotAvailable:
-            self.context.clock.sleep_ms(min(timeout_ms, AWAY_MS))
-            return self.poll()
-        if not batches:
-            return self.poll()
-        with self._lock:
-            if self._view.state.version == known.version:
-                self._view = self.run(follow(self._view, batches))
         return self._view.state
 
     def propose(self, decide: Callable[[State, int], Decision[Result]]) -> Result:

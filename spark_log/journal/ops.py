@@ -89,6 +89,15 @@ class Answered(NamedTuple):
     """The objects of the log that follow the version that was known; none: they are to be read from the storage."""
 
 
+class Changes(NamedTuple):
+    """What a coordinator says when it is asked for news."""
+
+    version: int
+    """The newest."""
+    batches: Sequence[bytes] = ()
+    """The objects of the log up to it; none: they are to be read from the storage."""
+
+
 class Link(Protocol):
     """The way to coordinators."""
 
@@ -98,9 +107,8 @@ class Link(Protocol):
         Raises CoordinatorNotAvailable if nobody answered, `maybe_applied` if they may have arrived all the same.
         """
 
-    def changes(self, holder: Coordinator, since: int, wait_ms: int) -> Sequence[bytes]:
-        """The objects of the log that follow version `since`, as soon as there are any; none after `wait_ms`, or if they
-        are to be read from the storage.
+    def changes(self, holder: Coordinator, since: int, wait_ms: int) -> Changes:
+        """What follows version `since`, as soon as there is anything, or nothing after `wait_ms`.
 
         Raises CoordinatorNotAvailable.
         """

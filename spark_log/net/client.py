@@ -19,7 +19,7 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.journal.forks import renew_after_fork
-from spark_log.journal.ops import Answered
+from spark_log.journal.ops import Answered, Changes
 from spark_log.metadata.commands import Command
 from spark_log.metadata.state import Coordinator
 from spark_log.net.address import Target, is_loopback, split_address, this_host
@@ -90,11 +90,11 @@ class HttpLink:
         ]
         return Answered(outcomes, [text.encode() for text in reply.batches])
 
-    def changes(self, holder: Coordinator, since: int, wait_ms: int) -> Sequence[bytes]:
+    def changes(self, holder: Coordinator, since: int, wait_ms: int) -> Changes:
         path = f"/v1/changes?cluster_id={self.cluster_id}&since={since}&wait_ms={wait_ms}"
         data = self._first(holder, "GET", path, None, ANSWER_S + wait_ms / 1000)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's answer")
-        return [text.encode() for text in reply.batches]
+        return Changes(reply.version, [text.encode() for text in reply.batches])
 
     # ---------------------------------------------------------------------------------------------------------- requests
 

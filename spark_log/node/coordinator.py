@@ -23,7 +23,7 @@ from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import CoordinatorNotAvailable, NotCoordinator, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.journal.ops import Answered
+from spark_log.journal.ops import Answered, Changes
 from spark_log.journal.protocol import Command
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.state import Coordinator as Holder
@@ -284,8 +284,9 @@ class _Here:
     def ask(self, holder: Holder, commands: Sequence[Any], since: int) -> Answered:
         return self._coordinator.submit(commands).result()
 
-    def changes(self, holder: Holder, since: int, wait_ms: int) -> Sequence[bytes]:
-        return ()
+    def changes(self, holder: Holder, since: int, wait_ms: int) -> Changes:
+        version = self._coordinator.state.version
+        return Changes(version, self._coordinator.after(since, version))
 
     def close(self) -> None:
         """Nothing is held open."""

@@ -34,7 +34,7 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
             return MemoryStore(rest.removeprefix("//"))
         case "pylog":
             raise InvalidRequest(
-                f"url: {url} is a coordinator's address, and this version has none: give the log's storage URL"
+                f"url: {url} is a coordinator's address, which has no storage of its own: give the log's storage URL"
             )
     from spark_log.store.remote import FsspecStore
 
