@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spark_log.clock import Clock
-from spark_log.errors import ConcurrentChange, CoordinatorNotAvailable, CorruptObject, SparkLogError
+from spark_log.errors import ConcurrentChange, CoordinatorNotAvailable, CorruptObject, InvalidRequest, SparkLogError
 from spark_log.journal.ops import Answer, Answered, Ask, Get, List, Op, PutNew, Sleep, Steps
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
@@ -176,6 +176,8 @@ class Command:
     """A decision on its way into the log, and what became of it."""
 
     decide: Decide
+    check: bool = False
+    """It came from outside: that its records can be replayed is tried before it is believed."""
     takes_over: bool = False
     """It is about who writes the log, and counts whoever does."""
     reply: Any = None
@@ -238,10 +240,15 @@ def _decide_all(
             continue
         try:
             decision = command.decide(state, now)
+            state = replay_records(state, decision.records)
         except SparkLogError as error:
             _refuse(command, error, unseen)
             continue
-        state = replay_records(state, decision.records)
+        except Exception as error:
+            if not command.check:
+                raise
+            _refuse(command, InvalidRequest(f"the command makes no sense: {error!r}"), unseen)
+            continue
         records += decision.records
         attempt.decisions.append((command, decision))
     return attempt, records

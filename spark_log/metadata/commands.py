@@ -6,6 +6,7 @@ again, because the answer to it was lost, is known again where that is possible.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -150,6 +151,7 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     commit: r.Commit
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[d.Committed]:
+        _check_objects(self.commit)
         return d.decide_commit(state, self.commit)
 
     def topics(self, state: State) -> Sequence[str]:
@@ -164,6 +166,27 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     def unpack(self, packed: Any) -> d.Committed:
         version, rows, repeated = msgspec.convert(packed, _PackedCommitted)
         return d.Committed(version, {(name, number): range(a, b) for name, number, a, b in rows}, repeated)
+
+
+def _check_objects(commit: r.Commit) -> None:
+    """Raises InvalidRequest for a commit that names what no upload under its epoch can have made."""
+    folder = f"data/{commit.upload_epoch:016x}/"
+    for name, size, _ in commit.objects:
+        if not _OBJECT.fullmatch(name) or not name.startswith(folder) or size < 0:
+            raise InvalidRequest(f"object {name!r} of {size} bytes is none of upload epoch {commit.upload_epoch}")
+    for number, run in commit.slices:
+        if (
+            not 0 <= number < len(commit.objects)
+            or run.partition < 0
+            or run.rows <= 0
+            or min(run.position, run.length) < 0
+        ):
+            raise InvalidRequest(f"slice {run} of object {number} is not possible")
+    if any(number < 0 or not 0 <= piece.start < piece.end for _, number, piece in commit.pieces):
+        raise InvalidRequest("a piece of an index has no records, or no partition")
+
+
+_OBJECT = re.compile(r"data/[0-9a-f]{16}/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):

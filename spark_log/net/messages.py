@@ -100,7 +100,7 @@ def decode(data: bytes, kind: type[Any], what: str) -> Any:
     """A message of a type.  Raises InvalidRequest, with what is wrong where."""
     try:
         return msgspec.json.decode(data, type=kind)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequest(f"{what} is not what was expected: {error}") from error
 
 

@@ -43,6 +43,9 @@ from spark_log.net.tokens import Tokens, check_allowed
 
 KEEPALIVE_S = 75.0
 logger = logging.getLogger("spark_log")
+_broken = logging.getLogger("spark_log.http")
+_broken.setLevel(logging.CRITICAL)
+"""Of aiohttp, which has a traceback for every request that is no HTTP: whoever sends them must not fill the log."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -124,6 +127,7 @@ class Server:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=_broken,
             keepalive_timeout=KEEPALIVE_S,
             max_line_size=self._limits.header_bytes,
             max_field_size=self._limits.header_bytes,

@@ -101,7 +101,7 @@ class Coordinator:
 
         The future fails with NotCoordinator if this one does not lead, CoordinatorNotAvailable if there is too much to do.
         """
-        asked = _Asked([Command(command) for command in commands], Future())
+        asked = _Asked([Command(command, check=True) for command in commands], Future())
         answer: Future[Answered] = Future()
         asked.done.add_done_callback(lambda done: _answer(asked, done, answer))
         with self._lock:

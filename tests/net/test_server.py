@@ -1,0 +1,475 @@
+"""The coordinator's port: who is let in, and what nonsense gets."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+import subprocess
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+import spark_log
+from spark_log.errors import (
+    AuthenticationFailed,
+    AuthorizationFailed,
+    CoordinatorNotAvailable,
+    InconsistentClusterId,
+    InvalidRequest,
+    TopicAlreadyExists,
+)
+from spark_log.net.address import Target, parse_target
+from spark_log.net.client import HttpLink
+from spark_log.net.server import Limits
+from spark_log.net.tokens import parse_tokens
+from spark_log.node.serve import Running
+from tests.services import Services
+
+READ, WRITE, ADMIN, BILLING = (f"{name}-token-of-the-tests" for name in ("read", "write", "admin", "billing"))
+TOKENS = parse_tokens(
+    {
+        "reader": f"read {READ}",
+        "writer": f"write {WRITE}",
+        "boss": f"admin {ADMIN}",
+        "billing": f"write {BILLING} billing. bills",
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def services() -> Iterator[Services]:
+    found = Services()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(services: Services, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Address of a coordinator with tokens."""
+    return services.start(tmp_path_factory.mktemp("guarded") / "log", tokens=TOKENS).coordinator.address
+
+
+@pytest.fixture(scope="module")
+def small(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Running:
+    """A coordinator with narrow limits."""
+    limits = Limits(body_bytes=20_000, header_bytes=2000, connections=12, request_ms=1000)
+    running = services.start(tmp_path_factory.mktemp("small") / "log", limits=limits)
+    with spark_log.connect(f"pylog://{running.coordinator.address}") as log:
+        log.admin.create_topics([spark_log.NewTopic("t")])
+    return running
+
+
+def connect(address: str, token: str | None) -> spark_log.Log:
+    return spark_log.connect(f"pylog://{address}", token=token)
+
+
+# ----------------------------------------------------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize("token", [None, "not-one-that-it-knows"])
+def test_who_has_no_good_token_learns_nothing(guarded: str, token: str | None) -> None:
+    """Not even where the log is."""
+    with pytest.raises(AuthenticationFailed):
+        connect(guarded, token)
+
+
+def test_roles_include_the_ones_before_them(guarded: str) -> None:
+    """A reader keeps positions and writes nothing, a writer appends and changes no configs, an admin does everything."""
+    with connect(guarded, ADMIN) as log:
+        log.append("roles", [{"value": b"x"}])
+        log.admin.incremental_alter_configs({"roles": {"retention.ms": "1000"}})
+    with connect(guarded, WRITE) as log:
+        log.append("roles", [{"value": b"y"}])
+        with pytest.raises(AuthorizationFailed, match="set configs needs admin"):
+            log.admin.incremental_alter_configs({"roles": {"retention.ms": "1"}})
+    with connect(guarded, READ) as log:
+        consumer = log.consumer("roles", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+        assert sum(map(len, consumer.poll(5000).values())) == 2
+        consumer.commit()
+        consumer.close()
+        with pytest.raises(AuthorizationFailed, match="append needs write"):
+            log.append("roles", [{"value": b"z"}])
+
+
+def test_a_token_may_be_for_some_topics(guarded: str) -> None:
+    """What it may not touch is named, and of a commit over several topics nothing is done."""
+    with connect(guarded, BILLING) as log:
+        log.append("billing.invoices", [{"value": b"x"}])
+        with pytest.raises(AuthorizationFailed, match=r"begin with billing. or bills, not 'orders'"):
+            log.append("orders", [{"value": b"x"}])
+    with connect(guarded, ADMIN) as log:
+        log.admin.create_topics([spark_log.NewTopic("orders")])
+    with connect(guarded, BILLING) as log:
+        txn = log.transaction("both").__enter__()
+        txn.send("billing.invoices", b"1")
+        txn.send("orders", b"1")
+        with pytest.raises(AuthorizationFailed, match="'orders'"):
+            txn.__exit__(None, None, None)
+        assert log.read("billing.invoices").num_rows == 1
+
+
+def test_a_token_is_not_sent_to_an_address_that_was_not_configured(guarded: str) -> None:
+    """An embedded client that follows the log to a coordinator has none to show there, whatever its environment holds."""
+    link = HttpLink(Target(("127.0.0.1:1",)), ADMIN)
+    assert "Authorization" in link._headers("127.0.0.1:1")
+    assert "Authorization" not in link._headers(guarded)
+    with connect(guarded, ADMIN) as log:
+        storage = log.url
+    with spark_log.connect(storage) as embedded, pytest.raises(AuthenticationFailed, match="no token"):
+        embedded.append("roles", [{"value": b"x"}])
+
+
+@pytest.mark.parametrize(
+    "text", ["write", "write short", f"owner {ADMIN}", "write sha256:12345678901234567890", "write sha256:" + "zz" * 32]
+)
+def test_a_token_that_is_none_is_refused_at_the_start(text: str) -> None:
+    """With its name, and without showing it."""
+    with pytest.raises(InvalidRequest, match="somebody") as refused:
+        parse_tokens({"somebody": text})
+    assert text.partition(" ")[2] not in str(refused.value) or " " not in text
+
+
+def test_tokens_may_be_given_by_their_hash() -> None:
+    """So that the file does not hold them."""
+    digest = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"
+    assert parse_tokens({"me": f"read sha256:{digest}"}).grant("Bearer secret").role == "read"
+
+
+# -------------------------------------------------------------------------------------------------------------------- TLS
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for 127.0.0.1 and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    names = (str(folder / "certificate.pem"), str(folder / "key.pem"))
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", names[0], "-keyout", names[1]),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return names
+
+
+def test_tls_is_spoken_and_checked(services: Services, tmp_path: Path, certificate: tuple[str, str]) -> None:
+    """A client with the right authority gets in; without TLS, or with another authority, it does not."""
+    running = services.start(tmp_path / "log", certificate=certificate[0], key=certificate[1], tokens=TOKENS)
+    address = running.coordinator.address
+    with spark_log.connect(f"pylog://{address}?ca={certificate[0]}", token=WRITE) as log:
+        log.append("t", [{"value": b"x"}])
+        assert log.read("t").num_rows == 1
+    with pytest.raises(CoordinatorNotAvailable, match="certificate"):
+        spark_log.connect(f"pylog://{address}?ca=system", token=WRITE)
+    with pytest.raises(CoordinatorNotAvailable):
+        spark_log.connect(f"pylog://{address}", token=WRITE)
+    services.stop(running)
+
+
+# -------------------------------------------------------------------------------------------------------------- addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "addresses", "ca"),
+    [
+        ("pylog://a", ("a:9550",), None),
+        ("pylog://a:1,b:2/", ("a:1", "b:2"), None),
+        ("pylog://[::1]:7?ca=/x.pem", ("[::1]:7",), "/x.pem"),
+    ],
+)
+def test_addresses_are_read(url: str, addresses: tuple[str, ...], ca: str | None) -> None:
+    """Several after commas; the port is 9550 unless given."""
+    assert parse_target(url) == Target(addresses, ca)
+
+
+@pytest.mark.parametrize(
+    "url", ["pylog://", "pylog://a:b", "pylog://a:99999", "pylog://a b", "pylog://a?tls=1", "pylog://a/x"]
+)
+def test_an_address_that_is_none_is_refused(url: str) -> None:
+    """Before anything is sent."""
+    with pytest.raises(InvalidRequest, match="url: "):
+        parse_target(url)
+
+
+def test_a_kafka_broker_is_recognised() -> None:
+    """It hangs up on HTTP; asked in its own words, it answers, and the error says what it is."""
+    with Broker() as address, pytest.raises(CoordinatorNotAvailable, match="this is Kafka, not pylog"):
+        spark_log.connect(f"pylog://{address}")
+
+
+class Broker:
+    """Closes on what is no Kafka request, and answers ApiVersions."""
+
+    def __init__(self) -> None:
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self._thread = threading.Thread(target=self._serve)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                return
+            with connection:
+                data = connection.recv(1000)
+                if data[4:6] == b"\x00\x12":
+                    connection.sendall(b"\x00\x00\x00\x0a" + data[8:12] + b"\x00" * 6)
+
+    def __enter__(self) -> str:
+        self._thread.start()
+        return f"127.0.0.1:{self._socket.getsockname()[1]}"
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+        self._thread.join()
+
+
+# --------------------------------------------------------------------------------------------------------------- nonsense
+
+
+def request(address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, dict[str, Any]]:
+    """(status, what the JSON of the answer says)."""
+    asked = urllib.request.Request(f"http://{address}{path}", data=body, method=method)
+    try:
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def raw(address: str, data: bytes, *, ended: bool = True) -> bytes:
+    """What comes back for bytes, which nothing follows if `ended`; empty if the server only hangs up."""
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.settimeout(3)
+        try:
+            connection.sendall(data)
+            if ended:
+                connection.shutdown(socket.SHUT_WR)
+            return connection.recv(10_000)
+        except OSError:
+            return b""
+
+
+GOOD = {"type": "create_topic", "name": "fuzz", "partitions": 1, "topic_id": "1"}
+
+
+def body_of(running: Running, *commands: object) -> bytes:
+    asked = {"cluster_id": running.coordinator.cluster_id, "since": 0, "commands": commands}
+    return json.dumps(asked).encode()
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/nothing", 404),
+        ("PUT", "/v1/commands", 405),
+        ("GET", "/v1/changes?since=x&wait_ms=1", 409),
+        ("GET", "/v1/changes?cluster_id=other&since=1&wait_ms=1", 409),
+    ],
+)
+def test_requests_that_are_none_get_a_sentence(small: Running, method: str, path: str, status: int) -> None:
+    """With a status of 4xx."""
+    code, answer = request(small.coordinator.address, method, path)
+    assert code == status and answer["message"]
+
+
+@pytest.mark.parametrize("since", ["x", "-1", "1.5", "", "9" * 30, "١"])
+def test_a_version_that_is_no_number_gets_a_sentence(small: Running, since: str) -> None:
+    """And is named."""
+    quoted = urllib.parse.quote(since)
+    path = f"/v1/changes?cluster_id={small.coordinator.cluster_id}&since={quoted}&wait_ms=1"
+    code, answer = request(small.coordinator.address, "GET", path)
+    assert code == 400 and answer["message"].startswith("since: ")
+
+
+def test_malformed_json_never_writes_anything_and_always_gets_a_sentence(small: Running) -> None:
+    """A good request with bytes changed, cut, doubled; deep nests; other types: 4xx, or it was still good."""
+    address, rng = small.coordinator.address, random.Random(7)
+    good = body_of(small, GOOD | {"type": "no such"})
+    for trial in range(150):
+        data = bytearray(good)
+        for _ in range(rng.randint(1, 4)):
+            at = rng.randrange(len(data))
+            match rng.randrange(4):
+                case 0:
+                    data[at] = rng.randrange(256)
+                case 1:
+                    del data[at : at + rng.randint(1, 20)]
+                case 2:
+                    data[at:at] = data[at : at + rng.randint(1, 20)]
+                case _:
+                    data[at:at] = rng.choice([b"[" * 3000, b'{"a":' * 2000, b"null", b"1e999", b"\xff\xfe", b'"'])
+            if not data:
+                break
+        before = small.coordinator.state
+        code, answer = request(address, "POST", "/v1/commands", bytes(data))
+        assert 400 <= code < 500 and answer["message"], f"trial {trial}: {bytes(data)[:200]!r}"
+        assert small.coordinator.state is before
+
+
+@pytest.mark.parametrize(
+    "wrong", [None, 1, "x", [], {"type": "append"}, GOOD | {"partitions": "3"}, GOOD | {"more": 1}]
+)
+def test_commands_of_another_shape_are_refused(small: Running, wrong: object) -> None:
+    """None of a request is carried out if one is no command."""
+    code, answer = request(small.coordinator.address, "POST", "/v1/commands", body_of(small, GOOD, wrong))
+    assert code == 400 and "the request is not what was expected" in answer["message"]
+    assert "fuzz" not in small.coordinator.state.names
+
+
+OBJECT = ["data/0000000000000000/x.seg", 10, 5]
+RUN = ["ID", 0, 0, 10, 1, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("objects", "slices", "more"),
+    [
+        ([OBJECT], [[1, RUN]], {}),
+        ([OBJECT], [[-1, RUN]], {}),
+        ([["data/../../etc/passwd", 10, 5]], [[0, RUN]], {}),
+        ([["data/0000000000000001/x.seg", 10, 5]], [[0, RUN]], {}),
+        ([OBJECT], [[0, ["ID", -1, 0, 10, 1, 1, 1, 0, 0]]], {}),
+        ([OBJECT], [[0, ["ID", 0, 0, 10, 1, -5, 1, 0, 0]]], {}),
+        ([OBJECT], [[0, RUN]], {"counts": [1, 2, 3]}),
+    ],
+)
+def test_a_commit_that_makes_no_sense_is_refused_and_writes_nothing(
+    small: Running, objects: object, slices: object, more: dict[str, object]
+) -> None:
+    """It is well-formed JSON of the right types; nobody who replays the log ever sees it."""
+    state = small.coordinator.state
+    commit = {"type": "commit", "producer": "p", "sequence": 0, "upload_epoch": 0, "objects": objects, "slices": slices}
+    body = body_of(small, {"type": "append", "commit": commit | more}).replace(b"ID", state.names["t"].encode())
+    code, answer = request(small.coordinator.address, "POST", "/v1/commands", body)
+    assert code == 200 and answer["outcomes"][0]["failure"]["error"] == "InvalidRequest"
+    assert small.coordinator.state is state
+
+
+def test_commits_that_arrive_together_share_a_record(small: Running) -> None:
+    """While one record is on its way to the disk, the next one is filled."""
+    address = f"pylog://{small.coordinator.address}"
+    logs = [spark_log.connect(address) for _ in range(6)]
+    before, began = small.coordinator.state.version, threading.Barrier(6)
+
+    def work(log: spark_log.Log) -> None:
+        began.wait()
+        for _ in range(15):
+            log.append("t", [{"value": b"x"}])
+
+    threads = [threading.Thread(target=work, args=(log,)) for log in logs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for log in logs:
+        log.close()
+    assert 15 <= small.coordinator.state.version - before < 90
+
+
+def test_random_bytes_do_not_disturb_it(small: Running) -> None:
+    """They get a 400 or a closed connection; others go on."""
+    rng = random.Random(7)
+    for _ in range(40):
+        answer = raw(small.coordinator.address, rng.randbytes(rng.randint(1, 400)))
+        assert not answer or (answer.startswith(b"HTTP/1.") and b" 400 " in answer[:20])
+    assert request(small.coordinator.address, "GET", "/health")[0] == 200
+
+
+def test_large_bodies_and_headers_are_refused(small: Running) -> None:
+    """By their size, before they are understood."""
+    address = small.coordinator.address
+    assert request(address, "POST", "/v1/commands", b" " * 30_000)[0] == 413
+    long = b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 5000 + b"\r\n\r\n"
+    assert b" 400 " in raw(address, long, ended=False)[:20]
+
+
+def test_a_client_that_does_not_finish_its_request_is_hung_up_on(small: Running) -> None:
+    """Half a header, half a body: after the limit the connection is closed, and others were not kept waiting."""
+    host, _, port = small.coordinator.address.partition(":")
+    halves = [b"POST /v1/comm", b"POST /v1/commands HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n{"]
+    slow = [socket.create_connection((host, int(port)), 10) for _ in halves]
+    for connection, half in zip(slow, halves, strict=True):
+        connection.sendall(half)
+    assert request(small.coordinator.address, "GET", "/health")[0] == 200
+    for connection in slow:
+        connection.settimeout(15)
+        answer = b""
+        try:
+            while part := connection.recv(1000):
+                answer += part
+        except ConnectionResetError:
+            pass
+        assert not answer or b" 408 " in answer[:20]
+        connection.close()
+
+
+def test_more_connections_than_the_limit_are_told_so(small: Running) -> None:
+    """Those that were there before are served on."""
+    host, _, port = small.coordinator.address.partition(":")
+    with spark_log.connect(f"pylog://{small.coordinator.address}") as log:
+        idle = [socket.create_connection((host, int(port)), 10) for _ in range(14)]
+        code, answer = request(small.coordinator.address, "GET", "/health")
+        assert code == 503 and "connections" in answer["message"]
+        for connection in idle:
+            connection.close()
+        log.append("t", [{"value": b"x"}])
+
+
+# --------------------------------------------------------------------------------------------------------------- messages
+
+
+def test_errors_arrive_as_what_they_were(small: Running) -> None:
+    """With the value that is needed to recover."""
+    with spark_log.connect(f"pylog://{small.coordinator.address}") as log:
+        with pytest.raises(TopicAlreadyExists, match="'t' exists already"):
+            log.admin.create_topics([spark_log.NewTopic("t")])
+        with pytest.raises(spark_log.errors.OffsetOutOfRange) as out:
+            log.admin.delete_records({spark_log.TopicPartition("t", 0): 10**6})
+        assert (out.value.start, out.value.end) == (
+            0,
+            log.journal.state.partitions[log.journal.state.names["t"], 0].end,
+        )
+
+
+def test_another_log_than_the_one_that_was_meant(small: Running, guarded: str) -> None:
+    """A coordinator does nothing for who means another log."""
+    wrong = body_of(small, GOOD).replace(small.coordinator.cluster_id.encode(), b"0" * 32)
+    code, answer = request(small.coordinator.address, "POST", "/v1/commands", wrong)
+    assert code == 409 and answer["error"] == InconsistentClusterId.__name__
+
+
+def test_metrics_are_prometheus_text(small: Running) -> None:
+    """Its own parser reads them."""
+    with urllib.request.urlopen(f"http://{small.coordinator.address}/metrics", timeout=20) as answer:
+        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+    assert families["pylog_leading"].samples[0].value == 1
+    assert families["pylog_commit_seconds"].type == "histogram"
+    assert families["pylog_topic_records"].samples[0].labels == {"topic": "t"}
+
+
+def test_who_waits_is_woken_by_a_commit(small: Running) -> None:
+    """Long before the time that it asked for is over, and with the records of the commit."""
+    with spark_log.connect(f"pylog://{small.coordinator.address}") as log, spark_log.connect(log.url) as other:
+        log.append("t", [{"value": b"x"}])
+        known = log.journal.refresh()
+        link = log.journal.link
+        assert link is not None
+        threading.Timer(0.3, other.append, ("t", [{"value": b"news"}])).start()
+        began = time.monotonic()
+        changes = link.changes(known.coordinator, known.version, 30_000)
+        assert time.monotonic() - began < 15
+        assert changes.version == known.version + 1 and b'"type":"commit"' in changes.batches[0]
