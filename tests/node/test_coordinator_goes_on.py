@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log.errors import CommitUnknown
+from spark_log.errors import InvalidRequest
 from spark_log.metadata.commands import Append, CreateTopic
 from spark_log.metadata.records import Commit
 from spark_log.model import DataObject, Run
@@ -47,6 +47,6 @@ def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
     )
     with caplog.at_level(logging.CRITICAL, "spark_log"):
         (outcome,) = coordinator.submit([Append(commit=commit)]).result(60).outcomes
-    assert isinstance(outcome, CommitUnknown)
+    assert isinstance(outcome, InvalidRequest)
     other = CreateTopic(name="u", partitions=1, topic_id="other")
     assert coordinator.submit([other]).result(60).outcomes == ["other"]
