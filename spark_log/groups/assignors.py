@@ -73,8 +73,21 @@ def _made(kind: type[Assignor], name: str) -> Assignor:
 # -------------------------------------------------------------------------------------------------------- in the leader
 
 
-def assign_members(assignor: Assignor, cluster: Cluster, members: Sequence[JoinedMember]) -> dict[str, bytes]:
+def what_members_read(partitions: Mapping[str, int], members: Sequence[JoinedMember]) -> Cluster:
+    """What the leader assigns.  When it comes out differently later, the leader joins again, and with it the others.
+
+    partitions:  of all topics that there are.
+    """
+    read = {topic for member in members for topic in _subscriber(member).topics}
+    return Cluster({topic: count for topic, count in sorted(partitions.items()) if topic in read})
+
+
+def assign_members(
+    assignor: Assignor, cluster: Cluster, members: Sequence[JoinedMember], leader: str = ""
+) -> dict[str, bytes]:
     """The assignments that the leader sends with its SyncGroup.
+
+    leader:  its member id: it is also told when to join again.
 
     A member whose subscription cannot be read gets nothing.  Raises InvalidRequest if the assignor gave what it must not:
     partitions that do not exist, to two members, to a member that does not read the topic, or, in a cooperative one, to a
@@ -83,10 +96,23 @@ def assign_members(assignor: Assignor, cluster: Cluster, members: Sequence[Joine
     subscribers = [_subscriber(member) for member in sorted(members)]
     assigned = assignor.assign(cluster, subscribers)
     _check(assignor, cluster, subscribers, assigned)
-    return {
-        member.member_id: encode(Assignment(partitions=tuple(assigned.get(member.member_id, ()))))
-        for member in subscribers
+    told = {
+        member.member_id: Assignment(partitions=tuple(assigned.get(member.member_id, ()))) for member in subscribers
     }
+    if leader in told:
+        told[leader] = Assignment(
+            partitions=told[leader].partitions,
+            counts=dict(cluster.partitions),
+            unsettled=assignor.cooperative and _withholds(cluster, subscribers, assigned),
+        )
+    return {member_id: encode(assignment) for member_id, assignment in told.items()}
+
+
+def _withholds(cluster: Cluster, members: Sequence[Subscriber], assigned: Assigned) -> bool:
+    """Whether members have partitions that nobody will have."""
+    given = {tp for partitions in assigned.values() for tp in partitions}
+    read = {topic for member in members for topic in member.topics}
+    return any(tp.topic in read and cluster.has(tp) and tp not in given for member in members for tp in member.owned)
 
 
 def _subscriber(member: JoinedMember) -> Subscriber:

@@ -48,6 +48,12 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one member got."""
 
     partitions: tuple[TopicPartition, ...] = ()
+    counts: dict[str, int] = {}
+    """For the leader: how many partitions each topic had.  A static leader that starts again and need not assign sees by it
+    whether there are more now, and the group has to rebalance."""
+    unsettled: bool = False
+    """For the leader of a cooperative assignment: some have to give up partitions that nobody has got yet, so it joins again.
+    Kafka leaves that to those who give up, and the partitions lie idle if such a static member starts again instead."""
     user_data: bytes = b""
 
 
