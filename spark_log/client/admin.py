@@ -32,7 +32,8 @@ from spark_log.metadata.commands import (
 )
 from spark_log.metadata.decide import topic_named
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
-from spark_log.metadata.state import Group, Partition, Producer, State, TopicKey
+from spark_log.metadata.sharing import members_in_force
+from spark_log.metadata.state import Partition, Producer, State, TopicKey
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
 from spark_log.positions import At, Latest, parse_position
 from spark_log.settings import (
@@ -110,7 +111,7 @@ class GroupListing(NamedTuple):
 
 
 class GroupDescription(NamedTuple):
-    """A group: embedded, at most one member, which owns all partitions."""
+    """A group: embedded, at most one member, which owns all partitions; through a coordinator, those who share them."""
 
     group_id: str
     state: str
@@ -275,13 +276,13 @@ class Admin:
 
     def list_consumer_groups(self) -> list[GroupListing]:
         """All groups, by name."""
-        groups = self._journal.refresh().groups
-        return [GroupListing(name, _group_state(group)) for name, group in sorted(groups.items())]
+        state = self._journal.refresh()
+        return [GroupListing(name, describe_group(state, name).state) for name in sorted(state.groups)]
 
     def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
         """Who holds groups.  One that is not known is Dead."""
         state = self._journal.refresh()
-        return {name: _describe_group(name, state.groups.get(name)) for name in groups}
+        return {name: describe_group(state, name) for name in groups}
 
     def list_consumer_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -393,14 +394,13 @@ def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetada
     return tuple(entries)
 
 
-def _group_state(group: Group) -> str:
-    return "Stable" if group.member else "Empty"
-
-
-def _describe_group(name: str, group: Group | None) -> GroupDescription:
+def describe_group(state: State, name: str) -> GroupDescription:
+    """Who holds a group, or shares it."""
+    group = state.groups.get(name)
     if group is None:
         return GroupDescription(name, "Dead", 0, [])
-    return GroupDescription(name, _group_state(group), group.generation, [group.member] if group.member else [])
+    members = [member.member_id for member in members_in_force(state, name)] or [group.member] * bool(group.member)
+    return GroupDescription(name, "Stable" if members else "Empty", group.generation, members)
 
 
 def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
