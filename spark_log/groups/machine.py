@@ -77,7 +77,7 @@ def step(
 ) -> Outcome:
     """What `request` does to `group`.
 
-    group:       None if there is none of that id; the first member to join makes one.
+    group:       None if there is none of that id; the first member to join makes one, or who commits without being one.
     generation:  where that one starts, its first generation being the next: not below any that a group of the same id
                  had before it was deleted, so that members of that time stay fenced.
     """
@@ -85,10 +85,13 @@ def step(
         error = _check_join(group, request, config)
         if error is not Code.NONE:
             return Outcome(group, (Reply(correlation_id, JoinGroupResponse(error=error, member_id=request.member_id)),))
-        group = group or Group(request.group_id, generation=generation, state_ms=now_ms)
     elif group is None:
         unknown = _unknown_group(request)
-        return Outcome(None, (Reply(correlation_id, unknown),) if unknown is not None else ())
+        if unknown is not None:
+            return Outcome(None, (Reply(correlation_id, unknown),))
+        if isinstance(request, Journaled):
+            return Outcome(None)
+    group = group or Group(request.group_id, generation=generation, state_ms=now_ms)
     at = Step(group.copy(), now_ms, config, correlation_id)
     match request:
         case JoinGroupRequest():
@@ -117,6 +120,7 @@ def _check_join(group: Group | None, request: JoinGroupRequest, config: GroupCon
 
 
 def _unknown_group(request: Request) -> Response | None:
+    """What is answered if there is no such group; None if nothing is, or one is made."""
     match request:
         case SyncGroupRequest():
             return SyncGroupResponse(error=Code.UNKNOWN_MEMBER_ID)
@@ -130,8 +134,10 @@ def _unknown_group(request: Request) -> Response | None:
                 )
             )
         case OffsetCommitRequest():
-            refused = Code.GROUP_ID_NOT_FOUND if request.knows_group_id_not_found else Code.ILLEGAL_GENERATION
-            return OffsetCommitResponse(error=Code.NONE if request.generation_id < 0 else refused)
+            if request.generation_id < 0:
+                return None
+            known = request.knows_group_id_not_found
+            return OffsetCommitResponse(error=Code.GROUP_ID_NOT_FOUND if known else Code.ILLEGAL_GENERATION)
         case _:
             return None
 

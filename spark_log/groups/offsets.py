@@ -58,11 +58,16 @@ def check_delete_offsets(
     }
 
 
+def may_expire(group: Group) -> bool:
+    """Whether positions may expire at all: not while members join and sync, when nobody knows yet what they will read."""
+    return group.state in (GroupState.EMPTY, GroupState.STABLE)
+
+
 def topics_read(group: Group) -> frozenset[str] | None:
-    """All topics that the members read, by their subscriptions; None if one of them does not say."""
-    return subscribed_topics(
-        member.metadata(group.protocol or member.protocols[0].name) for member in group.members.values()
-    )
+    """All topics that the members read, by their subscriptions; None if one of them does not say, or before the first round."""
+    if group.protocol is None:
+        return None
+    return subscribed_topics(member.metadata(group.protocol) for member in group.members.values())
 
 
 class Staged(NamedTuple):

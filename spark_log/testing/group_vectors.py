@@ -35,6 +35,7 @@ from spark_log.groups.offsets import (
     check_delete_offsets,
     check_metadata,
     group_partition,
+    may_expire,
 )
 from spark_log.groups.subscription import CONSUMER, Subscription, encode
 from spark_log.metadata import records as r
@@ -155,7 +156,11 @@ class Shell:
         end = self.now_ms + asked["ms"]
         if self.late:
             self.now_ms = end
-        while (due := min(filter(None, map(next_deadline, self.groups.values())), default=end + 1)) <= end:
+        while True:
+            deadlines = [at for group in self.groups.values() if (at := next_deadline(group)) is not None]
+            due = min(deadlines, default=end + 1)
+            if due > end:
+                break
             self.now_ms = max(self.now_ms, due)
             for group_id, group in list(self.groups.items()):
                 self._take(group_id, tick(group, self.now_ms, config=self.config))
@@ -362,10 +367,13 @@ class Shell:
         # Groups that nobody ever joined are kept longer by pylog than by Kafka, unless they are set to be kept as long.
         groups = {"offsets.retention.minutes": minutes, "streaming.identity.retention.ms": minutes * MINUTE_MS}
         self._write(r.SetConfigs(configs={name: str(value) for name, value in groups.items()}))
-        held = [place for mine in self.pending.staged.values() for place in mine]
-        self._decide(Expire(held=tuple((group_id, *self._key(tp)) for group_id, tp in held)))
+        held = [(group_id, *self._key(tp)) for mine in self.pending.staged.values() for group_id, tp in mine]
+        for group_id, group in self.groups.items():
+            if not may_expire(group) and group_id in self.state.groups:
+                held += [(group_id, *key) for key in self.state.groups[group_id].offsets]
+        self._decide(Expire(held=tuple(held)))
         for group_id, group in list(self.groups.items()):
-            if group.state is GroupState.EMPTY and group_id not in self.state.groups:
+            if group.state is GroupState.EMPTY and not self._stored(group_id):
                 del self.groups[group_id]
 
 

@@ -1,0 +1,98 @@
+"""Rules of committed offsets that depend on a group's life."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from spark_log.groups.group import Group, GroupState
+from spark_log.groups.messages import Code, Protocol
+from spark_log.groups.offsets import (
+    PendingOffsets,
+    check_delete_group,
+    check_delete_offsets,
+    check_metadata,
+    group_partition,
+    may_expire,
+)
+from spark_log.groups.subscription import Subscription, encode
+from spark_log.model import OffsetAndMetadata, TopicPartition
+from tests.groups.members import Coordinator
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+AT5, AT9 = OffsetAndMetadata(5), OffsetAndMetadata(9)
+
+
+def test_the_partition_of_a_group_is_javas_hash() -> None:
+    """Also where the hash is the smallest int, whose absolute value is none."""
+    assert [group_partition(name) for name in ("test-group", "group-id", "polygenelubricants")] == [12, 13, 0]
+
+
+def test_a_note_is_measured_in_bytes() -> None:
+    """Kafka's limit, 4096 by default."""
+    assert check_metadata("é" * 2048) is Code.NONE
+    assert check_metadata("é" * 2049) is Code.OFFSET_METADATA_TOO_LARGE
+
+
+@pytest.mark.parametrize(
+    ("group", "stored", "error"),
+    [
+        (None, False, Code.GROUP_ID_NOT_FOUND),
+        (None, True, Code.NONE),
+        (Group("g"), False, Code.NONE),
+        (Group("g", GroupState.STABLE), True, Code.NON_EMPTY_GROUP),
+        (Group("g", GroupState.DEAD), True, Code.GROUP_ID_NOT_FOUND),
+    ],
+)
+def test_only_an_empty_group_is_deleted(group: Group | None, stored: bool, error: Code) -> None:
+    """A group may be in the log alone, or in the coordinator alone."""
+    assert check_delete_group(group, stored=stored) is error
+
+
+def reading(topic: str) -> Group:
+    """A stable group of one member."""
+    at = Coordinator()
+    at.join("a", new=True, protocols=(Protocol("range", encode(Subscription(topics=(topic,)))),))
+    at.advance(3_000)
+    at.sync("a", 1, {"a": b""})
+    assert at.group is not None
+    return at.group
+
+
+def test_offsets_that_members_need_are_not_deleted() -> None:
+    """Those of other topics are; of members that speak no consumer protocol none."""
+    group = reading("t")
+    other = TopicPartition("u", 0)
+    assert check_delete_offsets(group, [T0, other], stored=True) == (
+        Code.NONE,
+        {T0: Code.GROUP_SUBSCRIBED_TO_TOPIC, other: Code.NONE},
+    )
+    assert check_delete_offsets(replace(group, protocol_type="connect"), [T0], stored=True) == (
+        Code.NON_EMPTY_GROUP,
+        {},
+    )
+
+
+def test_nothing_expires_while_members_join() -> None:
+    """What they will read is not known yet."""
+    assert may_expire(reading("t"))
+    assert not may_expire(replace(reading("t"), state=GroupState.PREPARING_REBALANCE))
+
+
+def test_positions_of_a_transaction_go_with_it() -> None:
+    """Pending until its end; then they are committed together, or forgotten."""
+    pending = PendingOffsets().stage("p", "g", {T0: AT5}).stage("p", "h", {T1: AT9}).stage("q", "g", {T1: AT9})
+    assert pending.is_pending("g", T0) and not pending.is_pending("h", T0)
+    pending, asked = pending.end("p")
+    assert asked == {("g", T0): AT5, ("h", T1): AT9}
+    assert not pending.is_pending("g", T0) and pending.is_pending("g", T1)
+
+
+def test_a_newer_position_is_not_replaced_by_a_transactions() -> None:
+    """It was committed after the transaction asked for its own; what a deleted group had pending is gone too."""
+    pending = PendingOffsets().stage("p", "g", {T0: AT5, T1: AT5}).committed("g", [T0])
+    assert pending.is_pending("g", T0)
+    assert pending.end("p")[1] == {("g", T1): AT5}
+    assert pending.stage("p", "g", {T0: AT9}).end("p")[1] == {("g", T0): AT9, ("g", T1): AT5}
+    assert pending.without_group("g").end("p")[1] == {}
