@@ -24,9 +24,10 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_pylog.bad_records import LETTERS_TAKE_ALL, Topics, letters, refusal, sift
-from pyspark_pylog.batch import journal_of, quiet_gc, store_of
+from pyspark_pylog.batch import quiet_gc, store_of
 from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.frame import pieces, written_columns
+from pyspark_pylog.journals import kept_journal
 from pyspark_pylog.options import Options, WriteOptions, write_options
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
 from spark_log.client.log import Log, txn_identity
@@ -90,7 +91,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 def _begin(options: WriteOptions, schema: StructType) -> Begun:
     columns = written_columns(schema, options.topic)
-    log = Log(journal_of(options.location, create=True))
+    log = Log(kept_journal(options.location, create=True))
     if options.topic is not None:
         log.ensure_topic(options.topic)
     if options.dead_letters is not None:
@@ -161,7 +162,7 @@ class LogWriter(DataSourceArrowWriter):
             done = _done(messages)
             if not any(message.uploaded.slices for message in done):
                 return
-            journal = journal_of(self.begun.options.location)
+            journal = kept_journal(self.begun.options.location)
             uploads = [message.uploaded for message in done]
             identity = _batch_identity(self.begun.options, done)
             if identity is None:
@@ -188,7 +189,7 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             done = [message for message in _done(messages) if message.uploaded.slices]
             if not done:
                 return
-            journal = journal_of(self.begun.options.location)
+            journal = kept_journal(self.begun.options.location)
             identity = _stream_identity(journal, self.begun.options, done[0].query_id, batchId)
             commit_uploads(journal, identity, self.begun_epoch(done), [message.uploaded for message in done])
             _tell(self.begun.options, done)

@@ -118,6 +118,11 @@ class Journal:
         """Carry out steps of the protocol on this log's store."""
         return run(steps, self.store, self.context.clock, self.link)
 
+    def is_still_there(self) -> bool:
+        """Whether the storage holds this log, and not none or another that was begun in its place."""
+        data = self.run(_get(FORMAT_KEY))
+        return data is not None and _parse_format(data, self.store.url).cluster_id == self.cluster_id
+
     @property
     def state(self) -> State:
         """The newest state that is known here."""
