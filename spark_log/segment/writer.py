@@ -198,11 +198,21 @@ class SegmentWriter:
         size = batch.nbytes
         if into.rows + batch.num_rows <= self._batch_rows and into.bytes + size <= self._batch_bytes:
             self._wait(into, batch, size)
+        elif into.bytes + size <= self._batch_bytes:
+            self._cut_by_rows(into, batch)
         else:
             self._cut(into, batch)
         if into.waiting:
             into.waiting[-1] = _unpinned(into.waiting[-1])
         self.rows += batch.num_rows
+
+    def _cut_by_rows(self, into: _Partition, batch: pa.RecordBatch) -> None:
+        """The same as `_cut` where bytes cannot be what fills a batch: the sizes of single rows need not be known."""
+        start = 0
+        while start < batch.num_rows:
+            part = batch.slice(start, self._batch_rows - into.rows)
+            self._wait(into, part, part.nbytes)
+            start += part.num_rows
 
     def _cut(self, into: _Partition, batch: pa.RecordBatch) -> None:
         """Fills batches up to their limits; what is left waits."""
