@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_log.journal.journal import Journal
+from spark_log.store.local import LocalStore
 from tests.cli.commands import Pylog
 
 
@@ -97,6 +99,17 @@ def test_metadata_dump(pylog: Pylog) -> None:
     assert lines[0]["records"][0]["type"] == "create_topic"
     assert "create_topic" in pylog.ok("metadata", "dump")
     assert json.loads(pylog.ok("metadata", "dump", "--state"))["version"] == 2
+
+
+def test_a_log_whose_coordinator_crashed_is_released_by_hand(pylog: Pylog) -> None:
+    """Only with --force; where nobody has the log there is nothing to do."""
+    journal = Journal.open(LocalStore(pylog.url, "os"), create=True)
+    assert pylog.json("cluster", "release") == {"released": False}
+    journal.take_over(0, "127.0.0.1:1", "here")
+    assert "127.0.0.1:1 has this log" in pylog.refused("cluster", "release")
+    assert pylog.json("cluster", "info")["coordinator"] == "127.0.0.1:1"
+    assert pylog.json("cluster", "release", "--force") == {"released": True}
+    assert pylog.json("cluster", "info")["coordinator"] == ""
 
 
 def test_cluster_info(pylog: Pylog) -> None:

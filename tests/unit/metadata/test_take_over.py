@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import reduce
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from spark_log.errors import NotCoordinator
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
@@ -91,3 +93,25 @@ def test_a_log_without_coordinators_is_written_as_before() -> None:
     """Older versions go on reading it."""
     assert b"epoch" not in encode_batch(topic("a")).splitlines()[1]
     assert b"coordinator" not in encode_checkpoint(replay(State(), topic("a")))
+
+
+@given(st.lists(st.tuples(st.sampled_from(["take", "release", "free", "topic"]), st.integers(0, 4)), max_size=25))
+def test_whatever_arrives_in_whatever_order_only_the_epoch_in_force_counts(steps: list[tuple[str, int]]) -> None:
+    """Held against a model: one number for the last epoch, and whether somebody has the log under it."""
+    state, last, held, expected = State(), 0, False, set()
+    for number, (kind, epoch) in enumerate(steps):
+        match kind:
+            case "take":
+                state = replay(state, take(epoch))
+                if epoch == last + 1:
+                    last, held = epoch, True
+            case "release" | "free":
+                state = replay(state, batch(Release(epoch=epoch), epoch=epoch if kind == "release" else 0))
+                if held and epoch in (last, last + 1):
+                    last, held = epoch, False
+            case _:
+                state = replay(state, topic(f"t{number}", epoch=epoch))
+                if epoch == (last if held else 0):
+                    expected.add(f"t{number}")
+        assert state.coordinator.epoch == last and bool(state.coordinator.address) is held
+    assert set(state.names) == expected

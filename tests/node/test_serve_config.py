@@ -1,0 +1,99 @@
+"""What a coordinator is started with: file, flags, and what is refused before anything is written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_log.errors import InvalidRequest
+from spark_log.net.server import Limits
+from spark_log.net.tokens import parse_tokens
+from spark_log.node.serve import Config, check_config, read_config
+
+SHIPPED = Path(__file__).parents[2] / "conf" / "coordinator.ini"
+TOKENS = parse_tokens({"me": "admin a-token-of-the-tests"})
+OPEN = Config(url="/data/log", listen="0.0.0.0:9550", advertise="log.example.org:9550")
+
+
+def write(folder: Path, text: str) -> str:
+    path = folder / "coordinator.ini"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_file_that_is_shipped_says_the_defaults() -> None:
+    """It is read as it is, and nothing in it differs from what holds without it."""
+    flags = {"url": "/data/log"}
+    found, usual = read_config(str(SHIPPED), flags, {}), read_config(None, flags, {})
+    assert not found.tokens and not usual.tokens
+    assert replace(found, tokens=usual.tokens) == usual
+
+
+def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
+    """Names of storage options and tokens keep their case."""
+    path = write(
+        tmp_path,
+        "[coordinator]\nurl = /data/log\nlisten = 10.0.0.1\nadvertise = log:1\ntakeover.after = 5s\nmaintain.every = never\n"
+        "durability = os\ninsecure = true\n[limits]\nbody.bytes = 7\nconnections = 3\nrequest.timeout = 500ms\n"
+        "[storage]\nKey = a%b\n[tokens]\nMe = admin a-token-of-the-tests\n",
+    )
+    found = read_config(path, {"takeover.after": "2m", "listen": None}, {"more": "x"})
+    assert (found.url, found.listen, found.advertise) == ("/data/log", "10.0.0.1:9550", "log:1")
+    assert (found.takeover_ms, found.maintain_ms, found.durability, found.insecure) == (120_000, None, "os", True)
+    assert found.limits == Limits(body_bytes=7, connections=3, request_ms=500)
+    assert found.storage == {"Key": "a%b", "more": "x"}
+    assert found.tokens.grant("Bearer a-token-of-the-tests").name == "Me"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "which log"),
+        ("[coordinator]\nurl = /x\nlisten = a b\n", "listen: 'a b' is no address"),
+        ("[coordinator]\nurl = /x\ntakeover.after = soon\n", "takeover.after: 'soon' is not a duration"),
+        ("[coordinator]\nurl = /x\ninsecure = perhaps\n", "insecure: 'perhaps' is not possible"),
+        ("[coordinator]\nurl = /x\ndurability = ram\n", "durability: 'ram' is not possible"),
+        ("[coordinator]\nurl = /x\nport = 1\n", r"\[coordinator\] has no 'port'"),
+        ("[coordinator]\nurl = /x\n[limits]\nconnections = 0\n", "connections: '0' is no number above 0"),
+        ("[coordinators]\n", "the section has no 'coordinators'"),
+        ("url = /x\n", "cannot be read"),
+        ("[coordinator]\nurl = /x\n[tokens]\nme = admin\n", "tokens: me"),
+    ],
+)
+def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
+    """Setting, value, and what is possible."""
+    with pytest.raises(InvalidRequest, match=message):
+        read_config(write(tmp_path, text), {}, {})
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    """It is not taken for an empty one."""
+    with pytest.raises(InvalidRequest, match="/no/such.ini cannot be read"):
+        read_config("/no/such.ini", {"url": "/x"}, {})
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (OPEN, r"give \[tls\] and \[tokens\]"),
+        (replace(OPEN, tokens=TOKENS), r"give \[tls\] and \[tokens\]"),
+        (replace(OPEN, certificate="c", key="k"), r"give \[tls\] and \[tokens\]"),
+        (replace(OPEN, certificate="c"), "go together"),
+        (replace(OPEN, insecure=True, advertise=""), "advertise: 0.0.0.0:9550 is no address for clients"),
+        (Config(url="pylog://a:1"), "a coordinator serves a log on storage"),
+    ],
+)
+def test_what_must_not_be_started_is_refused(config: Config, message: str) -> None:
+    """Above all: to be reached from other machines without TLS and tokens."""
+    with pytest.raises(InvalidRequest, match=message):
+        check_config(config)
+
+
+@pytest.mark.parametrize(
+    "config", [Config(url="/x"), replace(OPEN, insecure=True), replace(OPEN, certificate="c", key="k", tokens=TOKENS)]
+)
+def test_loopback_or_guarded_or_said_to_be_insecure_is_fine(config: Config) -> None:
+    """Each of the three ways to listen."""
+    check_config(config)
