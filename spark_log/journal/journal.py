@@ -17,9 +17,11 @@ import msgspec
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
+    AuthenticationFailed,
     CommitUnknown,
     CoordinatorNotAvailable,
     NoLog,
+    NotCoordinator,
     SparkLogError,
     StorageUnavailable,
     UnsupportedVersion,
@@ -155,7 +157,8 @@ class Journal:
         assert self.link is not None, "there is somebody who tells"
         try:
             changes = self.link.changes(known.coordinator, known.version, wait_ms)
-        except CoordinatorNotAvailable:
+        except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed):
+            # Whoever may read the storage may read the log, also where the coordinator does not talk to them.
             self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))
             return self._look()
         if changes.version > known.version:

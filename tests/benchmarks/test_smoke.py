@@ -12,6 +12,7 @@ import pytest
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 TINY = {
     "commit": 30,
+    "coordinator": 100,
     "memory": 8,
     "merge": 20,
     "plan": 300,

@@ -128,6 +128,17 @@ def test_a_token_is_not_sent_to_an_address_that_was_not_configured(guarded: str)
         embedded.append("roles", [{"value": b"x"}])
 
 
+def test_who_may_read_the_storage_reads_on_without_a_token(guarded: str) -> None:
+    """A coordinator that does not talk to a client is no reason not to see what is in the log."""
+    with connect(guarded, ADMIN) as log:
+        storage = log.url
+        with spark_log.connect(storage) as embedded:
+            consumer = embedded.consumer("readable", auto_offset_reset="earliest")
+            log.append("readable", [{"value": b"x"}])
+            assert sum(map(len, consumer.poll(5000).values())) == 1
+            consumer.close()
+
+
 @pytest.mark.parametrize(
     "text", ["write", "write short", f"owner {ADMIN}", "write sha256:12345678901234567890", "write sha256:" + "zz" * 32]
 )
