@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from pyspark_pylog.batch import store_of
+from pyspark_pylog.batch import journal_of, store_of
 from pyspark_pylog.options import Location
 from spark_log.journal.journal import Journal
 
 KEPT_MAX = 4
 
-_Key = tuple[str, tuple[tuple[str, str], ...], str]
+_Key = tuple[str, str, tuple[tuple[str, str], ...], str, str | None]
+"""The URL as it was given, which may be a coordinator's; the storage's; the other fields of the location."""
 _kept: OrderedDict[_Key, Journal] = OrderedDict()
 
 
 def kept_journal(location: Location, *, create: bool = False) -> Journal:
     """The log's journal with the state at its end, as if it had been opened now."""
-    store = store_of(location)
-    key = (store.url, tuple(sorted(location.storage.items())), location.durability)
+    storage = tuple(sorted(location.storage.items()))
+    key = (location.url, store_of(location).url, storage, location.durability, location.token)
     journal = _kept.pop(key, None)
     if journal is None or not journal.is_still_there():
-        journal = Journal.open(store, create=create)
+        journal = journal_of(location, create=create)
     else:
         journal.refresh()
     _kept[key] = journal

@@ -181,8 +181,11 @@ class Coordinator:
             self._stopping.wait(LOOK_S)
 
     def _was_here(self, held: Holder) -> bool:
-        """Whether it was this address that had the log: then it is this very process's now, since its port is."""
-        return held.address == self.address and held.host == self._host
+        """Whether it was this address that had the log before this process: then it is this one's now, since its port is.
+
+        Who had it and lost it has lost it to somebody who says to have the same address, and waits like anybody else.
+        """
+        return held.address == self.address and held.host == self._host and not self.journal.context.epoch
 
     def _lead(self) -> None:
         """Until another one leads, or it is to stop."""

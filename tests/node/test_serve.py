@@ -182,6 +182,22 @@ def test_a_coordinator_that_was_replaced_while_it_slept_writes_nothing_more(serv
         assert values(log) == [b"1"]
 
 
+def test_two_that_advertise_the_same_address_do_not_take_the_log_from_each_other_in_turn(
+    services: Services, folder: Path
+) -> None:
+    """The later one has it, once; the one before stands by."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        address = f"127.0.0.1:{door.getsockname()[1]}"
+        first = services.start(folder, advertise=address, takeover_ms=600_000)
+        eventually(lambda: first.coordinator.leading)
+        second = Services()
+        later = second.start(folder, advertise=address, takeover_ms=600_000)
+        eventually(lambda: later.coordinator.leading and not first.coordinator.leading)
+        time.sleep(2.5)
+        assert (later.coordinator.epoch, first.coordinator.epoch) == (2, 0)
+        second.close()
+
+
 def test_a_coordinator_of_another_log_is_refused(services: Services, folder: Path, tmp_path: Path) -> None:
     """The cluster id comes before anything else."""
     first, other = services.start(folder), services.start(tmp_path / "other")
