@@ -7,7 +7,7 @@ requests of long ago: joins and syncs wait until their round is over) and what h
 - gives each request a correlation id of its own, and an id for the member that it may turn into;
 - writes `records` in the order of their tickets, sends `replies` at once, and steps the group with `Journaled` for each
   record when the journal has answered.  What must not be told before it is durable is among the replies of that step;
-- after a restart gives each journaled generation to `group.restore`.
+- after a restart gives each group of the state to `group.restore`: by its roster, or by `Roster(generation)` if it has none.
 """
 
 from __future__ import annotations
