@@ -28,7 +28,7 @@ from benchmarks import common
 from benchmarks.beside_kafka import query
 from benchmarks.beside_kafka.figures import Fact, Latency, Part, as_json, table
 from benchmarks.beside_kafka.latency import through_queries
-from benchmarks.beside_kafka.sides import Files, Kafka, Null, Pylog, Side, two_free_ports
+from benchmarks.beside_kafka.sides import Kafka, Null, Parquet, Pylog, Side, two_free_ports
 from benchmarks.beside_kafka.work import TOPIC, WORK, Bench, measure
 from spark_log.testing.kafka import BROKER_JARS, CONNECTOR_JARS, Broker, broker
 
@@ -119,7 +119,7 @@ def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, scrat
     if not works:
         return
     tell(f"{bench.settings}: {bench.rows:,} records to each side")
-    files = [Files(bench.spark, scratch, "parquet")] if bench.settings == STOCK else []
+    files = [Parquet(bench.spark, scratch)] if bench.settings == STOCK else []
     for side in (pylog, kafka, *files):
         side.create(TOPIC)
         side.write(bench.frame, TOPIC)

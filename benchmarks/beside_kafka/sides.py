@@ -185,11 +185,13 @@ class Null(Side):
         return frame.writeStream.format(_nulls.SINK)
 
 
-class Files(Side):
-    """A table of files in one of Spark's formats: no offsets, no keys to partitions."""
+class Parquet(Side):
+    """A table of files: no offsets, no keys to partitions."""
 
-    def __init__(self, spark: SparkSession, folder: Path, name: str) -> None:
-        self.spark, self.folder, self.name = spark, folder / name, name
+    name = "parquet"
+
+    def __init__(self, spark: SparkSession, folder: Path) -> None:
+        self.spark, self.folder = spark, folder / "parquet"
 
     def create(self, topic: str) -> None:
         pass
@@ -198,22 +200,20 @@ class Files(Side):
         shutil.rmtree(self.folder / topic, ignore_errors=True)
 
     def write(self, frame: DataFrame, topic: str) -> None:
-        frame.write.format(self.name).mode("append").save(str(self.folder / topic))
+        frame.write.format("parquet").mode("append").save(str(self.folder / topic))
 
     def read(self, topic: str) -> DataFrame:
-        return self.spark.read.format(self.name).load(str(self.folder / topic))
+        return self.spark.read.format("parquet").load(str(self.folder / topic))
 
     def values(self, topic: str) -> DataFrame:
         return self.read(topic).select("value")
 
     def stream(self, topic: str) -> DataFrame:
-        reader = self.spark.readStream.format(self.name)
-        if self.name != "delta":
-            reader = reader.schema("key string, value string")
+        reader = self.spark.readStream.format("parquet").schema("key string, value string")
         return reader.load(str(self.folder / topic))
 
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
-        return frame.writeStream.format(self.name).option("path", str(self.folder / topic))
+        return frame.writeStream.format("parquet").option("path", str(self.folder / topic))
 
     def bytes_on_disk(self, topic: str) -> int:
         return bytes_on_disk([self.folder / topic])
