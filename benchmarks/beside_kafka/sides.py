@@ -119,7 +119,7 @@ class Kafka(Side):
 
     def _wait(self, ask: Callable[[AdminClient], Mapping[str, Any]]) -> None:
         """With a client for each question: one that is kept would complain when the broker goes."""
-        admin = AdminClient({"bootstrap.servers": self.broker.address})
+        admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": LOG_ERRORS})
         for future in ask(admin).values():
             future.result(60)
 
@@ -150,6 +150,8 @@ class Kafka(Side):
         return bytes_on_disk(list((self.folder / "data").glob(f"{topic}-*")))
 
 
+LOG_ERRORS = 3
+"""Of syslog's levels: a client that goes away has nothing to tell."""
 RECOMMENDED_WRITE = {"kafka.compression.type": "lz4", "kafka.batch.size": "262144"}
 RECOMMENDED_READ = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
 
