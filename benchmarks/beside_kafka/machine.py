@@ -59,9 +59,11 @@ def peak_memory(roots: Sequence[int]) -> Iterator[dict[str, float]]:
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(SAMPLE_S):
+        over = False
+        while not over:  # once at least, however short the block is
             for kind, size in _memory(roots).items():
                 peak[kind] = max(peak.get(kind, 0.0), size)
+            over = done.wait(SAMPLE_S)
 
     thread = threading.Thread(target=watch, daemon=True)
     thread.start()

@@ -114,6 +114,13 @@ def test_the_peak_of_memory_is_by_kind_of_process() -> None:
     assert peak["Python"] > 200
 
 
+def test_the_memory_of_a_short_round_is_known() -> None:
+    """One that is over before the first look would be due again."""
+    with peak_memory([os.getpid()]) as peak:
+        pass
+    assert peak["Python"] > 1
+
+
 def test_an_empty_stretch_of_a_file_is_not_on_disk(tmp_path: Path) -> None:
     """Kafka makes its indexes large beforehand."""
     with (tmp_path / "index").open("wb") as file:
