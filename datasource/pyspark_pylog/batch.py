@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
@@ -19,14 +20,17 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_pylog.columns import stored_columns, to_batch
 from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.loss import TRIMMED, Loss, report
+from pyspark_pylog.notices import tell
 from pyspark_pylog.options import Location, ReadOptions
+from pyspark_pylog.patience import patiently
 from pyspark_pylog.pins import PINS, Assignment, decode, encode, make_pin, pinned, query_of_task, read_pin
 from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
-from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges
+from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges, task_bytes
 from spark_log.client.fetch import Fetched, fetch
 from spark_log.client.plan import OffsetRange, SliceRead
 from spark_log.client.prune import columns_to_read, cut, only_matching, plan_matching, spans
 from spark_log.client.route import open_journal, storage_url
+from spark_log.clock import SystemClock
 from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
@@ -57,6 +61,17 @@ def journal_of(location: Location, *, create: bool = False) -> Journal:
     return open_journal(location.url, storage, location.token, create=create, durability=location.durability)
 
 
+def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[SliceRead]]:
+    """What each task reads: as Kafka's connector would cut it if its options are given, by bytes otherwise.
+
+    The driver's Python cannot see how many tasks run at once: its own cores are the best guess.
+    """
+    if options.min_partitions is not None or options.max_records is not None:
+        return cut(reads, split_ranges(spans(reads), options.min_partitions, options.max_records))
+    total, tasks = sum(read.bytes for read in reads), options.parallelism or os.cpu_count() or 1
+    return split_by_bytes(reads, task_bytes(total, tasks, options.bytes_per_partition))
+
+
 class LogReader(DataSourceReader):
     """Reads a range of the log, as it is when the query runs."""
 
@@ -68,12 +83,8 @@ class LogReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with plain_errors():
-            journal = journal_of(self.options.location)
-            ends = self._ends_now(journal)
-            tasks = self._tasks(journal, ends)
-            if is_fixed(self.options, ends) or not self._settle(journal, deal_of(journal.state.version, tasks)):
-                return [ReadTask(n, len(tasks), tuple(reads)) for n, reads in enumerate(tasks) if reads]
-            return [ReadTask(n, len(tasks)) for n in range(len(tasks))]
+            tell(self.options.notes)
+            return patiently(self._planned, self.options, SystemClock())
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with plain_errors():
@@ -84,6 +95,14 @@ class LogReader(DataSourceReader):
             reads = self._late_reads(store, partition) if partition.reads is None else partition.reads
             yield from read_batches(store, reads, self.schema, self.options)
 
+    def _planned(self) -> Sequence[InputPartition]:
+        journal = journal_of(self.options.location)
+        ends = self._ends_now(journal)
+        tasks = self._tasks(journal, ends)
+        if is_fixed(self.options, ends) or not self._settle(journal, deal_of(journal.state.version, tasks)):
+            return [ReadTask(n, len(tasks), tuple(reads)) for n, reads in enumerate(tasks) if reads]
+        return [ReadTask(n, len(tasks)) for n in range(len(tasks))]
+
     def _ends_now(self, journal: Journal) -> dict[TopicPartition, int]:
         state = journal.state
         tps = wanted_partitions(state, self.options)
@@ -91,12 +110,8 @@ class LogReader(DataSourceReader):
 
     def _tasks(self, journal: Journal, ends: Mapping[TopicPartition, int]) -> list[list[SliceRead]]:
         """What each task reads: one task at least."""
-        options = self.options
-        reads = plan_matching(journal, batch_ranges(journal, options, ends), options.where)
-        if options.min_partitions is None and options.max_records is None:
-            return split_by_bytes(reads, options.bytes_per_partition)
-        pieces = split_ranges(spans(reads), options.min_partitions, options.max_records)
-        return cut(reads, pieces) or [[]]
+        ranges = batch_ranges(journal, self.options, ends)
+        return deal_out(plan_matching(journal, ranges, self.options.where), self.options) or [[]]
 
     def _settle(self, journal: Journal, deal: Deal) -> bool:
         """Put down which task reads which offsets.  False where this user may not write: then the ends are those of now."""

@@ -7,6 +7,7 @@ they write to stderr is in the log of the process that started them.
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
 LINE = "%(asctime)s %(levelname)s pylog: %(message)s"
 """As Spark's own lines begin."""
@@ -23,3 +24,9 @@ def notice(level: int, message: str) -> None:
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
     logger.log(level, "%s", message)
+
+
+def tell(notes: Iterable[str]) -> None:
+    """Warnings about options, one line each."""
+    for note in notes:
+        notice(logging.WARNING, f"option {note}")

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from pyspark_pylog.kafka_options import PARTITIONERS, REFUSED, WITHOUT_EFFECT
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -33,7 +35,8 @@ READING = (
         "subscribePattern",
         "BS",
         "",
-        "a Python regular expression that is searched in names; topics that come later are picked up",
+        "a Python regular expression that is searched in names, `^…$` for whole ones; topics that come later are picked up, "
+        "names that begin with `__` never. What only Java's dialect has is refused, with Python's way to write it",
     ),
     Option("assign", "BS", "", '`{"orders":[0,1]}`; a partition that does not exist is left out'),
     Option(
@@ -100,8 +103,30 @@ READING = (
     ),
     Option("minPartitions", "BS", "", "split as Kafka's connector does"),
     Option("maxRecordsPerPartition", "BS", "", "no task reads more records; works with open ends, too"),
-    Option("maxBytesPerPartition", "BS", "`32m`", "otherwise tasks are cut by bytes; small partitions share one"),
+    Option(
+        "maxBytesPerPartition",
+        "BS",
+        "`32m`",
+        "without the two before, tasks are cut by bytes, and read no more than this; small partitions share one",
+    ),
+    Option(
+        "parallelism",
+        "BS",
+        "cores of the driver",
+        "with the option before: how many tasks the cluster runs at once. A read is cut into as many, of 8 MiB at least",
+    ),
     Option("includeHeaders", "BSWT", "`false`", "adds the column; a write always takes it"),
+    Option(
+        "fetchOffset.numRetries",
+        "BS",
+        "`3`",
+        "how often the driver looks at the log while the storage does not answer; each look has patience of its own, about 16 s",
+    ),
+    Option("fetchOffset.retryIntervalMs", "BS", "`1000`", "with the option before: how long it waits in between"),
+    Option(
+        "kafkaConsumer.pollTimeoutMs", "BS", "", "without effect: tasks read from the storage, with its own timeouts"
+    ),
+    Option("groupIdPrefix", "BS", "", "without effect: tasks join no consumer group"),
     Option(
         "failOnDataLoss",
         "BS",
@@ -140,6 +165,19 @@ WRITING = (
     ),
     Option("txnVersion", "W", "", "with `txnAppId`; a whole number that grows"),
     Option("producerId", "T", "", "a name for the stream's identity that outlives the checkpoint"),
+    Option("kafka.acks", "WT", "", "as `acks`, which goes before it"),
+    Option(
+        "kafka.compression.type", "WT", "", "as `compression`, which goes before it; `gzip` and `snappy` are refused"
+    ),
+    Option(
+        "kafka.partitioner.class",
+        "WT",
+        "",
+        "as `partitioner`, which goes before it: "
+        + ", ".join(f"`{name}` is `{ours}`" for name, ours in PARTITIONERS.items()),
+    ),
+    Option("kafka.partitioner.ignore.keys", "WT", "`false`", "`true` is `partitioner=sticky`"),
+    Option("kafka.enable.idempotence", "WT", "`true`", "`false` has no effect: a retry never writes twice"),
 )
 SHARED = (
     Option("path", "BSWT", "", "the log's URL; `.load(URL)`, `.save(URL)` and `.start(URL)` set it"),
@@ -147,11 +185,16 @@ SHARED = (
         "kafka.bootstrap.servers",
         "BSWT",
         "",
-        "the log's URL, or the address of a coordinator, for pipelines that come from Kafka",
+        "the log's URL, or the address of a coordinator, for pipelines that come from Kafka; `path` goes before it",
     ),
     Option("token", "BSWT", "", "for a coordinator that wants one; without it, what `PYLOG_TOKEN` holds"),
     Option("storage.*", "BSWT", "", "handed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …"),
-    Option("kafka.isolation.level", "BS", "", "accepted: there is nothing uncommitted to read"),
+    Option(
+        "kafka.isolation.level",
+        "BS",
+        "",
+        "`read_committed` or `read_uncommitted`, which are the same: there is nothing uncommitted to read",
+    ),
 )
 ALL = (*READING, *WRITING, *SHARED)
 
@@ -171,19 +214,6 @@ def names(uses: str) -> set[str]:
 def spelt(name: str) -> str:
     """The name as users read it."""
     return SPELLING.get(name, name)
-
-
-REFUSED = {
-    "kafka.auto.offset.reset": "use startingOffsets",
-    "kafka.key.deserializer": "keys are bytes, cast them in the query",
-    "kafka.value.deserializer": "values are bytes, cast them in the query",
-    "kafka.key.serializer": "cast the column in the query",
-    "kafka.value.serializer": "cast the column in the query",
-    "kafka.enable.auto.commit": "a query's progress is in its checkpoint",
-    "kafka.interceptor.classes": "there are no interceptors",
-    "kafka.group.id": "use group.id, which also keeps the progress",
-}
-"""Options of Kafka's connector that have no place here: what to do instead."""
 
 
 def reference_markdown() -> str:
@@ -207,11 +237,24 @@ def reference_markdown() -> str:
             "",
             *_table(SHARED),
             "",
-            "## Kafka's that are refused",
+            "## Settings of Kafka's clients",
             "",
-            "| option | instead |",
+            "Any other `kafka.*` option is one of these, or an error. What is refused or honoured on one side only has no effect on the",
+            "other.",
+            "",
+            "### Refused",
+            "",
+            "| option | | instead |",
+            "|---|---|---|",
+            *(f"| `{setting.name}` | {' '.join(setting.used)} | {setting.instead} |" for setting in REFUSED),
+            "",
+            "### Accepted, without effect",
+            "",
+            "Named in one warning in the log.",
+            "",
+            "| why | options |",
             "|---|---|",
-            *(f"| `{name}` | {instead} |" for name, instead in REFUSED.items()),
+            *(f"| {why} | {', '.join(f'`kafka.{name}`' for name in found)} |" for why, found in WITHOUT_EFFECT.items()),
             "",
         ]
     )

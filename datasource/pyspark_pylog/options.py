@@ -1,30 +1,29 @@
-"""Options of the data source: parsed once, checked where Spark reports errors best, carried to tasks as values.
+"""Options of the data source: checked where Spark reports errors best, carried to tasks as values.
 
-Names are case-insensitive; Spark hands them over in lower case.  The meaning is that of Kafka's connector where it has
-the option.
+Names are case-insensitive; Spark hands them over in lower case.  The meaning, and the order of checks, which decides what
+error a bad set of options shows, is that of Kafka's connector where it has the option.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
 
-from pyspark_pylog.option_table import INTERNAL, REFUSED, SPARKS, SPELLING, names, spelt
+from pyspark_pylog.bounds import Bounds, check_batch, check_named, check_order, parse_bounds, parse_json
+from pyspark_pylog.kafka_options import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
+from pyspark_pylog.option_table import INTERNAL, SPARKS, SPELLING, names, spelt
+from pyspark_pylog.patterns import finds, parse_pattern
+from pyspark_pylog.values import Options, duration_ms, flag, one_of, positive, size, whole
 from pyspark_pylog.where import condition_of
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
-from spark_log.positions import At, AtTime, Earliest, Latest, Position, parse_position, parse_timestamp_ms
+from spark_log.positions import Earliest, Latest
 from spark_log.segment.partitioners import make_partitioner
 from spark_log.segment.schema import COMPRESSIONS
 from spark_log.settings import check_topic_name
-
-Options = Mapping[str, str]
 
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
 OF_OBJECTS = (
@@ -36,40 +35,16 @@ OF_OBJECTS = (
     "minpartitions",
     "maxrecordsperpartition",
     "maxbytesperpartition",
+    "parallelism",
 )
 """Options for topics whose records lie in objects."""
+ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
+STREAMS_ONLY = ("maxoffsetspertrigger", "maxbytespertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 DEFAULT_BYTES_PER_TRIGGER = 1 << 30
 DEFAULT_BYTES_PER_PARTITION = 32 << 20
 DEFAULT_TRIGGER_DELAY_MS = 900_000
-DURATIONS_MS = {
-    unit: ms
-    for units, ms in (
-        (("", "ms", "millisecond", "milliseconds"), 1),
-        (("s", "sec", "second", "seconds"), 1000),
-        (("m", "min", "minute", "minutes"), 60_000),
-        (("h", "hour", "hours"), 3_600_000),
-        (("d", "day", "days"), 86_400_000),
-    )
-    for unit in units
-}
-UNITS = {"": 1, "b": 1, "k": 1 << 10, "kb": 1 << 10, "m": 1 << 20, "mb": 1 << 20, "g": 1 << 30, "gb": 1 << 30}
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """Where each partition starts or ends: one position for all, and those that differ."""
-
-    default: Position
-    topics: Mapping[str, Position] = field(default_factory=dict)
-    partitions: Mapping[TopicPartition, Position] = field(default_factory=dict)
-
-    def of(self, tp: TopicPartition) -> Position:
-        return self.partitions.get(tp) or self.topics.get(tp.topic) or self.default
-
-    @property
-    def named(self) -> set[str]:
-        """Topics that are named."""
-        return {*self.topics, *(tp.topic for tp in self.partitions)}
+DEFAULT_TRIES = 3
+DEFAULT_TRY_WAIT_MS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +81,15 @@ class ReadOptions:
     min_partitions: int | None
     max_records: int | None
     bytes_per_partition: int
+    parallelism: int | None
+    """Tasks that run at once, if the user says so."""
+    tries: int
+    """Of a look at the log in the driver, while the storage does not answer."""
+    try_wait_ms: int
     group: str | None = None
     """To which a stream publishes its progress."""
+    notes: tuple[str, ...] = ()
+    """About options without effect, to be told once."""
 
     @property
     def of_progress(self) -> bool:
@@ -129,63 +111,81 @@ class WriteOptions:
     producer_id: str | None
     dead_letters: str | None
     """The topic for rows that cannot be written; None: they fail the write."""
+    notes: tuple[str, ...]
+    """About options without effect, to be told once."""
 
 
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
-def read_options(options: Options, *, streaming: bool | None) -> ReadOptions:
-    """Checked options of a read; None where it is not known what kind.  Raises InvalidRequest, which names the option."""
-    _check_names(options, "BS")
+def read_options(options: Options, *, streaming: bool) -> ReadOptions:
+    """Checked options of a read.  Raises InvalidRequest, which names the option."""
+    _check_names(options, READS)
     if streaming:
-        for name in ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp"):
+        for name in ENDS:
             if name in options:
                 raise InvalidRequest(f"option {spelt(name)}: a stream has no end; leave it out")
-    strategy = options.get("startingoffsetsbytimestampstrategy", "error").strip().lower()
-    if strategy not in ("error", "latest"):
-        raise InvalidRequest(f"option startingOffsetsByTimestampStrategy: {strategy!r} is not 'error' or 'latest'")
+    else:
+        start, end = parse_bounds(options, "starting", Earliest()), parse_bounds(options, "ending", Latest())
+        check_batch(start, end)
     subscribe, pattern, assign = _strategy(options)
     _check_progress_topic(options, {*subscribe, *(tp.topic for tp in assign)})
-    if options.get("kafka.isolation.level", "read_committed") not in ("read_committed", "read_uncommitted"):
-        raise InvalidRequest(
-            f"option kafka.isolation.level: {options['kafka.isolation.level']!r} is not read_committed or read_uncommitted"
-        )
-    start = _bounds(options, "starting", Latest() if streaming else Earliest())
-    end = _bounds(options, "ending", Latest())
-    if streaming is False:
-        _check_batch_bounds(start, end)
-    least, most = _positive(options, "minoffsetspertrigger"), _positive(options, "maxoffsetspertrigger")
+    no_match = one_of(options, "startingoffsetsbytimestampstrategy", "error", "latest")
+    min_partitions, max_records = positive(options, "minpartitions"), positive(options, "maxrecordsperpartition")
+    notes = tuple(_kafkas(options, READS))
+    location = _location(options)
+    least, most = positive(options, "minoffsetspertrigger"), positive(options, "maxoffsetspertrigger")
     if least is not None and most is not None and least > most:
         raise InvalidRequest(f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
-    if not pattern:
-        all_of: dict[str, set[int] | None] = dict.fromkeys(subscribe)
-        _check_named(all_of | {t: {tp.partition for tp in assign if tp.topic == t} for t, _ in assign}, start, end)
+    if streaming:
+        start, end = parse_bounds(options, "starting", Latest()), Bounds(Latest())
+    check_order(start, end)
+    _check_named(subscribe, pattern, assign, start, end)
+    whole(options, "kafkaconsumer.polltimeoutms")
     return ReadOptions(
-        location=_location(options),
+        location=location,
         subscribe=subscribe,
         pattern=pattern,
         assign=assign,
         start=start,
         end=end,
         where=condition_of(options),
-        no_match_is_error=strategy == "error" and _by_timestamp(options),
+        no_match_is_error=no_match == "error" and "Timestamp" in start.option,
         fail_on_data_loss=flag(options, "failondataloss", True),
         max_offsets=most,
         min_offsets=least,
-        max_delay_ms=_duration_ms(options, "maxtriggerdelay", DEFAULT_TRIGGER_DELAY_MS),
+        max_delay_ms=duration_ms(options, "maxtriggerdelay", DEFAULT_TRIGGER_DELAY_MS),
         max_bytes=_bytes_per_trigger(options),
         max_bytes_asked="maxbytespertrigger" in options,
-        min_partitions=_positive(options, "minpartitions"),
-        max_records=_positive(options, "maxrecordsperpartition"),
-        bytes_per_partition=_size(options, "maxbytesperpartition") or DEFAULT_BYTES_PER_PARTITION,
+        min_partitions=min_partitions,
+        max_records=max_records,
+        bytes_per_partition=size(options, "maxbytesperpartition") or DEFAULT_BYTES_PER_PARTITION,
+        parallelism=positive(options, "parallelism"),
+        tries=positive(options, "fetchoffset.numretries") or DEFAULT_TRIES,
+        try_wait_ms=_or(whole(options, "fetchoffset.retryintervalms"), DEFAULT_TRY_WAIT_MS),
         group=_group(options, streaming),
+        notes=(*notes, *_read_notes(options, streaming)),
     )
 
 
-def _group(options: Options, streaming: bool | None) -> str | None:
+def check_load(options: Options) -> None:
+    """What can be said at `load()`, before it is known whether the read is a batch or a stream.
+
+    With an end it can be a batch only; without one, what a stream refuses a batch refuses, too.  `CREATE TABLE` comes here
+    with options of its own and is let through: its reads bring their options with them.  So is a view to insert into.
+    Raises InvalidRequest.
+    """
+    to_insert = any(name in names(WRITES) - names(READS) for name in options) and not any(
+        name in STRATEGIES for name in options
+    )
+    if "provider" not in options and not to_insert:
+        read_options(options, streaming=not any(name in ENDS for name in options))
+
+
+def _group(options: Options, streaming: bool) -> str | None:
     if "group.id" not in options:
         return None
-    if streaming is False:
+    if not streaming:
         raise InvalidRequest(
             "option group.id is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME"
         )
@@ -210,21 +210,8 @@ def _check_progress_topic(options: Options, topics: set[str]) -> None:
             )
 
 
-def check_load(options: Options) -> None:
-    """What can be said at `load()`, before it is known whether the read is a batch or a stream.
-
-    `CREATE TABLE` comes here with options of its own and is let through: its reads bring their options with them.  So is
-    a view to insert into.  Raises InvalidRequest.
-    """
-    to_insert = any(name in names("WT") - names("BS") for name in options) and not any(
-        name in STRATEGIES for name in options
-    )
-    if "provider" not in options and not to_insert:
-        read_options(options, streaming=None)
-
-
-def _by_timestamp(options: Options) -> bool:
-    return "startingtimestamp" in options or "startingoffsetsbytimestamp" in options
+def _or(number: int | None, default: int) -> int:
+    return default if number is None else number
 
 
 def _strategy(options: Options) -> tuple[tuple[str, ...], str, tuple[TopicPartition, ...]]:
@@ -242,26 +229,14 @@ def _strategy(options: Options) -> tuple[tuple[str, ...], str, tuple[TopicPartit
                 check_topic_name(topic)
             return topics, "", ()
         case "subscribepattern":
-            return (), _pattern(text), ()
+            return (), parse_pattern(text), ()
         case _:
             return (), "", _assign(text)
 
 
-def _pattern(text: str) -> str:
-    if not text:
-        raise InvalidRequest("option subscribePattern: is empty; give a regular expression")
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise InvalidRequest(
-            f"option subscribePattern: {text!r} is not a Python regular expression: {error}"
-        ) from error
-    return text
-
-
 def _assign(text: str) -> tuple[TopicPartition, ...]:
     shape = '{"topicA":[0,1],"topicB":[2,4]}'
-    found = _json(text, "assign", shape)
+    found = parse_json(text, "assign", shape)
     for topic, numbers in found.items():
         if not isinstance(numbers, list) or not all(
             isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
@@ -273,83 +248,32 @@ def _assign(text: str) -> tuple[TopicPartition, ...]:
     return assigned
 
 
-def _bounds(options: Options, side: str, default: Position) -> Bounds:
-    """`…Timestamp` before `…OffsetsByTimestamp` before `…Offsets`: one that comes later is ignored, as Kafka's does."""
-    name = f"{side}timestamp"
-    if name in options:
-        return Bounds(AtTime(parse_timestamp_ms(options[name], f"option {spelt(name)}")))
-    name = f"{side}offsetsbytimestamp"
-    if name in options:
-        return _parse_map(options[name], spelt(name), default, '{"topicA":{"0":1769853600000}}', _time)
-    name = f"{side}offsets"
-    if name not in options:
-        return Bounds(default)
-    text = options[name].strip()
-    if not text.startswith("{"):
-        return Bounds(parse_position(text, f"option {spelt(name)}"))
-    return _parse_map(text, spelt(name), default, '{"topicA":{"0":23,"1":-2},"topicB":"latest"}', parse_position)
+def _check_named(
+    subscribe: tuple[str, ...], pattern: str, assign: tuple[TopicPartition, ...], start: Bounds, end: Bounds
+) -> None:
+    wanted: dict[str, set[int] | None] = dict.fromkeys(subscribe)
+    for topic, number in assign:
+        wanted.setdefault(topic, set()).add(number)  # type: ignore[union-attr]
+    if pattern:
+        wanted = dict.fromkeys(topic for topic in start.named | end.named if finds(pattern, topic))
+    check_named(wanted, start, end)
 
 
-def _time(given: object, what: str) -> Position:
-    return AtTime(parse_timestamp_ms(given, what))
-
-
-def _parse_map(
-    text: str, option: str, default: Position, shape: str, parse: Callable[[object, str], Position]
-) -> Bounds:
-    topics: dict[str, Position] = {}
-    partitions: dict[TopicPartition, Position] = {}
-    for topic, given in _json(text, option, shape).items():
-        if not isinstance(given, dict):
-            topics[topic] = parse(given, f"option {option}, topic {topic!r}")
-            continue
-        for number, position in given.items():
-            if not number.isdecimal():
-                raise InvalidRequest(f"option {option}: {number!r} is not a partition number; the shape is {shape}")
-            partitions[TopicPartition(topic, int(number))] = parse(position, f"option {option}, {topic}-{number}")
-    return Bounds(default, topics, partitions)
-
-
-def _json(text: str, option: str, shape: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise InvalidRequest(f"option {option}: not JSON ({error}); the shape is {shape}, found {text!r}") from error
-    if not isinstance(found, dict):
-        raise InvalidRequest(f"option {option}: the shape is {shape}, found {text!r}")
-    return found
-
-
-def _check_batch_bounds(start: Bounds, end: Bounds) -> None:
-    for side, bounds, refused in (("starting", start, Latest), ("ending", end, Earliest)):
-        for position in (bounds.default, *bounds.topics.values(), *bounds.partitions.values()):
-            if isinstance(position, refused):
-                raise InvalidRequest(
-                    f"option {side}Offsets: a batch cannot {'start at latest' if refused is Latest else 'end at earliest'}"
-                )
-    for tp in sorted(set(start.partitions) & set(end.partitions)):
-        low, high = start.partitions[tp], end.partitions[tp]
-        if isinstance(low, At) and isinstance(high, At) and low.offset > high.offset:
-            raise InvalidRequest(
-                f"startingOffsets of {tp.topic}-{tp.partition} is {low.offset}, beyond endingOffsets {high.offset}"
-            )
-
-
-def _check_named(wanted: Mapping[str, set[int] | None], start: Bounds, end: Bounds) -> None:
-    """Positions are for what is read: by topic, its partitions, or None for all."""
-    for side, bounds in (("starting", start), ("ending", end)):
-        for topic in sorted(bounds.named - set(wanted)):
-            raise InvalidRequest(f"option {side}Offsets names {topic!r}, which is not read")
-        for tp in sorted(bounds.partitions):
-            numbers = wanted[tp.topic]
-            if numbers is not None and tp.partition not in numbers:
-                raise InvalidRequest(f"option {side}Offsets names {tp.topic}-{tp.partition}, which is not assigned")
+def _read_notes(options: Options, streaming: bool) -> Iterator[str]:
+    """What the user should know about options that do nothing."""
+    idle = [spelt(name) for name in STREAMS_ONLY if name in options]
+    if idle and not streaming:
+        yield f"{', '.join(idle)}: for streams; this batch reads all of its range, whatever the limits"
+    if "kafkaconsumer.polltimeoutms" in options:
+        yield "kafkaConsumer.pollTimeoutMs: without effect, tasks read from the storage, with its own timeouts"
+    if "groupidprefix" in options:
+        yield "groupIdPrefix: without effect, tasks join no consumer group"
 
 
 def _bytes_per_trigger(options: Options) -> int | None:
     if options.get("maxbytespertrigger", "").strip().lower() == "none":
         return None
-    return _size(options, "maxbytespertrigger") or DEFAULT_BYTES_PER_TRIGGER
+    return size(options, "maxbytespertrigger") or DEFAULT_BYTES_PER_TRIGGER
 
 
 # --------------------------------------------------------------------------------------------------------------- writing
@@ -357,15 +281,13 @@ def _bytes_per_trigger(options: Options) -> int | None:
 
 def write_options(options: Options, *, streaming: bool) -> WriteOptions:
     """Checked options of a write.  Raises InvalidRequest, which names the option."""
-    _check_names(options, "WT")
+    _check_names(options, WRITES)
     topic = options.get("topic", "").strip() or None
     if topic is not None:
         check_topic_name(topic)
-    compression = options.get("compression", "lz4").strip().lower()
-    if compression not in COMPRESSIONS:
-        raise InvalidRequest(f"option compression: {compression!r} is not one of {', '.join(COMPRESSIONS)}")
-    if options.get("acks", "all").strip() not in ("0", "1", "-1", "all"):
-        raise InvalidRequest(f"option acks: {options['acks']!r} is not 0, 1 or all")
+    notes = tuple(_kafkas(options, WRITES))
+    for name in ("acks", "kafka.acks"):
+        one_of(options, name, "all", "-1", "0", "1")
     if streaming:
         _only(
             options,
@@ -380,13 +302,14 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         location=_location(options),
         topic=topic,
         partitioner=_partitioner(options),
-        compression=compression,
+        compression=_compression(options),
         txn_app_id=options.get("txnappid"),
-        txn_version=_whole(options, "txnversion"),
+        txn_version=whole(options, "txnversion"),
         txn_from_query=flag(options, "pylog.txnfromquery", False),
         query_id=options.get("pylog.queryid"),
         producer_id=options.get("producerid"),
         dead_letters=_dead_letters(options, topic),
+        notes=(*notes, *_write_notes(options)),
     )
 
 
@@ -403,14 +326,50 @@ def _dead_letters(options: Options, topic: str | None) -> str | None:
     return name
 
 
+def _compression(options: Options) -> str:
+    name = "kafka.compression.type" if "compression" not in options else "compression"
+    if options.get(name, "").strip().lower() in ("gzip", "snappy"):
+        raise InvalidRequest(
+            f"option {name}: {options[name]!r} is not there in Arrow, and nothing else is put in its place; use zstd or lz4"
+        )
+    return one_of(options, name, *COMPRESSIONS)
+
+
 def _partitioner(options: Options) -> str:
-    name = options.get("partitioner", "default").strip()
+    name = options.get("partitioner", "").strip()
+    if not name and "kafka.partitioner.class" in options:
+        name = _kafkas_partitioner(options["kafka.partitioner.class"].strip())
+    if not name:
+        return "sticky" if flag(options, "kafka.partitioner.ignore.keys", False) else "default"
     if ":" not in name:  # a user's class may be there for the tasks only
         try:
             make_partitioner(name, random.Random(0))
         except InvalidRequest as error:
             raise InvalidRequest(f"option partitioner: {error}") from error
     return name
+
+
+def _kafkas_partitioner(name: str) -> str:
+    if name not in PARTITIONERS:
+        raise InvalidRequest(
+            f"option kafka.partitioner.class: {name!r} is a class for the JVM that has no like here; possible are "
+            f"{', '.join(PARTITIONERS)}, or a class of yours in Python: partitioner=module:Class"
+        )
+    return PARTITIONERS[name]
+
+
+def _write_notes(options: Options) -> Iterator[str]:
+    """What the user should know about options that do nothing."""
+    if not flag(options, "kafka.enable.idempotence", True):
+        yield "kafka.enable.idempotence=false: without effect, a retry never writes twice"
+    for ours, kafkas in (
+        ("acks", "kafka.acks"),
+        ("compression", "kafka.compression.type"),
+        ("partitioner", "kafka.partitioner.class"),
+        ("partitioner", "kafka.partitioner.ignore.keys"),
+    ):
+        if ours in options and kafkas in options:
+            yield f"{kafkas}: without effect, the option {ours} goes before it"
 
 
 def _only(options: Options, names: tuple[str, ...], where: str) -> None:
@@ -430,14 +389,13 @@ def _location(options: Options) -> Location:
         )
     if "path" not in options and "://" not in url:
         url = f"pylog://{url}"
-    durability = options.get("durability", "disk").strip().lower()
-    if durability not in ("disk", "os"):
-        raise InvalidRequest(f"option durability: {durability!r} is not 'disk' or 'os'")
     storage = {name.removeprefix("storage."): options[name] for name in options if name.startswith("storage.")}
+    durability = one_of(options, "durability", "disk", "os")
     return Location(url=url.strip(), storage=storage, durability=durability, token=options.get("token"))
 
 
 def _check_names(options: Options, uses: str) -> None:
+    """No option is misspelt, or of the other side.  Kafka's own have their turn in `_kafkas`."""
     if not options:
         raise InvalidRequest(
             "no options came; those of a catalog table Spark does not hand over, so name them in the statement: "
@@ -445,58 +403,24 @@ def _check_names(options: Options, uses: str) -> None:
         )
     known = names(uses) | {name.lower() for name in (*SPARKS, *INTERNAL)}
     for name in options:
-        if name in known or name.startswith("storage."):
+        if name in known or name.startswith(("storage.", "kafka.")):
             continue
-        if name in REFUSED:
-            raise InvalidRequest(f"option {name} is not supported: {REFUSED[name]}")
         if name in SPELLING:
-            raise InvalidRequest(f"option {spelt(name)} is for {'reads' if uses == 'WT' else 'writes'}")
-        if name.startswith("kafka."):
-            raise InvalidRequest(f"option {name} has no meaning for pylog, which has no Kafka client: leave it out")
+            raise InvalidRequest(f"option {spelt(name)} is for {'reads' if uses == WRITES else 'writes'}")
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {spelt(near[0])}?" if near else ""
         raise InvalidRequest(f"option {name} is not known{hint}")
 
 
-def flag(options: Options, name: str, default: bool) -> bool:
-    """A boolean option."""
-    text = options.get(name, str(default)).strip().lower()
-    if text not in ("true", "false"):
-        raise InvalidRequest(f"option {spelt(name)}: {text!r} is not true or false")
-    return text == "true"
-
-
-def _whole(options: Options, name: str) -> int | None:
-    if name not in options:
-        return None
-    text = options[name].strip()
-    if not text.isdecimal():
-        raise InvalidRequest(f"option {spelt(name)}: {text!r} is not a whole number")
-    return int(text)
-
-
-def _positive(options: Options, name: str) -> int | None:
-    number = _whole(options, name)
-    if number == 0:
-        raise InvalidRequest(f"option {spelt(name)}: must be positive")
-    return number
-
-
-def _size(options: Options, name: str) -> int | None:
-    if name not in options:
-        return None
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
-    if not found or found[2] not in UNITS or int(found[1]) == 0:
-        raise InvalidRequest(f"option {spelt(name)}: {options[name]!r} is not a size, such as 500000, 64m or 1g")
-    return int(found[1]) * UNITS[found[2]]
-
-
-def _duration_ms(options: Options, name: str, default: int) -> int:
-    if name not in options:
-        return default
-    found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
-    if not found or found[2] not in DURATIONS_MS:
-        raise InvalidRequest(
-            f"option {spelt(name)}: {options[name]!r} is not a duration, such as 5s, 15m, 1 minute or 500 (milliseconds)"
-        )
-    return int(found[1]) * DURATIONS_MS[found[2]]
+def _kafkas(options: Options, uses: str) -> Iterator[str]:
+    """What the user should know about settings of Kafka's clients.  Raises InvalidRequest for those that are refused."""
+    refuse_kafkas(options, uses)
+    one_of(options, "kafka.isolation.level", "read_committed", "read_uncommitted")
+    idle: dict[str, list[str]] = {}
+    for name in options:
+        if name.startswith("kafka.") and name not in names(uses):
+            idle.setdefault(why_without_effect(name, names(READS + WRITES)), []).append(name)
+    if "path" in options and "kafka.bootstrap.servers" in options:
+        idle["the log is where the path says"] = ["kafka.bootstrap.servers"]
+    for why, settings in idle.items():
+        yield f"{', '.join(settings)}: without effect, {why}"

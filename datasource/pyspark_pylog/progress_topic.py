@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 
 from pyspark_pylog.batch import journal_of, store_of
 from pyspark_pylog.errors import plain_errors
+from pyspark_pylog.notices import tell
 from pyspark_pylog.offsets import Offset, parse_offset
 from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.pins import decode, encode, make_pin, pinned, query_of_task
@@ -55,6 +56,7 @@ class ProgressReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         with plain_errors():
+            tell(self.options.notes)
             journal = journal_of(self.options.location)
             records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
             return [RecordsTask(records, settled=is_fixed(self.options, _partitions(self.options)))]
@@ -91,7 +93,8 @@ class ProgressReader(DataSourceReader):
         for tp, start in starts.items():
             if isinstance(options.start.of(tp), At) and start > ends[tp.partition]:
                 raise InvalidRequest(
-                    f"{tp.topic}-{tp.partition}: the start {start} is beyond the end {ends[tp.partition]}"
+                    f"option {options.start.option}: the start of {tp.topic}-{tp.partition}, {start}, is beyond its end by "
+                    f"{options.end.option}, {ends[tp.partition]}; give a start at or before the end"
                 )
         return progress.between(_numbers(starts), ends, options.where)
 
@@ -127,6 +130,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """Settled once: Spark asks again after it was told where the first batch ends."""
         with plain_errors():
             if self._initial is None:
+                tell(self.options.notes)
                 progress = progress_of(self.journal.refresh())
                 starts = _starts(progress, self.options, self.clock.now_ms())
                 self._initial = self._known = Offset(ends=starts, ids={}).encode()
@@ -210,12 +214,12 @@ def _starts(progress: Progress, options: ReadOptions, now_ms: int) -> dict[Topic
         position = options.start.of(tp)
         if isinstance(position, At) and position.offset > progress.end:
             raise InvalidRequest(
-                f"startingOffsets: {position.offset} is beyond the end of {tp.topic}-{tp.partition}, {progress.end}"
+                f"option startingOffsets: {position.offset} is beyond the end of {tp.topic}-{tp.partition}, {progress.end}"
             )
         found = progress.offset_of(tp.partition, position, now_ms)
         if found is None and isinstance(position, AtTime) and options.no_match_is_error:
             raise InvalidRequest(
-                f"startingTimestamp: no record of {tp.topic} is at or after {position.ms}; "
+                f"option {options.start.option}: no record of {tp.topic} is at or after {position.ms}; "
                 "startingOffsetsByTimestampStrategy=latest starts at the end instead"
             )
         starts[tp] = progress.end if found is None else found

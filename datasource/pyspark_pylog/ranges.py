@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from pyspark_pylog.loss import TRIMMED, Loss, report
 from pyspark_pylog.options import ReadOptions
+from pyspark_pylog.patterns import finds
 from spark_log.client.plan import OffsetRange
 from spark_log.client.resolve import offsets_for_times, partition_of, partitions_of, resolve
 from spark_log.errors import InvalidRequest
@@ -28,25 +28,27 @@ def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition
         return [tp for tp in options.assign if tp.partition < topic_named(state, tp.topic)[1].partitions]
     names: Iterable[str] = options.subscribe
     if options.pattern:
-        names = sorted(name for name in state.names if re.search(options.pattern, name))
+        names = sorted(name for name in state.names if finds(options.pattern, name))
     return [tp for name in names for tp in partitions_of(state, name)]
 
 
 def is_asked_for(options: ReadOptions, tp: TopicPartition) -> bool:
     """Whether the options ask for a partition, be it there or not."""
     if options.pattern:
-        return re.search(options.pattern, tp.topic) is not None
+        return finds(options.pattern, tp.topic)
     return tp in options.assign or tp.topic in options.subscribe
 
 
 def _check_there(options: ReadOptions, tps: Iterable[TopicPartition]) -> None:
-    """A position for a partition that does not exist is a mistake: it would be passed over in silence."""
+    """A position for what does not exist is a mistake: it would be passed over in silence."""
     counts = Counter(tp.topic for tp in tps)
-    for side, bounds in (("starting", options.start), ("ending", options.end)):
+    for bounds in (options.start, options.end):
+        for topic in sorted(bounds.named - set(counts)):
+            raise InvalidRequest(f"option {bounds.option} names {topic!r}, and there is no such topic")
         for topic, number in sorted(bounds.partitions):
-            if topic in counts and number >= counts[topic]:
+            if number >= counts[topic]:
                 raise InvalidRequest(
-                    f"option {side}Offsets names {topic}-{number}, and topic {topic!r} has {counts[topic]} partitions "
+                    f"option {bounds.option} names {topic}-{number}, and topic {topic!r} has {counts[topic]} partitions "
                     f"(0 to {counts[topic] - 1})"
                 )
 
@@ -78,7 +80,7 @@ def start_offsets(
     report(losses, options.fail_on_data_loss)
     if options.no_match_is_error:
         times = {tp: p.ms for tp, p in positions.items() if isinstance(p, AtTime) and tp not in starts}
-        starts |= _at_times(journal, times)
+        starts |= _at_times(journal, options.start.option, times)
     starts |= resolve(journal, {tp: p for tp, p in positions.items() if tp not in starts})
     return {tp: starts[tp] for tp in positions}
 
@@ -93,17 +95,17 @@ def _stated(state: State, tp: TopicPartition, position: Position) -> int | None:
         return None
     if position.offset > part.end:
         raise InvalidRequest(
-            f"startingOffsets: {position.offset} is beyond the end of {tp.topic}-{tp.partition}, {part.end}"
+            f"option startingOffsets: {position.offset} is beyond the end of {tp.topic}-{tp.partition}, {part.end}"
         )
     return position.offset
 
 
-def _at_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+def _at_times(journal: Journal, option: str, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     found = offsets_for_times(journal, times)
     for tp, offset in found.items():
         if offset is None:
             raise InvalidRequest(
-                f"startingTimestamp: no record of {tp.topic}-{tp.partition} is at or after {times[tp]}; "
+                f"option {option}: no record of {tp.topic}-{tp.partition} is at or after {times[tp]}; "
                 "startingOffsetsByTimestampStrategy=latest starts at the end instead"
             )
     return {tp: offset for tp, offset in found.items() if offset is not None}
@@ -124,6 +126,14 @@ def is_fixed(options: ReadOptions, tps: Iterable[TopicPartition]) -> bool:
     return all(isinstance(options.end.of(tp), At | AtTime | SinceNow) for tp in tps)
 
 
+def _is_explicit(start: Position, end: Position) -> bool:
+    """Whether the user said both where it starts and where it ends, so that a start beyond the end is a mistake.
+
+    A time is beyond an end that is open if the query sees less of the log than there is by now.
+    """
+    return isinstance(start, At) or (isinstance(start, AtTime) and isinstance(end, At))
+
+
 def batch_ranges(journal: Journal, options: ReadOptions, ends: Mapping[TopicPartition, int]) -> list[OffsetRange]:
     """Ranges of a batch read whose partitions end at `ends` at the latest.  Raises InvalidRequest for a start beyond its end."""
     tps = sorted(ends)
@@ -131,8 +141,12 @@ def batch_ranges(journal: Journal, options: ReadOptions, ends: Mapping[TopicPart
     starts = start_offsets(journal, options, tps, stops=stops)
     for tp in tps:
         asked = options.start.of(tp)
-        if isinstance(asked, At) and asked.offset > stops[tp]:
-            raise InvalidRequest(f"{tp.topic}-{tp.partition}: the start {asked.offset} is beyond the end {stops[tp]}")
+        first = asked.offset if isinstance(asked, At) else starts[tp]
+        if _is_explicit(asked, options.end.of(tp)) and first > stops[tp]:
+            raise InvalidRequest(
+                f"option {options.start.option}: the start of {tp.topic}-{tp.partition}, {first}, is beyond its end by "
+                f"{options.end.option}, {stops[tp]}; give a start at or before the end"
+            )
     return [
         OffsetRange(tp.topic, journal.state.names[tp.topic], tp.partition, starts[tp], stops[tp])
         for tp in tps

@@ -29,7 +29,8 @@ class DefaultSource(DataSource):
     def schema(self) -> str:
         """Columns of Kafka's connector; a user schema may name fewer of them and reads less."""
         from pyspark_pylog.errors import plain_errors
-        from pyspark_pylog.options import check_load, flag
+        from pyspark_pylog.options import check_load
+        from pyspark_pylog.values import flag
 
         with plain_errors():
             check_load(self.options)

@@ -19,6 +19,8 @@ import msgspec
 
 from spark_log.client.plan import OffsetRange, SliceRead
 
+TASK_BYTES_MIN = 8 << 20
+"""A task costs 40 ms, and reads so much in 200."""
 GROWTH_ROWS_MIN = 10_000
 """Records appended after the deal go to tasks in turn, at least so many at a time."""
 
@@ -81,6 +83,12 @@ def _owners(read: SliceRead, known: Sequence[Cut], count: int) -> Iterator[Cut]:
         end = min(dealt + (turn + 1) * stride, read.end)
         yield Cut(at, end, (task + turn) % count)
         at = end
+
+
+def task_bytes(total: int, tasks: int, most: int) -> int:
+    """How much one task reads of `total` bytes: its share if `tasks` run at once, but neither more than `most`, nor so little
+    that starting it is what takes the time."""
+    return min(most, max(TASK_BYTES_MIN, math.ceil(total / tasks)))
 
 
 def split_by_bytes(reads: Sequence[SliceRead], bytes_each: int) -> list[list[SliceRead]]:

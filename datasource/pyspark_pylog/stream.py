@@ -16,19 +16,19 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.advance import check_topics, go_on, planned_ranges
-from pyspark_pylog.batch import ReadTask, journal_of, quiet_gc, read_batches, store_of
+from pyspark_pylog.batch import ReadTask, deal_out, journal_of, quiet_gc, read_batches, store_of
 from pyspark_pylog.errors import plain, plain_errors
 from pyspark_pylog.limits import byte_budgets, end_within, is_due, share
 from pyspark_pylog.loss import Loss, report
-from pyspark_pylog.notices import notice
+from pyspark_pylog.notices import notice, tell
 from pyspark_pylog.offsets import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.options import ReadOptions
+from pyspark_pylog.patience import patiently
 from pyspark_pylog.progress import Progress
 from pyspark_pylog.ranges import start_offsets, wanted_partitions
-from pyspark_pylog.splits import split_by_bytes, split_ranges
 from pyspark_pylog.triggers import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_log.client.plan import Chunk, OffsetRange, chunks, plan_reads
-from spark_log.client.prune import cut, plan_matching, spans
+from spark_log.client.prune import plan_matching
 from spark_log.client.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import DataLoss, SparkLogError, UnknownTopicOrPartition
@@ -71,7 +71,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """Where an available-now run ends."""
         self._latest: dict[str, Any] | None = None
         self._told_losses: set[Loss] = set()
-        self._told_limit = False
+        self._told = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_journal": None}
@@ -92,7 +92,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """Settled once: Spark asks again after it was told where the first batch ends, and the log may have grown."""
         with plain_errors():
             if self._initial is None:
-                state = self.journal.refresh()
+                state = self._refreshed()
                 tps = wanted_partitions(state, self.options)
                 standing = self._progress.standing(state, tps, self.options.fail_on_data_loss)
                 self._initial = offset_at(state, start_offsets(self.journal, self.options, tps, standing)).encode()
@@ -101,7 +101,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         with plain_errors():
-            state = self.journal.refresh()
+            state = self._refreshed()
             self._target = offset_at(state, self._ends(state))
 
     def latestOffset(  # noqa: N802  Spark's name
@@ -112,7 +112,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         An idle query is kept waiting for a little, so that it is quiet.  A run that reads what there is never is.
         """
         with plain_errors():
-            self._tell_limit()
+            self._tell()
             start = start or self._known or self.initialOffset()
             at = parse_offset(start)
             once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
@@ -161,6 +161,15 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         tps = wanted_partitions(state, self.options)
         return {tp: state.partitions[state.names[tp.topic], tp.partition].end for tp in tps}
 
+    def _refreshed(self) -> State:
+        return patiently(lambda: self.journal.refresh(), self.options, self.clock)
+
+    def _polled(self) -> State:
+        return patiently(lambda: self.journal.poll(), self.options, self.clock)
+
+    def _waited(self, look_ms: float, most_ms: float) -> State:
+        return patiently(lambda: self.journal.wait(look_ms, most_ms), self.options, self.clock)
+
     def _look(self, at: Offset, state: State) -> Ahead:
         """What is ahead of `at`, up to the end of the run if it has one.  Reports what was lost."""
         check_topics(state, self.options, at)
@@ -179,19 +188,19 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return Ahead(state, starts, ends, pending, bool(ends) and not offset_at(state, ends).says_as(at))
 
     def _now(self, at: Offset) -> Ahead | None:
-        ahead = self._look(at, self.journal.refresh())
+        ahead = self._look(at, self._refreshed())
         return ahead if ahead.news else None
 
     def _wait(self, at: Offset) -> Ahead | None:
         """What is ahead of `at` as soon as it makes a batch; None if it does not in a while."""
         deadline = self.clock.monotonic_ms() + LONG_POLL_MS
         look_ms = POLL_MS if self.journal.store.local else POLL_REMOTE_MS
-        ahead = self._look(at, self.journal.poll())
+        ahead = self._look(at, self._polled())
         while not (ahead.news and self._is_due(at, ahead)):
             left = deadline - self.clock.monotonic_ms()
             if left < 0:
                 return None
-            state = self.journal.wait(look_ms, left)
+            state = self._waited(look_ms, left)
             if state is not ahead.state:
                 ahead = self._look(at, state)
         return ahead
@@ -257,7 +266,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def _planned(self, at: Offset, until: Offset) -> list[InputPartition]:
         """Tasks of a batch; decided anew if records went in between, since the journal moves on with what the group publishes."""
         while True:
-            state = self.journal.refresh()
+            state = self._refreshed()
             ranges, losses = planned_ranges(state, at, until)
             try:
                 tasks = self._tasks(ranges)
@@ -288,23 +297,21 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         report(news, self.options.fail_on_data_loss)
         self._told_losses.update(news)
 
-    def _tell_limit(self) -> None:
-        if not self._told_limit and not self.options.max_bytes_asked and self._max_bytes is not None:
+    def _tell(self) -> None:
+        """Once a run."""
+        if self._told:
+            return
+        self._told = True
+        tell(self.options.notes)
+        if not self.options.max_bytes_asked and self._max_bytes is not None:
             size = f"{self._max_bytes >> 30}g"
             notice(
                 logging.INFO,
                 f"maxBytesPerTrigger is {size} by default: a micro-batch reads about so many stored bytes (none: no limit)",
             )
-        self._told_limit = True
 
     def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
-        options = self.options
-        reads = plan_matching(self.journal, ranges, options.where)
-        if options.min_partitions is None and options.max_records is None:
-            dealt = split_by_bytes(reads, options.bytes_per_partition)
-        else:
-            pieces = split_ranges(spans(reads), options.min_partitions, options.max_records)
-            dealt = cut(reads, pieces)
+        dealt = deal_out(plan_matching(self.journal, ranges, self.options.where), self.options)
         return [ReadTask(n, len(dealt), tuple(reads)) for n, reads in enumerate(dealt) if reads]
 
 

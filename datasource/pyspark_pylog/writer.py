@@ -13,6 +13,7 @@ import logging
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -28,7 +29,9 @@ from pyspark_pylog.batch import quiet_gc, store_of
 from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.frame import pieces, written_columns
 from pyspark_pylog.journals import kept_journal
-from pyspark_pylog.options import Options, WriteOptions, write_options
+from pyspark_pylog.notices import tell
+from pyspark_pylog.options import WriteOptions, write_options
+from pyspark_pylog.values import Options
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
 from spark_log.client.log import Log, txn_identity
 from spark_log.client.upload import TopicSpec, Uploaded, Uploader, specs_of, topic_spec
@@ -72,7 +75,9 @@ class Begun:
 def batch_writer(options: Options, schema: StructType, overwrite: bool) -> LogWriter:
     """Check options and columns, create the topic if it is missing, and draw the upload epoch."""
     _refuse_overwrite(overwrite)
-    return LogWriter(_begin(write_options(options, streaming=False), schema))
+    parsed = write_options(options, streaming=False)
+    tell(parsed.notes)
+    return LogWriter(_begin(parsed, schema))
 
 
 def stream_writer(options: Options, schema: StructType, overwrite: bool) -> LogStreamWriter:
@@ -186,6 +191,7 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
         with plain_errors():
+            _tell_once(self.begun.options.notes)
             done = [message for message in _done(messages) if message.uploaded.slices]
             if not done:
                 return
@@ -200,6 +206,12 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
         """Nothing to undo, as for a batch."""
+
+
+@cache
+def _tell_once(notes: tuple[str, ...]) -> None:
+    """Spark makes a writer for each micro-batch, in two processes, of which one commits."""
+    tell(notes)
 
 
 def epoch_of_upload(uploaded: Uploaded) -> int:

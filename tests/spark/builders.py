@@ -48,6 +48,15 @@ def is_connect(spark: SparkSession) -> bool:
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
+def asked(url: str = "/log", topics: str | None = "t", /, **options: Any) -> dict[str, str]:
+    """Options of a read as Spark hands them over: lower-case names, everything a text."""
+    given = {"path": url, **options} if topics is None else {"path": url, "subscribe": topics, **options}
+    return {
+        name.lower(): json.dumps(value) if isinstance(value, dict | list | bool) else str(value)
+        for name, value in given.items()
+    }
+
+
 def append(frame: DataFrame, url: str, topic: str | None = "t", /, **options: Any) -> None:
     """A batch write."""
     writer = frame.write.format("pylog").mode("append").options(**options)

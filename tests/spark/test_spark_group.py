@@ -443,13 +443,21 @@ def test_what_goes_to_the_tasks_holds_no_group(url: str, filled: spark_log.Log) 
             "group.id is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME",
         ),
         ({"group.id": " "}, True, "option group.id: is empty"),
-        ({"kafka.group.id": "g"}, True, "kafka.group.id is not supported: use group.id"),
     ],
 )
 def test_a_group_where_it_means_nothing_is_refused(options: dict[str, str], streaming: bool, sentence: str) -> None:
     """With what to use instead."""
     with pytest.raises(InvalidRequest, match=sentence):
         read_options({"path": "/log", "subscribe": "t", **options}, streaming=streaming)
+
+
+def test_kafkas_group_has_no_effect_and_ours_is_named() -> None:
+    """Kafka's connector takes it with a warning, and commits nothing to it either."""
+    options = read_options({"path": "/log", "subscribe": "t", "kafka.group.id": "g"}, streaming=True)
+    assert options.group is None
+    assert options.notes == (
+        "kafka.group.id: without effect, a query's progress is in its checkpoint, and with the option group.id in a group as well",
+    )
 
 
 # ---------------------------------------------------------------------------------------------------------- Spark itself

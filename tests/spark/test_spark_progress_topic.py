@@ -291,9 +291,19 @@ def test_options_without_a_meaning_are_refused(options: dict[str, str], streamin
     ("options", "sentence"),
     [
         ({"startingOffsets": "99"}, "startingOffsets: 99 is beyond the end of __consumer_offsets-0, 4"),
-        ({"startingOffsets": "3", "endingOffsets": "2"}, "__consumer_offsets-0: the start 3 is beyond the end 2"),
+        (
+            {"startingOffsets": "3", "endingOffsets": "2"},
+            "every partition would start at 3, beyond its end by endingOffsets, 2",
+        ),
+        (
+            {"startingOffsets": "3", "endingOffsets": "latest-2"},
+            "option startingOffsets: the start of __consumer_offsets-0, 3, is beyond its end by endingOffsets, 0",
+        ),
         ({"startingOffsets": "group:a"}, "group:a: no group has a position in __consumer_offsets"),
-        ({"startingTimestamp": "4102444800000"}, "no record of __consumer_offsets is at or after 4102444800000"),
+        (
+            {"startingTimestamp": "4102444800000"},
+            "option startingTimestamp: no record of __consumer_offsets is at or after 4102444800000",
+        ),
     ],
 )
 def test_positions_that_are_not_there_are_refused(
