@@ -168,7 +168,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return patiently(lambda: self.journal.poll(), self.options, self.clock)
 
     def _waited(self, look_ms: float, most_ms: float) -> State:
-        return patiently(lambda: self.journal.wait(look_ms, most_ms), self.options, self.clock)
+        return patiently(lambda: self.journal.wait(look_ms, most_ms, self.clock), self.options, self.clock)
 
     def _look(self, at: Offset, state: State) -> Ahead:
         """What is ahead of `at`, up to the end of the run if it has one.  Reports what was lost."""

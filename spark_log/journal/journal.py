@@ -141,11 +141,14 @@ class Journal:
         """Like `refresh`, for waiting: one get while nothing happens, or one question to the coordinator."""
         return self._hear(0) if self._is_told() else self._look()
 
-    def wait(self, look_ms: float, timeout_ms: float) -> State:
-        """Wait for news.  A coordinator tells as soon as there are some; a storage is looked at after `look_ms`."""
+    def wait(self, look_ms: float, timeout_ms: float, clock: Clock | None = None) -> State:
+        """Wait for news.  A coordinator tells as soon as there are some; a storage is looked at after `look_ms`.
+
+        clock:  of who waits, if it is not that of the journal: who counts the time has to see it pass.
+        """
         if self._is_told():
             return self._hear(int(min(timeout_ms, HEAR_MS_MAX)))
-        self.context.clock.sleep_ms(look_ms)
+        (clock or self.context.clock).sleep_ms(look_ms)
         return self._look()
 
     def _is_told(self) -> bool:
