@@ -118,6 +118,16 @@ class IllegalGeneration(SparkLogError):
         """The generation in force."""
 
 
+class RebalanceInProgress(SparkLogError):
+    """The members of the group are sharing its partitions out anew, and who commits what is not settled; `poll` takes part."""
+
+    retriable = True
+
+
+class FencedInstanceId(SparkLogError):
+    """Another consumer has started with the same `group_instance_id`, and has this one's place."""
+
+
 class GroupInUse(SparkLogError):
     """A stream holds the group and is alive; nothing was done.  It is free when the stream ends, or stays silent too long."""
 

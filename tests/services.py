@@ -8,7 +8,11 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
+from spark_log.groups.group import GroupConfig
 from spark_log.node.serve import Config, Running, start
+
+QUICK = GroupConfig(initial_rebalance_delay_ms=0, min_session_timeout_ms=100)
+"""Groups do not wait for more members than there are."""
 
 
 class Services:
@@ -27,7 +31,7 @@ class Services:
         """A coordinator of the log in a folder, on a port that is free."""
         config = Config(
             url=str(folder),
-            **{"listen": "127.0.0.1:0", "maintain_ms": None, "durability": "os", **settings},
+            **{"listen": "127.0.0.1:0", "maintain_ms": None, "durability": "os", "groups": QUICK, **settings},
         )
         running: Running = self.run(start(config))
         self._running[folder] = running

@@ -24,6 +24,7 @@ from spark_log.client.readers import Cursor, readable
 from spark_log.client.resolve import offsets_for_times, partition_of
 from spark_log.client.scan import SCAN_SCHEMA, fetch_ranges, to_batch
 from spark_log.client.settings import CONSUMER, coder, resolve_settings
+from spark_log.client.sharing import open_membership
 from spark_log.errors import (
     DataLoss,
     IllegalGeneration,
@@ -83,13 +84,20 @@ class Consumer:
         self._decode_key = coder(self._settings["key_deserializer"], "deserialize")
         self._decode_value = coder(self._settings["value_deserializer"], "deserialize")
         group = self._settings["group_id"]
-        self._membership = None if group is None else Membership(log.journal, group)
+        self._membership = None if group is None else open_membership(log.journal, self._settings)
         self._spots: dict[TopicPartition, _Spot] = {}
         self._topics: frozenset[str] = frozenset()
         self._pattern: re.Pattern[str] | None = None
         self._subscribed = False
         self._listener: object = None
         self._assigned_once = False
+        self._round = 0
+        """Of the group, that the listener was told of."""
+        self._seen: frozenset[TopicPartition] = frozenset()
+        """What the subscription was about at the last look."""
+        self._appeared: frozenset[TopicPartition] = frozenset()
+        """Of that, what was not there when the subscription began."""
+        self._began = False
         self._closed = False
         self._state: State = log.journal.state
         self._stale = True
@@ -120,7 +128,7 @@ class Consumer:
         compiled = None if pattern is None else _compiled(pattern)
         self._topics, self._pattern, self._listener, self._subscribed = names, compiled, listener, True
         self._forget_ahead()
-        self._assigned_once = False
+        self._assigned_once = self._began = False
         if self._membership is not None and self._membership.lost(self._journal.state):
             self._membership.forget()
 
@@ -224,10 +232,12 @@ class Consumer:
             self._auto_commit()
             if parts := self._take(rows, size):
                 return parts
-            waited = self._clock.monotonic_ms() - start
-            if waited >= timeout_ms:
+            left = timeout_ms - (self._clock.monotonic_ms() - start)
+            if left <= 0:
                 return []
-            self._journal.wait(min(wait, timeout_ms - waited), timeout_ms - waited)
+            if self._membership is not None and self._membership.await_news(min(left, LAST_WAIT_REMOTE_MS)):
+                continue
+            self._journal.wait(min(wait, left), left)
             wait = min(wait * 1.5, self._wait_ms_max)
 
     def _take(self, rows: int, size: int | None) -> list[Fetched]:
@@ -314,7 +324,8 @@ class Consumer:
 
     def _look(self) -> None:
         """Take notice of new records, topics, partitions and owners."""
-        now = self._clock.monotonic_ms()
+        now, membership = self._clock.monotonic_ms(), self._membership
+        self._stale |= membership is not None and membership.heed()
         if now - self._looked_ms < LOOK_MS and not self._stale and self._anything_ready():
             fresh = self._journal.state
         else:
@@ -327,6 +338,8 @@ class Consumer:
         if self._subscribed:
             self._join()
             self._follow()
+            if membership is not None and not membership.settled:
+                return
         elif gone := [tp for tp, spot in self._spots.items() if not _is_live(fresh, tp, spot.key)]:
             tp = gone[0]
             raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was assigned and was deleted; assign() others")
@@ -359,27 +372,26 @@ class Consumer:
         if membership.lost(self._state):
             self._lose(membership.replaced(self._state))
 
-    def _lose(self, error: IllegalGeneration) -> None:
-        """A newer consumer has the partitions: tell the listener once, and refuse from then on."""
+    def _lose(self, error: SparkLogError | None) -> None:
+        """Others have the partitions: tell the listener once; and refuse from then on, if there is an error."""
         gone = tuple(self._spots)
         self._spots, self._assigned_once = {}, False
         self._chunk.clear()
         if gone:
             self._tell("on_partitions_lost", gone)
-        raise error
+        if error is not None:
+            raise error
 
     def _follow(self) -> None:
-        """Bring the assignment in line with the topics that are there."""
-        state = self._state
-        wanted = {
-            TopicPartition(name, number): (topic_id, number)
-            for name, topic_id in state.names.items()
-            if (name in self._topics if self._pattern is None else self._pattern.fullmatch(name))
-            for number in range(state.topics[topic_id].partitions)
-        }
+        """Bring the assignment in line with the topics that are there, and with what the group leaves to this consumer."""
+        membership, wanted = self._membership, self._wanted()
+        if membership is not None:
+            share = membership.share(self._state, self._topics if self._pattern is None else _topics_of(wanted))
+            if share is not None:
+                wanted = {tp: key for tp, key in wanted.items() if tp in share}
         gone = [tp for tp, spot in self._spots.items() if wanted.get(tp) != spot.key]
-        replaced = {tp.topic for tp in gone if tp in wanted}
         if gone:
+            self._auto_commit(force=True)
             self._tell("on_partitions_revoked", gone)
             self._spots = {tp: spot for tp, spot in self._spots.items() if tp not in gone}
             self._chunk.clear()
@@ -387,8 +399,30 @@ class Consumer:
                 spot.cursor = None
         new = sorted(tp for tp in wanted if tp not in self._spots)
         for tp in new:
-            self._spots[tp] = _Spot(wanted[tp], new=self._assigned_once and tp.topic not in replaced)
-        if new or not self._assigned_once:
+            self._spots[tp] = _Spot(wanted[tp], new=tp in self._appeared)
+        if membership is None or membership.settled:
+            self._tell_assigned(new, 0 if membership is None else membership.round)
+        if membership is not None:
+            membership.hold(wanted)
+
+    def _wanted(self) -> dict[TopicPartition, TopicKey]:
+        """All partitions that the subscription is about; it is noted which of them are new."""
+        state = self._state
+        wanted = {
+            TopicPartition(name, number): (topic_id, number)
+            for name, topic_id in state.names.items()
+            if (name in self._topics if self._pattern is None else self._pattern.fullmatch(name))
+            for number in range(state.topics[topic_id].partitions)
+        }
+        there = frozenset(wanted)
+        self._appeared = (self._appeared | (there - self._seen)) & there if self._began else frozenset()
+        self._seen, self._began = there, True
+        return wanted
+
+    def _tell_assigned(self, new: Sequence[TopicPartition], number: int) -> None:
+        """number:  of the group's round."""
+        if new or not self._assigned_once or number != self._round:
+            self._round = number
             self._tell("on_partitions_assigned", new)
 
     def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
@@ -410,7 +444,7 @@ class Consumer:
         if membership is not None and membership.joined:
             self._leave(membership)
         self._spots, self._topics, self._pattern = {}, frozenset(), None
-        self._subscribed = self._assigned_once = False
+        self._subscribed = self._assigned_once = self._began = False
         self._chunk.clear()
 
     def _leave(self, membership: Membership) -> None:
@@ -430,9 +464,9 @@ class Consumer:
         self._committed_ms = now
         try:
             membership.commit(self._positions())
-        except IllegalGeneration as error:
-            self._lose(error)
         except SparkLogError as error:
+            if membership.alone and isinstance(error, IllegalGeneration):
+                self._lose(error)
             logger.warning(
                 "positions of group %s were not committed, the next commit does: %s", membership.group, error
             )
@@ -581,8 +615,11 @@ class Consumer:
     def _be_assigned(self) -> None:
         """A subscription gets its partitions here, without waiting for the first poll."""
         self._check_open()
-        if self._subscribed and not self._assigned_once:
+        deadline = self._clock.monotonic_ms() + self._settings["default_api_timeout_ms"]
+        while self._subscribed and not self._assigned_once and self._clock.monotonic_ms() < deadline:
             self._look()
+            if self._membership is not None:
+                self._membership.await_news(LAST_WAIT_REMOTE_MS)
 
     # -------------------------------------------------------------------------------------------------------- the end
 
@@ -625,6 +662,10 @@ def _limit(given: int | None, default: int) -> int:
     if given < 1:
         raise InvalidRequest(f"max_records: {given} is not possible; give a number from 1")
     return given
+
+
+def _topics_of(partitions: Iterable[TopicPartition]) -> frozenset[str]:
+    return frozenset(tp.topic for tp in partitions)
 
 
 def _is_live(state: State, tp: TopicPartition, key: TopicKey) -> bool:

@@ -1,4 +1,6 @@
-"""A consumer's place in its group, embedded: it takes all partitions, and a newer consumer takes them from it.
+"""A consumer's place in its group.  Embedded it takes all partitions, and a newer consumer takes them from it.
+
+How consumers share a group through a coordinator is in `sharing.py`; a consumer does not know which it has.
 
 Positions are committed under the generation that was taken, so what a consumer commits that was replaced is refused.  A
 member with a session (a stream) is not replaced as long as it gives signs of life, but by itself when it comes back.
@@ -7,14 +9,14 @@ member with a session (a stream) is not replaced as long as it gives signs of li
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from spark_log.client.admin import group_entries
-from spark_log.errors import IllegalGeneration, InvalidRequest
+from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import UNFENCED, CommitOffsets, JoinGroup, LeaveGroup, SignOfLife
+from spark_log.metadata.commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, SignOfLife
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import Group, Position, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -43,6 +45,9 @@ class _Pending(NamedTuple):
 class Membership:
     """One consumer's part in a group."""
 
+    alone = True
+    """Has all partitions, or none: who may not commit has lost them."""
+
     def __init__(self, journal: Journal, group: str, session: SessionWish | None = None) -> None:
         self.group = group
         self.session = session
@@ -52,9 +57,38 @@ class Membership:
         self._pending: deque[_Pending] = deque()
         self._worker: ThreadPoolExecutor | None = None
 
+    # ----------------------------------------------------------------------------------------------- what it may read
+
     @property
     def joined(self) -> bool:
         return bool(self._member)
+
+    @property
+    def settled(self) -> bool:
+        """Whether it is known what the consumer has."""
+        return True
+
+    @property
+    def round(self) -> int:
+        """Another one whenever partitions were given out anew."""
+        return 0
+
+    def heed(self) -> bool:
+        """The consumer is alive.  Whether there is anything new about its place in the group."""
+        return False
+
+    def await_news(self, timeout_ms: float) -> bool:
+        """Wait for news of the group, if there are some to come soon; False if not."""
+        return False
+
+    def share(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
+        """What of the topics the consumer may have, as far as it is settled; None: all partitions."""
+        return None
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """The consumer has these, and no others, now that its listener knows."""
+
+    # ---------------------------------------------------------------------------------------------------- join and leave
 
     def join(self) -> None:
         """Take the group; whoever had it is refused from now on.  Raises GroupInUse if a member keeps it."""
@@ -89,14 +123,16 @@ class Membership:
         """Whether a newer consumer has taken the group."""
         return self.joined and state.groups.get(self.group, Group()).member != self._member
 
-    def replaced(self, state: State) -> IllegalGeneration:
-        """The error of a consumer that was replaced."""
+    def replaced(self, state: State) -> SparkLogError | None:
+        """The error of a consumer that lost its partitions; None: it goes on, with others."""
         current = state.groups.get(self.group, Group()).generation
         return IllegalGeneration(
             f"group {self.group!r}: generation {self.generation} was replaced by {current}: a newer consumer owns the "
             "partitions (embedded, one consumer owns all of them); subscribe() again to take them back",
             current=current,
         )
+
+    # --------------------------------------------------------------------------------------------------------- positions
 
     def position(self, state: State, key: TopicKey) -> Position | None:
         """What the group has committed for a partition."""
@@ -112,19 +148,23 @@ class Membership:
         Raises IllegalGeneration if the group was taken, CommitUnknown if the storage failed.
         """
         self.settle()
-        self._commit(self.group_commit(self._journal.state, offsets))
+        self._commit(self.group_commit(self._journal.state, offsets), self._committer())
 
-    def _commit(self, commit: GroupCommit) -> None:
+    def _committer(self) -> Committer | None:
+        """As whom it commits, where a coordinator asks for that."""
+        return None
+
+    def _commit(self, commit: GroupCommit, by: Committer | None) -> None:
         """What belongs to topics that were deleted meanwhile is left out: it is forgotten with them."""
         if commit.offsets:
-            self._journal.propose(CommitOffsets(commit=commit, live_only=True))
+            self._journal.propose(CommitOffsets(commit=commit, by=by, live_only=True))
 
     def commit_async(self, offsets: Offsets, callback: Callback | None) -> None:
         """Commit positions in the background, in the order of the calls, under the generation of now."""
         commit = self.group_commit(self._journal.state, offsets)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
-        self._pending.append(_Pending(self._worker.submit(self._commit, commit), offsets, callback))
+        self._pending.append(_Pending(self._worker.submit(self._commit, commit, self._committer()), offsets, callback))
 
     def call_back(self) -> None:
         """Tell the callbacks of commits that are done."""

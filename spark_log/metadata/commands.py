@@ -217,11 +217,21 @@ class Stand(NamedTuple):
     """None: nowhere yet."""
 
 
+class Committer(NamedTuple):
+    """A consumer of a group that is shared, as its coordinator knows it."""
+
+    member_id: str
+    """Empty: it is no member."""
+    group_instance_id: str | None = None
+
+
 class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     """Commit positions of one group."""
 
     role = "read"
     commit: r.GroupCommit
+    by: Committer | None = None
+    """Whom the coordinator has to find among the members, before this is decided; None: the generation alone guards."""
     from_outside: bool = False
     """By somebody who is no member: refused while a stream publishes to the group, or members share it."""
     live_only: bool = False

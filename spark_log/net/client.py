@@ -18,18 +18,21 @@ from spark_log.errors import (
     NotCoordinator,
     SparkLogError,
 )
+from spark_log.groups.messages import Request, Response
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.ops import Answered, Changes
 from spark_log.metadata.commands import Command
 from spark_log.metadata.state import Coordinator
 from spark_log.net.address import Target, is_loopback, split_address, this_host
 from spark_log.net.messages import (
+    GROUP_PATHS,
     PROTOCOL,
     ChangesReply,
     ClusterInfo,
     CommandsReply,
     CommandsRequest,
     Failure,
+    GroupAnswered,
     Health,
     decode,
     encode,
@@ -95,6 +98,14 @@ class HttpLink:
         data = self._first(holder, "GET", path, None, ANSWER_S + wait_ms / 1000)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's answer")
         return Changes(reply.version, [text.encode() for text in reply.batches])
+
+    def ask_group(self, holder: Coordinator, request: Request, wait_ms: int) -> Response:
+        """What a member of a group is answered; that may take `wait_ms`.  Raises CoordinatorNotAvailable."""
+        path = next(path for path, kind in GROUP_PATHS.items() if isinstance(request, kind))
+        body = encode({"cluster_id": self.cluster_id, "request": request, "wait_ms": wait_ms})
+        data = self._first(holder, "POST", path, body, ANSWER_S + wait_ms / 1000)
+        answered: GroupAnswered = decode(data, GroupAnswered, "the coordinator's answer")
+        return answered.response
 
     # ---------------------------------------------------------------------------------------------------------- requests
 

@@ -4,6 +4,7 @@
     GET  /v1/cluster                            ClusterInfo
     POST /v1/commands   CommandsRequest         CommandsReply
     GET  /v1/changes?cluster_id=&since=&wait_ms=   ChangesReply; waits until the log is beyond version `since`, or so long
+    POST /v1/group/join|sync|heartbeat|leave       GroupAsked, GroupAnswered; join and sync wait for the other members
 
 What is refused as a whole gets a status of 4xx or 5xx and a `Failure`.  A command that is refused by itself does not hinder
 the others of its request: its outcome says so.
@@ -11,13 +12,23 @@ the others of its request: its outcome says so.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
 from spark_log import errors
 from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.groups.messages import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from spark_log.metadata.commands import AnyCommand
 
 PROTOCOL = 1
@@ -91,6 +102,29 @@ class ChangesReply(Message, frozen=True, kw_only=True):
     version: int
     batches: tuple[str, ...] = ()
     """The same."""
+
+
+MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
+MemberResponse: TypeAlias = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
+GROUP_PATHS: Mapping[str, type[MemberRequest]] = {
+    "/v1/group/join": JoinGroupRequest,
+    "/v1/group/sync": SyncGroupRequest,
+    "/v1/group/heartbeat": HeartbeatRequest,
+    "/v1/group/leave": LeaveGroupRequest,
+}
+
+
+class GroupAsked(Message, frozen=True, kw_only=True):
+    """From a member of a group, or who wants to be one."""
+
+    cluster_id: str
+    request: MemberRequest
+    wait_ms: int = 0
+    """A heartbeat that has no news may wait so long for some."""
+
+
+class GroupAnswered(Message, frozen=True, kw_only=True):
+    response: MemberResponse
 
 
 encode = msgspec.json.Encoder().encode

@@ -22,16 +22,20 @@ from spark_log.errors import (
     RequestTimedOut,
     SparkLogError,
 )
+from spark_log.groups.messages import JoinGroupRequest, Request, Response
+from spark_log.groups.subscription import subscribed_topics
 from spark_log.journal.ops import Answered
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.state import State
 from spark_log.net.messages import (
+    GROUP_PATHS,
     PROTOCOL,
     WAIT_MS_MAX,
     ChangesReply,
     ClusterInfo,
     CommandsReply,
     CommandsRequest,
+    GroupAsked,
     Health,
     Outcome,
     batches_as_text,
@@ -39,7 +43,7 @@ from spark_log.net.messages import (
     encode,
     failure_of,
 )
-from spark_log.net.tokens import Tokens, check_allowed
+from spark_log.net.tokens import Tokens, check_allowed, check_topics
 
 KEEPALIVE_S = 75.0
 logger = logging.getLogger("spark_log")
@@ -88,11 +92,24 @@ class Service(Protocol):
     def metrics_text(self, *, polls: int, connections: int) -> str: ...
 
 
+class GroupService(Protocol):
+    """The groups that members share."""
+
+    def notice(self) -> None:
+        """Another one leads, or there is a new version."""
+
+    async def ask(self, request: Request, wait_ms: int, client_host: str) -> Response: ...
+
+    def refusal(self, command: AnyCommand) -> SparkLogError | None:
+        """Why a command that commits positions of a member is refused."""
+
+
 class Server:
     """Serves one coordinator.  All of it runs on the event loop."""
 
-    def __init__(self, service: Service, *, tokens: Tokens, limits: Limits) -> None:
+    def __init__(self, service: Service, groups: GroupService, *, tokens: Tokens, limits: Limits) -> None:
         self._service = service
+        self._groups = groups
         self._tokens = tokens
         self._limits = limits
         self._polls = 0
@@ -122,6 +139,7 @@ class Server:
                 web.get("/v1/cluster", self._cluster),
                 web.post("/v1/commands", self._commands),
                 web.get("/v1/changes", self._changes),
+                *(web.post(path, self._group) for path in GROUP_PATHS),
             ]
         )
         self._runner = web.AppRunner(
@@ -158,6 +176,7 @@ class Server:
             await self._runner.cleanup()
 
     def _wake(self) -> None:
+        self._groups.notice()
         if not self._news.done():
             self._news.set_result(None)
         self._news = asyncio.get_running_loop().create_future()
@@ -231,12 +250,11 @@ class Server:
         asked: CommandsRequest = decode(data, CommandsRequest, "the request")
         self._check(asked.cluster_id)
         check_allowed(grant, asked.commands, self._service.state)
-        answered = await asyncio.wrap_future(self._service.submit(asked.commands))
+        refused = [self._groups.refusal(command) for command in asked.commands]
+        allowed = [command for command, error in zip(asked.commands, refused, strict=True) if error is None]
+        decided = iter((await asyncio.wrap_future(self._service.submit(allowed))).outcomes if allowed else ())
         outcomes = tuple(
-            Outcome(failure=failure_of(outcome))
-            if isinstance(outcome, SparkLogError)
-            else Outcome(reply=command.pack(outcome))
-            for command, outcome in zip(asked.commands, answered.outcomes, strict=True)
+            _outcome(command, error or next(decided)) for command, error in zip(asked.commands, refused, strict=True)
         )
         batches = self._service.after(asked.since, self._service.state.version)
         return _answer(CommandsReply(outcomes=outcomes, batches=batches_as_text(batches)))
@@ -258,6 +276,18 @@ class Server:
         if not self._service.leading:
             raise self._service.not_leading()
         return web.Response(body=self._changes_body(since), content_type="application/json")
+
+    async def _group(self, request: web.Request) -> web.Response:
+        grant = self._tokens.grant(request.headers.get("Authorization"))
+        asked: GroupAsked = decode(await self._read(request), GroupAsked, "the request")
+        self._check(asked.cluster_id)
+        if not isinstance(asked.request, GROUP_PATHS[request.path]):
+            raise InvalidRequest(f"{request.path}: this is a {type(asked.request).__name__}")
+        if isinstance(asked.request, JoinGroupRequest):
+            read = subscribed_topics(protocol.metadata for protocol in asked.request.protocols)
+            check_topics(grant, sorted(read or ()))
+        response = await self._groups.ask(asked.request, min(asked.wait_ms, WAIT_MS_MAX), request.remote or "")
+        return _answer({"response": response})
 
     def _changes_body(self, since: int) -> bytes:
         """Made once for all that wait at the same version."""
@@ -290,6 +320,12 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
     except (OSError, ssl.SSLError) as error:
         raise InvalidRequest(f"[tls]: {certificate} and {key} cannot be used: {error}") from error
     return context
+
+
+def _outcome(command: AnyCommand, found: Any) -> Outcome:
+    if isinstance(found, SparkLogError):
+        return Outcome(failure=failure_of(found))
+    return Outcome(reply=command.pack(found))
 
 
 def _number(request: web.Request, name: str) -> int:

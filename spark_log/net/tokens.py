@@ -92,13 +92,18 @@ def check_allowed(grant: Grant, commands: Sequence[Command], state: State) -> No
             _check_topics(grant, command, state)
 
 
-def _check_topics(grant: Grant, command: Command, state: State) -> None:
-    topics = command.topics(state)
+def check_topics(grant: Grant, topics: Sequence[str]) -> None:
+    """Raises AuthorizationFailed if the token is not for all of these topics."""
     for name in topics:
-        if not name.startswith(grant.prefixes):
+        if grant.prefixes and not name.startswith(grant.prefixes):
             raise AuthorizationFailed(
                 f"the token {grant.name!r} is for topics that begin with {' or '.join(grant.prefixes)}, not {name!r}"
             )
+
+
+def _check_topics(grant: Grant, command: Command, state: State) -> None:
+    topics = command.topics(state)
+    check_topics(grant, topics)
     if not topics and command.role == "admin":
         raise AuthorizationFailed(
             f"the token {grant.name!r} is for some topics, {_title(command)} is about the whole log"

@@ -25,7 +25,7 @@ from spark_log.errors import CoordinatorNotAvailable, NotCoordinator, SparkLogEr
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Answered, Changes
 from spark_log.journal.protocol import Command
-from spark_log.metadata.commands import AnyCommand
+from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.state import Coordinator as Holder
 from spark_log.metadata.state import State
 from spark_log.node.maintain import maintain_once
@@ -42,6 +42,8 @@ BATCH_MAX = 500
 
 logger = logging.getLogger("spark_log")
 
+Held = tuple[str, str, int]
+"""(group, topic id, partition)."""
 IsAlive = Callable[[Holder], bool]
 """Whether a coordinator answers, has the same log, and leads."""
 
@@ -78,6 +80,8 @@ class Coordinator:
         self.metrics = Metrics()
         self.on_change: Callable[[], None] = lambda: None
         """Called when there is a new version, or another one leads."""
+        self.held: Callable[[], tuple[Held, ...]] = tuple
+        """Positions that must not expire now."""
         self._host = host
         self._is_alive = is_alive
         self._takeover_ms = takeover_ms
@@ -96,12 +100,12 @@ class Coordinator:
 
     # ----------------------------------------------------------------------------------------------------------- commands
 
-    def submit(self, commands: Sequence[AnyCommand]) -> Future[Answered]:
+    def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
         """Have commands carried out, together with others that come at the time.
 
         The future fails with NotCoordinator if this one does not lead, CoordinatorNotAvailable if there is too much to do.
         """
-        asked = _Asked([Command(command, check=True) for command in commands], Future())
+        asked = _Asked([Command(self._holding(command), check=True) for command in commands], Future())
         answer: Future[Answered] = Future()
         asked.done.add_done_callback(lambda done: _answer(asked, done, answer))
         with self._lock:
@@ -114,6 +118,9 @@ class Coordinator:
                 error = CoordinatorNotAvailable(f"{QUEUE_MAX} requests wait already")
                 asked.done.set_exception(error)
         return answer
+
+    def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
+        return Expire(held=command.held + self.held()) if isinstance(command, Expire) else command
 
     def not_leading(self) -> NotCoordinator:
         """What is answered to who asks the wrong one."""

@@ -12,18 +12,21 @@ from pathlib import Path
 from typing import Any
 
 from spark_log.errors import InvalidRequest
+from spark_log.groups.group import GroupConfig
 from spark_log.metadata.state import Coordinator as Holder
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address, this_host
 from spark_log.net.client import health_of
 from spark_log.net.server import Limits, Server, tls_context
 from spark_log.net.tokens import Tokens, parse_tokens
 from spark_log.node.coordinator import Coordinator
+from spark_log.node.groups import Groups
 from spark_log.positions import UNITS_MS
 from spark_log.store.open import open_store
 
 LISTEN = "127.0.0.1:9550"
-SECTIONS = ("coordinator", "limits", "storage", "tls", "tokens")
+SECTIONS = ("coordinator", "groups", "limits", "storage", "tls", "tokens")
 SETTINGS = ("url", "listen", "advertise", "takeover.after", "maintain.every", "durability", "insecure")
+GROUPS = ("initial.rebalance.delay", "min.session.timeout", "max.session.timeout", "max.size")
 LIMITS = ("body.bytes", "header.bytes", "connections", "request.timeout")
 
 
@@ -41,6 +44,7 @@ class Config:
     insecure: bool = False
     storage: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
+    groups: GroupConfig = field(default_factory=GroupConfig)
     certificate: str = ""
     key: str = ""
     tokens: Tokens = field(default_factory=lambda: Tokens({}))
@@ -60,6 +64,7 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
     values = {**sections["coordinator"], **{name: str(value) for name, value in flags.items() if value is not None}}
     _known(values, SETTINGS, "[coordinator]", path)
     _known(sections["limits"], LIMITS, "[limits]", path)
+    _known(sections["groups"], GROUPS, "[groups]", path)
     _known(sections["tls"], ("certificate", "key"), "[tls]", path)
     if not values.get("url"):
         raise InvalidRequest("which log? give its URL with -u URL, in PYLOG_URL, or as url in [coordinator] of --conf")
@@ -76,6 +81,7 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
         insecure=_flag("insecure", values.get("insecure", "false")),
         storage={**sections["storage"], **storage},
         limits=_limits(sections["limits"]),
+        groups=_groups(sections["groups"]),
         certificate=sections["tls"].get("certificate", ""),
         key=sections["tls"].get("key", ""),
         tokens=parse_tokens(sections["tokens"]),
@@ -95,6 +101,24 @@ def _limits(values: Mapping[str, str]) -> Limits:
         header_bytes=_number("header.bytes", values.get("header.bytes", str(usual.header_bytes))),
         connections=_number("connections", values.get("connections", str(usual.connections))),
         request_ms=_duration("request.timeout", values.get("request.timeout", f"{usual.request_ms}ms")),
+    )
+
+
+def _groups(values: Mapping[str, str]) -> GroupConfig:
+    usual = GroupConfig()
+    delay, shortest, longest = (
+        _duration(name, values[name]) if name in values else default
+        for name, default in (
+            ("initial.rebalance.delay", usual.initial_rebalance_delay_ms),
+            ("min.session.timeout", usual.min_session_timeout_ms),
+            ("max.session.timeout", usual.max_session_timeout_ms),
+        )
+    )
+    return GroupConfig(
+        initial_rebalance_delay_ms=delay,
+        min_session_timeout_ms=shortest,
+        max_session_timeout_ms=longest,
+        max_size=_number("max.size", values.get("max.size", str(usual.max_size))),
     )
 
 
@@ -166,7 +190,10 @@ async def start(config: Config) -> Running:
         takeover_ms=config.takeover_ms,
         maintain_ms=config.maintain_ms,
     )
-    server = Server(coordinator, tokens=config.tokens, limits=config.limits)
+    context = coordinator.journal.context
+    groups = Groups(coordinator, context.clock, context.unique, config.groups)
+    coordinator.held = groups.held_positions
+    server = Server(coordinator, groups, tokens=config.tokens, limits=config.limits)
     host, port = split_address(config.listen, "listen")
     port = await server.start(host, port, tls)
     # From here on, who has the port has the address.
