@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_log.client.resolve import offsets_for_times, partition_of, resolve
 from spark_log.errors import InvalidRequest
+from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
 from spark_log.journal.upkeep import read_pieces
 from spark_log.metadata.commands import (
     UNFENCED,
@@ -35,6 +36,7 @@ from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.sharing import members_in_force
 from spark_log.metadata.state import Partition, Producer, State, TopicKey
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
+from spark_log.net.client import HttpLink
 from spark_log.positions import At, Latest, parse_position
 from spark_log.settings import (
     CLUSTER_CONFIGS,
@@ -324,8 +326,15 @@ class Admin:
         self._carry_out({name: DeleteOffsets(group=name) for name in groups})
 
     def remove_members_from_consumer_group(self, group: str) -> None:
-        """Take a group from its consumer or stream, whose next commit is refused.  Raises GroupIdNotFound."""
-        self._carry_out({group: RemoveMember(group=group)})
+        """Take a group from its consumer or stream, whose next commit is refused, or from all that share it, who may come
+        back.  Raises GroupIdNotFound."""
+        state = self._journal.refresh()
+        members = tuple(LeavingMember(member.member_id) for member in members_in_force(state, group))
+        if members and isinstance(self._journal.link, HttpLink):
+            leaving = LeaveGroupRequest(group_id=group, members=members)
+            self._journal.link.ask_group(state.coordinator, leaving, 0)
+        else:
+            self._carry_out({group: RemoveMember(group=group)})
 
     # ------------------------------------------------------------------------------------------------ cluster, producers
 

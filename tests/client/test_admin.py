@@ -103,7 +103,7 @@ def test_records_are_deleted_up_to_an_offset(log: spark_log.Log) -> None:
 def test_groups_and_their_offsets(log: spark_log.Log) -> None:
     """List, describe, alter, forget."""
     with log.consumer("orders", group_id="g", auto_offset_reset="earliest") as consumer:
-        consumer.poll()
+        consumer.poll(1000)
         (member,) = log.admin.describe_consumer_groups(["g"])["g"].members
         assert member and log.admin.list_consumer_groups() == [("g", "Stable")]
     log.admin.alter_consumer_group_offsets("h", {P0: 3, P1: OffsetAndMetadata(0, "n")})

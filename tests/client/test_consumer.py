@@ -159,7 +159,7 @@ def test_a_group_goes_on_where_it_committed(tmp_path: Path) -> None:
     fill(log)
     with reader(log, "orders", group_id="g", enable_auto_commit=False) as consumer:
         assert consumer.committed(P0) is None
-        consumer.poll(max_records=3)
+        consumer.poll(1000, max_records=3)
         consumer.commit()
         assert consumer.committed(P0) == 3 and consumer.lag() == {P0: 7}
         consumer.commit({P0: OffsetAndMetadata(4, "note")})
@@ -193,18 +193,18 @@ def test_auto_commit_happens_in_time_and_at_the_end(tmp_path: Path) -> None:
     log = new_log(tmp_path, orders=1)
     fill(log)
     consumer = reader(log, "orders", group_id="g", auto_commit_interval_ms=0)
-    consumer.poll(max_records=4)
+    consumer.poll(1000, max_records=4)
     consumer.poll(max_records=1)
     assert log.admin.list_consumer_group_offsets("g")[P0].offset == 4
     consumer.close(autocommit=False)
     assert log.admin.list_consumer_group_offsets("g")[P0].offset == 4
     with reader(log, "orders", group_id="g") as consumer:
-        consumer.poll(max_records=2)
+        consumer.poll(1000, max_records=2)
     assert log.admin.list_consumer_group_offsets("g")[P0].offset == 6
 
 
 def test_a_newer_consumer_takes_the_group(tmp_path: Path) -> None:
-    """The older one's commit is refused, its poll tells the listener once; it can take the group back."""
+    """Embedded, the older one's commit is refused, its poll tells the listener once; it can take the group back."""
     log = new_log(tmp_path, orders=1)
     fill(log)
     listener = Listener()
@@ -232,7 +232,7 @@ def test_a_newer_consumer_takes_the_group(tmp_path: Path) -> None:
 
 
 def test_a_member_that_was_removed_is_told(tmp_path: Path) -> None:
-    """By the admin; with automatic commits too."""
+    """Embedded, by the admin; with automatic commits too."""
     log = new_log(tmp_path, orders=1)
     fill(log)
     consumer = reader(log, "orders", group_id="g", auto_commit_interval_ms=0)
@@ -254,7 +254,7 @@ def test_where_to_start_without_a_position(tmp_path: Path) -> None:
         assert [record.offset for record in consumer.poll(1000)[P0]] == [10, 11]
     with log.consumer("orders", auto_offset_reset="none", group_id="g") as consumer:
         with pytest.raises(NoOffsetForPartition, match="'g'"):
-            consumer.poll()
+            consumer.poll(1000)
         consumer.seek(P0, 3)
         assert len(seen(consumer.poll())) == 9
 
@@ -266,7 +266,7 @@ def test_latest_is_the_end_at_the_first_poll_in_every_partition(tmp_path: Path) 
     fill(log, 2, partition=1)
     log.admin.alter_consumer_group_offsets("billing", {P0: 0})
     with reader(log, "orders", group_id="billing", auto_offset_reset="latest") as consumer:
-        assert seen(consumer.poll(max_records=5)) == [0, 1, 2, 3, 4]
+        assert seen(consumer.poll(1000, max_records=5)) == [0, 1, 2, 3, 4]
         fill(log, 3, partition=1)
         assert seen(consumer.poll(1000)) == [5, 6, 7, 8, 9, 0, 1, 2]
 

@@ -33,7 +33,7 @@ def test_records_of_many_topics_and_positions_are_one_commit(tmp_path: Path) -> 
     log = new_log(tmp_path, orders=1, out=2)
     log.append("orders", [{"value": "1"}, {"value": "2"}, {"value": "3"}])
     consumer = log.consumer("orders", group_id="etl", auto_offset_reset="earliest", enable_auto_commit=False)
-    consumer.poll(max_records=2)
+    consumer.poll(1000, max_records=2)
     with log.transaction("etl-1") as txn:
         before = log.journal.refresh().version
         txn.append("out", pa.table({"value": ["a", "b"], "partition": [0, 1]}))
@@ -102,7 +102,7 @@ def test_the_admin_fences_and_shows_transactional_ids(tmp_path: Path) -> None:
 
 
 def test_a_consumer_that_lost_its_group_stops_the_transaction(tmp_path: Path) -> None:
-    """Positions of an old generation are refused, and the records with them."""
+    """Embedded, positions of an old generation are refused, and the records with them."""
     log = new_log(tmp_path, orders=1, out=1)
     log.append("orders", [{"value": "1"}])
     old = log.consumer("orders", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)

@@ -1,0 +1,428 @@
+"""Consumers that share the topics of a group through a coordinator."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.client.consumer import Consumer
+from spark_log.errors import FencedInstanceId, GroupInUse, IllegalGeneration, InvalidRequest
+from spark_log.groups.group import GroupConfig
+from spark_log.groups.racks import Cluster
+from spark_log.groups.spread import Assigned
+from spark_log.groups.subscription import Subscriber
+from spark_log.model import TopicPartition
+from tests.services import Services
+
+ROOT = Path(__file__).parents[2]
+ALL = {TopicPartition("t", number) for number in range(4)}
+
+
+class Listener:
+    """Notes what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[int]]] = []
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("assigned", sorted(tp.partition for tp in partitions)))
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("revoked", sorted(tp.partition for tp in partitions)))
+
+    def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
+        self.told.append(("lost", sorted(tp.partition for tp in partitions)))
+
+
+class Team:
+    """Consumers of one log, each with a connection of its own."""
+
+    def __init__(self, services: Services, folder: Path) -> None:
+        self.url = services.url(folder)
+        self.log = spark_log.connect(self.url)
+        self.log.admin.create_topics([spark_log.NewTopic("t", 4)])
+        self.members: list[Consumer] = []
+        self.got: list[tuple[str, int, int]] = []
+
+    def join(self, listener: Listener | None = None, **settings: object) -> Consumer:
+        given = {"group_id": "g", "auto_offset_reset": "earliest", **settings}
+        topics, pattern = given.pop("topics", ["t"]), given.pop("pattern", None)
+        consumer = spark_log.connect(self.url).consumer(**given)
+        consumer.subscribe(() if pattern else topics, pattern=pattern, listener=listener)  # type: ignore[arg-type]
+        self.members.append(consumer)
+        return consumer
+
+    def poll_until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
+        """Have all poll in turn, till it is so."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, [sorted(member.assignment()) for member in self.members]
+            for member in self.members:
+                for tp, records in member.poll(10).items():
+                    self.got += [(*tp, record.offset) for record in records]
+
+    def is_shared(self) -> bool:
+        """Whether every partition has one owner, and each member some."""
+        parts = [member.assignment() for member in self.members]
+        return all(parts) and sum(map(len, parts)) == len(ALL) and set().union(*parts) == ALL
+
+    def fill(self, count: int = 20) -> None:
+        self.log.append("t", [{"value": b"%d" % n, "partition": n % 4} for n in range(count)])
+
+    def generation(self) -> int:
+        return self.log.admin.describe_consumer_groups(["g"])["g"].generation
+
+    def close(self) -> None:
+        for member in self.members:
+            member.close()
+
+
+@pytest.fixture
+def team(services: Services, tmp_path: Path) -> Iterator[Team]:
+    found = Team(services, tmp_path / "log")
+    yield found
+    found.close()
+    services.stop_all()
+
+
+# ------------------------------------------------------------------------------------------------------- who has what
+
+
+def test_members_share_the_partitions_and_every_record_is_read_once(team: Team) -> None:
+    """Three join one after the other while records come: positions go along with the partitions."""
+    team.fill(40)
+    for _ in range(3):
+        team.join(auto_commit_interval_ms=0)
+        team.poll_until(team.is_shared)
+        team.fill(40)
+    team.poll_until(lambda: len(team.got) >= 160)
+    assert len(set(team.got)) == len(team.got) == 160
+
+
+def test_partitions_of_a_member_that_leaves_go_to_the_others(team: Team) -> None:
+    """At once, and it is not shown as a member any more."""
+    first, second = team.join(), team.join()
+    team.poll_until(team.is_shared)
+    team.members.remove(second)
+    second.close()
+    began = time.monotonic()
+    team.poll_until(lambda: first.assignment() == ALL)
+    assert time.monotonic() - began < 2
+    assert len(team.log.admin.describe_consumer_groups(["g"])["g"].members) == 1
+    first.close()
+    assert team.log.admin.describe_consumer_groups(["g"])["g"].state == "Empty"
+
+
+def test_an_eager_member_gives_all_up_before_it_joins_again(team: Team) -> None:
+    """The listener hears of what is revoked before, and of what is assigned after it."""
+    listener = Listener()
+    first = team.join(listener, partition_assignment_strategy="range")
+    team.poll_until(team.is_shared)
+    team.join(partition_assignment_strategy="range")
+    team.poll_until(team.is_shared)
+    mine = sorted(tp.partition for tp in first.assignment())
+    assert listener.told == [("assigned", [0, 1, 2, 3]), ("revoked", [0, 1, 2, 3]), ("assigned", mine)]
+
+
+def test_a_cooperative_member_gives_up_only_what_moves(team: Team) -> None:
+    """And it reads the rest all the time."""
+    listener = Listener()
+    first = team.join(listener, partition_assignment_strategy=["cooperative-sticky"])
+    team.poll_until(team.is_shared)
+    team.join(partition_assignment_strategy=["cooperative-sticky"])
+    smallest = 4
+
+    def shared() -> bool:
+        nonlocal smallest
+        smallest = min(smallest, len(first.assignment()))
+        return team.is_shared()
+
+    team.poll_until(shared)
+    kept = {tp.partition for tp in first.assignment()}
+    assert smallest == len(kept) == 2
+    assert [what for what in listener.told if what[1]] == [
+        ("assigned", [0, 1, 2, 3]),
+        ("revoked", sorted({0, 1, 2, 3} - kept)),
+    ]
+
+
+def test_sticky_members_keep_what_they_had_though_they_gave_it_up(team: Team) -> None:
+    """They tell the assignor what they had until then."""
+    first, second = (team.join(partition_assignment_strategy="sticky") for _ in range(2))
+    team.poll_until(team.is_shared)
+    had = first.assignment()
+    team.members.remove(second)
+    second.close()
+    team.poll_until(lambda: first.assignment() == ALL)
+    third = team.join(partition_assignment_strategy="sticky")
+    team.poll_until(team.is_shared)
+    before = first.assignment()
+    fourth = team.join(partition_assignment_strategy="sticky")
+    team.poll_until(team.is_shared)
+    assert len(had) == 2 and first.assignment() <= before
+    assert len(third.assignment()) + len(fourth.assignment()) + len(first.assignment()) == 4
+
+
+def test_new_partitions_are_shared_out_and_read_from_their_beginning(team: Team) -> None:
+    """By the leader, who sees them; also by consumers that begin at the end."""
+    first, second = (team.join(auto_offset_reset="latest") for _ in range(2))
+    team.poll_until(team.is_shared)
+    team.log.admin.create_partitions({"t": 6})
+    team.log.append("t", [{"value": b"new", "partition": 5}])
+    team.poll_until(lambda: len(first.assignment()) + len(second.assignment()) == 6)
+    team.poll_until(lambda: ("t", 5, 0) in team.got)
+    assert first.assignment().isdisjoint(second.assignment())
+
+
+def test_new_topics_that_match_a_pattern_are_shared_out(team: Team) -> None:
+    """Each member says anew what it reads."""
+    first, second = team.join(pattern="t.*"), team.join(pattern="t.*")
+    team.poll_until(team.is_shared)
+    team.log.admin.create_topics([spark_log.NewTopic("two", 2), spark_log.NewTopic("other", 2)])
+    team.poll_until(lambda: len(first.assignment()) + len(second.assignment()) == 6)
+    assert {tp.topic for tp in first.assignment() | second.assignment()} == {"t", "two"}
+
+
+class Backwards:
+    """An assignor of a user: the last member gets all."""
+
+    name = "backwards"
+    cooperative = False
+
+    def assign(self, cluster: Cluster, members: list[Subscriber]) -> Assigned:
+        last = max(member.member_id for member in members)
+        return {last: [TopicPartition(*tp) for tp in sorted(ALL)]}
+
+
+class Broken(Backwards):
+    name = "broken"
+
+    def assign(self, cluster: Cluster, members: list[Subscriber]) -> Assigned:
+        raise ZeroDivisionError("no members, no cry")
+
+
+def test_an_assignor_of_a_user_is_used(team: Team) -> None:
+    """By its class or its name."""
+    where = f"{__name__}:Backwards"
+    first, second = (team.join(partition_assignment_strategy=where) for _ in range(2))
+    team.poll_until(
+        lambda: bool(first._membership and second._membership) and first.assignment() != second.assignment()
+    )
+    team.poll_until(lambda: {len(first.assignment()), len(second.assignment())} == {0, 4})
+    assert first.assignment() | second.assignment() == ALL
+
+
+# --------------------------------------------------------------------------------------------------------- who may commit
+
+
+def test_who_was_removed_commits_nothing_is_told_and_joins_again(team: Team) -> None:
+    """Its positions are refused; the next poll tells the listener what is lost, and makes it a member again."""
+    listener = Listener()
+    team.fill()
+    consumer = team.join(listener, enable_auto_commit=False)
+    team.poll_until(lambda: len(team.got) == 20)
+    team.log.admin.remove_members_from_consumer_group("g")
+    with pytest.raises(IllegalGeneration, match="no longer, a member"):
+        consumer.commit()
+    assert team.log.admin.list_consumer_group_offsets("g") == {}
+    team.poll_until(lambda: listener.told[-1] == ("assigned", [0, 1, 2, 3]) and len(listener.told) > 1)
+    assert ("lost", [0, 1, 2, 3]) in listener.told
+    team.poll_until(lambda: len(team.got) == 40)
+    consumer.commit()
+    assert sum(at.offset for at in team.log.admin.list_consumer_group_offsets("g").values()) == 20
+
+
+def test_positions_that_a_transaction_commits_are_fenced_too(team: Team) -> None:
+    """By the generation in which the transaction was given them."""
+    team.fill()
+    consumer = team.join(enable_auto_commit=False)
+    team.poll_until(lambda: len(team.got) == 20)
+    with pytest.raises(IllegalGeneration), team.log.transaction("etl") as txn:
+        txn.send("t", b"x")
+        txn.commit_offsets(consumer)
+        team.join()
+        team.poll_until(team.is_shared)
+
+
+def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team) -> None:
+    """Neither a consumer with partitions assigned by hand, nor an administrator, nor one without the coordinator's groups."""
+    team.join()
+    team.poll_until(team.is_shared)
+    with team.log.consumer(group_id="g") as other:
+        other.assign([TopicPartition("t", 0)])
+        with pytest.raises(IllegalGeneration):
+            other.commit({TopicPartition("t", 0): 1})
+    with pytest.raises(GroupInUse):
+        team.log.admin.alter_consumer_group_offsets("g", {TopicPartition("t", 0): 1})
+    assert team.log.admin.list_consumer_group_offsets("g").keys() <= ALL
+    with (
+        spark_log.connect(team.log.journal.store.url) as embedded,
+        pytest.raises(GroupInUse),
+        embedded.consumer("t", group_id="g") as other,
+    ):
+        other.poll()
+
+
+def test_a_consumer_that_does_not_poll_gives_its_partitions_up(team: Team) -> None:
+    """max_poll_interval_ms: the others have them, and its commit is refused till it polls again."""
+    listener = Listener()
+    slow, quick = team.join(listener, max_poll_interval_ms=700, heartbeat_interval_ms=100), team.join()
+    team.poll_until(team.is_shared)
+    team.members.remove(slow)
+    team.poll_until(lambda: quick.assignment() == ALL)
+    with pytest.raises(IllegalGeneration):
+        slow.commit({TopicPartition("t", 0): 7})
+    team.members.append(slow)
+    team.poll_until(team.is_shared)
+    assert [what for what, _ in listener.told][-2:] == ["lost", "assigned"]
+
+
+# --------------------------------------------------------------------------------------------------------- static members
+
+
+def test_a_static_member_that_starts_again_has_its_partitions_and_nobody_rebalances(team: Team) -> None:
+    """Within its session."""
+    listener = Listener()
+    team.join(listener, group_instance_id="a")
+    static = team.join(group_instance_id="b")
+    team.poll_until(team.is_shared)
+    generation, had, told = team.generation(), static.assignment(), list(listener.told)
+    team.members.remove(static)
+    static.close()
+    again = team.join(group_instance_id="b")
+    team.poll_until(lambda: again.assignment() == had)
+    assert (team.generation(), listener.told) == (generation, told)
+
+
+def test_of_two_consumers_with_one_instance_id_the_older_one_ends(team: Team) -> None:
+    """It says why, at every poll, and cannot commit."""
+    old = team.join(group_instance_id="a")
+    team.poll_until(team.is_shared)
+    team.members.remove(old)
+    new = team.join(group_instance_id="a")
+    team.poll_until(lambda: new.assignment() == ALL)
+    with pytest.raises(FencedInstanceId, match="'a'|place"):
+        for _ in range(100):
+            old.poll(100)
+    with pytest.raises(FencedInstanceId):
+        old.poll()
+    old.close()
+    assert new.assignment() == ALL
+
+
+# ------------------------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_what_the_coordinator_refuses_is_said_in_words(team: Team) -> None:
+    """A session that is too short, and assignors that the others do not have."""
+    short = team.join(session_timeout_ms=50, heartbeat_interval_ms=10)
+    with pytest.raises(InvalidRequest, match="session_timeout_ms"):
+        team.poll_until(team.is_shared)
+    short.close()
+    team.members.clear()
+    team.join(partition_assignment_strategy="range")
+    team.poll_until(team.is_shared)
+    team.join(partition_assignment_strategy="sticky")
+    with pytest.raises(InvalidRequest, match="support none of sticky"):
+        team.poll_until(team.is_shared)
+
+
+def test_an_assignor_that_fails_is_heard_of(team: Team) -> None:
+    """By the poll of the leader, where it ran; nothing hangs."""
+    team.join(partition_assignment_strategy=f"{__name__}:Broken")
+    with pytest.raises(InvalidRequest, match="no members, no cry"):
+        team.poll_until(team.is_shared)
+
+
+def test_a_strategy_that_is_none_is_refused_at_once(team: Team) -> None:
+    """With those that there are; and heartbeats that are rarer than a session is long."""
+    with pytest.raises(InvalidRequest, match="cooperative-sticky"):
+        team.join(partition_assignment_strategy="best")
+    with pytest.raises(InvalidRequest, match="heartbeat_interval_ms"):
+        team.join(heartbeat_interval_ms=50_000)
+
+
+def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_path: Path) -> None:
+    """The members keep generation and partitions, go on reading and commit; nobody is told anything."""
+    running = services.start(tmp_path / "log")
+    team, listener = Team(services, tmp_path / "log"), Listener()
+    first, second = team.join(listener, heartbeat_interval_ms=100), team.join(heartbeat_interval_ms=100)
+    team.poll_until(team.is_shared)
+    generation, told = team.generation(), list(listener.told)
+    had = first.assignment(), second.assignment()
+    address = running.coordinator.address
+    services.stop(running)
+    time.sleep(0.3)
+    services.start(tmp_path / "log", listen=address)
+    team.fill()
+    team.poll_until(lambda: len(team.got) == 20)
+    time.sleep(0.5)
+    team.poll_until(lambda: True)
+    first.commit()
+    second.commit()
+    assert sum(at.offset for at in team.log.admin.list_consumer_group_offsets("g").values()) == 20
+    assert (team.generation(), listener.told) == (generation, told)
+    assert (first.assignment(), second.assignment()) == had
+    team.members.remove(second)
+    second.close()
+    team.poll_until(lambda: first.assignment() == ALL)
+    team.close()
+    services.stop_all()
+
+
+MEMBER = """
+import json, sys
+import spark_log
+consumer = spark_log.connect(sys.argv[1]).consumer(
+    "t", group_id="g", auto_offset_reset="earliest", session_timeout_ms=1000, heartbeat_interval_ms=200,
+    auto_commit_interval_ms=0,
+)
+while True:
+    for tp, records in consumer.poll(100).items():
+        print(json.dumps([tp.partition, [record.offset for record in records]]), flush=True)
+"""
+
+
+def test_partitions_of_a_process_that_is_killed_go_to_the_others_when_its_session_is_over(team: Team) -> None:
+    """Nothing is left out, and what it had committed is not read again."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", MEMBER, team.url], cwd=ROOT, stdout=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL
+    )
+    assert process.stdout is not None
+    try:
+        team.fill(4)
+        theirs = [json.loads(process.stdout.readline()) for _ in range(4)]
+        assert sorted(partition for partition, _ in theirs) == [0, 1, 2, 3]
+        survivor = team.join(auto_commit_interval_ms=0)
+        team.poll_until(lambda: len(survivor.assignment()) == 2)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(30)
+        process.stdout.close()
+    killed = time.monotonic()
+    team.poll_until(lambda: survivor.assignment() == ALL)
+    assert time.monotonic() - killed < 5
+    team.fill(40)
+    team.poll_until(lambda: len({at for at in team.got if at[2] >= 1}) == 40)
+    assert [at for at in team.got if at[2] == 0] == [], "those had been committed by the one that was killed"
+
+
+def test_the_first_round_waits_for_more_members(services: Services, tmp_path: Path) -> None:
+    """As long as the coordinator is configured to: so members that start together share from the first generation."""
+    services.start(tmp_path / "log", groups=GroupConfig(initial_rebalance_delay_ms=500, min_session_timeout_ms=100))
+    team, listener = Team(services, tmp_path / "log"), Listener()
+    team.join(listener)
+    team.join()
+    team.poll_until(team.is_shared)
+    assert len(listener.told) == 1 and len(listener.told[0][1]) == 2
+    team.close()
+    services.stop_all()
