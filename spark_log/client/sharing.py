@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from spark_log.client.membership import Membership
+from spark_log.client.membership import Membership, Offsets
 from spark_log.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
+    IllegalGeneration,
     InvalidRequest,
     NotCoordinator,
     SparkLogError,
@@ -41,7 +42,8 @@ from spark_log.groups.subscription import CONSUMER, Assignment, Subscription, de
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import UNFENCED, Committer
-from spark_log.metadata.state import State
+from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.state import Group, State
 from spark_log.model import TopicPartition
 from spark_log.net.client import HttpLink
 
@@ -133,6 +135,8 @@ class SharedMembership(Membership):
         self._life = 0
         """Grows whenever what its threads had begun does not count any more."""
         self._member, self.generation = "", UNFENCED
+        self._subscribed = False
+        """It commits as a member or not at all."""
         self._joining = False
         self._rejoin = False
         """A round is to begin as soon as the consumer has given up what it must."""
@@ -154,7 +158,7 @@ class SharedMembership(Membership):
 
     @property
     def joined(self) -> bool:
-        return bool(self._member) or self._joining
+        return self._subscribed
 
     @property
     def settled(self) -> bool:
@@ -165,7 +169,8 @@ class SharedMembership(Membership):
         return self._rounds
 
     def join(self) -> None:
-        """Nothing: it is `hold` that joins, when the consumer has said what it reads."""
+        """It is `hold` that joins, when the consumer has said what it reads; from here on only members' positions count."""
+        self._subscribed = True
 
     def keep(self, state: State) -> None:
         """Nothing: heartbeats do."""
@@ -279,7 +284,8 @@ class SharedMembership(Membership):
         with self._news:
             member = self._member
             self._end_life()
-            self._share, self._had, self._lost = None, frozenset(), False
+            self._share, self._had = None, frozenset()
+            self._lost = self._subscribed = False
         self._leave_as(member)
 
     def close(self) -> None:
@@ -287,6 +293,16 @@ class SharedMembership(Membership):
         with self._news:
             self._closed = True
             self._end_life()
+
+    def group_commit(self, state: State, offsets: Offsets) -> GroupCommit:
+        commit = super().group_commit(state, offsets)
+        if self._subscribed and commit.generation == UNFENCED:
+            raise IllegalGeneration(
+                f"group {self.group!r}: the consumer is not, or no longer, a member, so its positions are not committed; "
+                "poll() makes it one, and what it had may be another's",
+                current=state.groups.get(self.group, Group()).generation,
+            )
+        return commit
 
     def _committer(self) -> Committer:
         return Committer(self._member, self._wishes.instance)

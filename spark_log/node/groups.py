@@ -321,9 +321,9 @@ def _is_idle(group: Group) -> bool:
     return group.state is GroupState.EMPTY and not group.pending and not group.writes
 
 
-def _gist(group: Group) -> tuple[GroupState, int, int]:
-    """Changes whenever heartbeats are answered otherwise, or the member has been replaced, which it learns a little later."""
-    return group.state, group.generation, len(group.members)
+def _gist(group: Group) -> tuple[object, ...]:
+    """Changes whenever a heartbeat of the group may be answered otherwise."""
+    return group.state, group.generation, len(group.members), *group.static_ids.values()
 
 
 def _error_of(done: asyncio.Future[Answered]) -> SparkLogError | None:

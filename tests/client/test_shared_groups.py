@@ -246,16 +246,20 @@ def test_positions_that_a_transaction_commits_are_fenced_too(team: Team) -> None
     team.fill()
     consumer = team.join(enable_auto_commit=False)
     team.poll_until(lambda: len(team.got) == 20)
-    with pytest.raises(IllegalGeneration), team.log.transaction("etl") as txn:
-        txn.send("t", b"x")
-        txn.commit_offsets(consumer)
-        team.join()
-        team.poll_until(team.is_shared)
+    txn = team.log.transaction("etl")
+    txn.__enter__()
+    txn.send("t", b"x")
+    txn.commit_offsets(consumer)
+    team.join()
+    team.poll_until(team.is_shared)
+    with pytest.raises(IllegalGeneration):
+        txn.__exit__(None, None, None)
 
 
 def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team) -> None:
     """Neither a consumer with partitions assigned by hand, nor an administrator, nor one without the coordinator's groups."""
-    team.join()
+    team.fill(4)
+    team.join(enable_auto_commit=False)
     team.poll_until(team.is_shared)
     with team.log.consumer(group_id="g") as other:
         other.assign([TopicPartition("t", 0)])
@@ -263,7 +267,7 @@ def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team)
             other.commit({TopicPartition("t", 0): 1})
     with pytest.raises(GroupInUse):
         team.log.admin.alter_consumer_group_offsets("g", {TopicPartition("t", 0): 1})
-    assert team.log.admin.list_consumer_group_offsets("g").keys() <= ALL
+    assert team.log.admin.list_consumer_group_offsets("g") == {}
     with (
         spark_log.connect(team.log.journal.store.url) as embedded,
         pytest.raises(GroupInUse),
@@ -310,9 +314,8 @@ def test_of_two_consumers_with_one_instance_id_the_older_one_ends(team: Team) ->
     team.members.remove(old)
     new = team.join(group_instance_id="a")
     team.poll_until(lambda: new.assignment() == ALL)
-    with pytest.raises(FencedInstanceId, match="'a'|place"):
-        for _ in range(100):
-            old.poll(100)
+    with pytest.raises(FencedInstanceId, match="'a'"):
+        old.poll(5000)
     with pytest.raises(FencedInstanceId):
         old.poll()
     old.close()
