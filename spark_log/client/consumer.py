@@ -1,7 +1,7 @@
 """Consumers: records or Arrow tables of partitions, from where a group stands, as they come.
 
-Names and behaviour are those of Kafka's Python clients.  Embedded there is no coordinator: a consumer with a `group_id` that
-subscribes owns all partitions of its topics, and a newer one takes them from it.  A poll reads up to the end of one confirmed
+Names and behaviour are those of Kafka's Python clients.  Consumers with a `group_id` that subscribe share the partitions of their
+topics through a coordinator; embedded there is none, one owns all of them, and a newer one takes them from it.  A poll reads up to the end of one confirmed
 state of the log, so it never sees half of a commit's end.  Not safe for threads, as in Kafka.
 """
 

@@ -178,7 +178,7 @@ class SharedMembership(Membership):
     def heed(self) -> bool:
         with self._news:
             self._polled_ms = self._clock.monotonic_ms()
-            return self._rejoin or self._lost or self._arrived is not None or self._failed is not None
+            return self._rejoin or self._lost or self._arrived is not None
 
     def await_news(self, timeout_ms: float) -> bool:
         with self._news:
@@ -188,27 +188,27 @@ class SharedMembership(Membership):
         return False
 
     def lost(self, state: State) -> bool:
-        return self._lost or isinstance(self._failed, FencedInstanceId)
+        return self._lost
 
     def replaced(self, state: State) -> SparkLogError | None:
-        """Only another consumer with the same instance id ends this one; otherwise it joins again."""
+        """What went wrong in the background.  After it, or if nothing did, the consumer joins again with the next poll; unless
+        another one has its instance id, which ends it."""
         with self._news:
+            failed = self._failed
             self._share = self._arrived = None
-            self._had, self._lost = frozenset(), False
-            return self._failed if isinstance(self._failed, FencedInstanceId) else None
+            self._had, self._lost = frozenset(), isinstance(failed, FencedInstanceId)
+            self._failed = failed if self._lost else None
+            return failed
 
     def forget(self) -> None:
         with self._news:
             self._end_life()
-            self._failed = None
+            self._failed, self._lost = None, False
 
     def share(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
         """What the consumer may have now.  Before a round begins that is nothing, or all that it has if all its assignors are
-        cooperative.  Raises what went wrong in the background since the last time."""
+        cooperative."""
         with self._news:
-            failed, self._failed = self._failed, None
-            if failed is not None:
-                raise failed
             if self._arrived is not None:
                 self._take_up(self._arrived)
             if not self._joining and (self._topics != topics or self._is_outdated(state)):
@@ -296,6 +296,8 @@ class SharedMembership(Membership):
 
     def group_commit(self, state: State, offsets: Offsets) -> GroupCommit:
         commit = super().group_commit(state, offsets)
+        if isinstance(self._failed, FencedInstanceId):
+            raise self._failed
         if self._subscribed and commit.generation == UNFENCED:
             raise IllegalGeneration(
                 f"group {self.group!r}: the consumer is not, or no longer, a member, so its positions are not committed; "
@@ -420,9 +422,9 @@ class SharedMembership(Membership):
                 self._fail(InvalidRequest(f"group {self.group!r}: {why}"))
 
     def _fail(self, error: SparkLogError) -> None:
-        """The next poll raises it.  Locked."""
+        """What it had is lost, and the next poll raises it.  Locked."""
         self._end_life()
-        self._failed = error
+        self._failed, self._lost = error, True
 
     def _end_life(self) -> None:
         """Be no member.  What the consumer had is not forgotten: whether it has lost it is the caller's to say.  Locked."""

@@ -19,6 +19,7 @@ from spark_log.clock import Clock
 from spark_log.errors import (
     FencedInstanceId,
     IllegalGeneration,
+    InvalidRequest,
     NotCoordinator,
     RebalanceInProgress,
     SparkLogError,
@@ -45,6 +46,7 @@ from spark_log.metadata.decide import check_group_free
 from spark_log.metadata.state import Group as Stored
 from spark_log.metadata.state import State
 
+TIMEOUT_MS_MAX = 2**31 - 1
 TICK_AGAIN_MS = 1
 """Timers of the event loop may be a little early."""
 logger = logging.getLogger("spark_log")
@@ -109,6 +111,10 @@ class Groups:
         if not self._epoch:
             raise self._journal.not_leading()
         if isinstance(request, JoinGroupRequest):
+            if not 0 <= request.rebalance_timeout_ms <= TIMEOUT_MS_MAX:
+                raise InvalidRequest(
+                    f"max_poll_interval_ms: {request.rebalance_timeout_ms} is not possible; give 1 to {TIMEOUT_MS_MAX}"
+                )
             check_group_free(self._journal.state, request.group_id, self._clock.now_ms())
             new_id = f"{request.group_instance_id or request.client_id or 'consumer'}-{self._unique()}"
             request = msgspec.structs.replace(request, new_member_id=new_id, client_host=client_host)

@@ -318,6 +318,8 @@ def test_of_two_consumers_with_one_instance_id_the_older_one_ends(team: Team) ->
         old.poll(5000)
     with pytest.raises(FencedInstanceId):
         old.poll()
+    with pytest.raises(FencedInstanceId):
+        old.commit({TopicPartition("t", 0): 1})
     old.close()
     assert new.assignment() == ALL
 

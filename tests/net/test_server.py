@@ -27,6 +27,7 @@ from spark_log.errors import (
     InvalidRequest,
     TopicAlreadyExists,
 )
+from spark_log.groups.messages import HeartbeatRequest
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
 from spark_log.net.server import Limits
@@ -389,6 +390,40 @@ def test_commits_that_arrive_together_share_a_record(small: Running) -> None:
     for log in logs:
         log.close()
     assert 15 <= small.coordinator.state.version - before < 90
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "message"),
+    [
+        ("join", {"type": "heartbeat", "group_id": "g", "member_id": "m", "generation_id": 1}, "HeartbeatRequest"),
+        ("heartbeat", {"type": "journaled", "group_id": "g", "ticket": 0}, "journaled"),
+        ("sync", {"type": "sync_group", "group_id": "g", "member_id": "m", "generation_id": "x"}, "int"),
+        ("leave", {"type": "leave_group", "group_id": "g", "members": [1]}, "array"),
+        ("join", {"type": "join_group", "group_id": "g", "session_timeout_ms": 9000}, "rebalance_timeout_ms"),
+        (
+            "join",
+            {"type": "join_group", "group_id": "g", "session_timeout_ms": 9000, "rebalance_timeout_ms": 10**18},
+            "max_poll_interval_ms",
+        ),
+    ],
+)
+def test_what_no_member_asks_is_refused(small: Running, path: str, asked: object, message: str) -> None:
+    """With what is wrong; and what only the coordinator says to itself cannot be sent."""
+    body = {"cluster_id": small.coordinator.cluster_id, "request": asked}
+    status, answer = request(small.coordinator.address, "POST", f"/v1/group/{path}", json.dumps(body).encode())
+    assert status == 400 and message in answer["message"]
+
+
+def test_a_token_for_some_topics_joins_for_no_others(guarded: str) -> None:
+    """And without one nobody is let into a group."""
+    with connect(guarded, BILLING) as log, pytest.raises(AuthorizationFailed, match="'secret'"):
+        log.consumer("secret", group_id="spies").poll(5000)
+    with connect(guarded, READ) as log:
+        link = HttpLink(parse_target(f"pylog://{guarded}"), None, log.cluster_id)
+        asked = HeartbeatRequest(group_id="g", member_id="m", generation_id=1)
+        with pytest.raises(AuthenticationFailed):
+            link.ask_group(log.journal.state.coordinator, asked, 0)
+        link.close()
 
 
 def test_random_bytes_do_not_disturb_it(small: Running) -> None:
