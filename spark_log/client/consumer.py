@@ -237,7 +237,8 @@ class Consumer:
                 return []
             if self._membership is not None and self._membership.await_news(min(left, LAST_WAIT_REMOTE_MS)):
                 continue
-            self._journal.wait(min(wait, left), left)
+            group = "" if self._membership is None else self._membership.group
+            self._journal.wait(min(wait, left), left, group=group)
             wait = min(wait * 1.5, self._wait_ms_max)
 
     def _take(self, rows: int, size: int | None) -> list[Fetched]:

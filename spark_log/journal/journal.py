@@ -141,25 +141,26 @@ class Journal:
         """Like `refresh`, for waiting: one get while nothing happens, or one question to the coordinator."""
         return self._hear(0) if self._is_told() else self._look()
 
-    def wait(self, look_ms: float, timeout_ms: float, clock: Clock | None = None) -> State:
+    def wait(self, look_ms: float, timeout_ms: float, clock: Clock | None = None, group: str = "") -> State:
         """Wait for news.  A coordinator tells as soon as there are some; a storage is looked at after `look_ms`.
 
         clock:  of who waits, if it is not that of the journal: who counts the time has to see it pass.
+        group:  of who waits: that its members begin to share it out anew is news as well, where a coordinator tells.
         """
         if self._is_told():
-            return self._hear(int(min(timeout_ms, HEAR_MS_MAX)))
+            return self._hear(int(min(timeout_ms, HEAR_MS_MAX)), group)
         (clock or self.context.clock).sleep_ms(look_ms)
         return self._look()
 
     def _is_told(self) -> bool:
         return self.link is not None and is_led_elsewhere(self._view.state, self.context)
 
-    def _hear(self, wait_ms: int) -> State:
+    def _hear(self, wait_ms: int, group: str = "") -> State:
         """What the coordinator tells; others use the journal meanwhile."""
         known = self._view.state
         assert self.link is not None, "there is somebody who tells"
         try:
-            changes = self.link.changes(known.coordinator, known.version, wait_ms)
+            changes = self.link.changes(known.coordinator, known.version, wait_ms, group)
         except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed):
             # Whoever may read the storage may read the log, also where the coordinator does not talk to them.
             self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))

@@ -107,8 +107,9 @@ class Link(Protocol):
         Raises CoordinatorNotAvailable if nobody answered, `maybe_applied` if they may have arrived all the same.
         """
 
-    def changes(self, holder: Coordinator, since: int, wait_ms: int) -> Changes:
-        """What follows version `since`, as soon as there is anything, or nothing after `wait_ms`.
+    def changes(self, holder: Coordinator, since: int, wait_ms: int, group: str = "") -> Changes:
+        """What follows version `since`, as soon as there is anything, or nothing after `wait_ms`, or when the members of `group`
+        begin to share it out anew.
 
         Raises CoordinatorNotAvailable.
         """

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote
 
 from spark_log.errors import (
     CoordinatorNotAvailable,
@@ -93,8 +94,10 @@ class HttpLink:
         ]
         return Answered(outcomes, [text.encode() for text in reply.batches])
 
-    def changes(self, holder: Coordinator, since: int, wait_ms: int) -> Changes:
+    def changes(self, holder: Coordinator, since: int, wait_ms: int, group: str = "") -> Changes:
         path = f"/v1/changes?cluster_id={self.cluster_id}&since={since}&wait_ms={wait_ms}"
+        if group:
+            path += f"&group={quote(group, safe='')}"
         data = self._first(holder, "GET", path, None, ANSWER_S + wait_ms / 1000)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's answer")
         return Changes(reply.version, [text.encode() for text in reply.batches])

@@ -3,7 +3,8 @@
     GET  /health                                Health, without a token
     GET  /v1/cluster                            ClusterInfo
     POST /v1/commands   CommandsRequest         CommandsReply
-    GET  /v1/changes?cluster_id=&since=&wait_ms=   ChangesReply; waits until the log is beyond version `since`, or so long
+    GET  /v1/changes?cluster_id=&since=&wait_ms=   ChangesReply; waits until the log is beyond version `since`, or so long;
+                                                &group= has it end also when members begin to share that group out anew
     POST /v1/group/join|sync|heartbeat|leave       GroupAsked, GroupAnswered; join and sync wait for the other members
 
 What is refused as a whole gets a status of 4xx or 5xx and a `Failure`.  A command that is refused by itself does not hinder

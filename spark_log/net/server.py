@@ -98,6 +98,9 @@ class GroupService(Protocol):
     def notice(self) -> None:
         """Another one leads, or there is a new version."""
 
+    def stirred(self, group_id: str) -> asyncio.Future[None] | None:
+        """Is done when members begin to share a group out anew; None if nobody shares it."""
+
     async def ask(self, request: Request, wait_ms: int, client_host: str) -> Response: ...
 
     def refusal(self, command: AnyCommand) -> SparkLogError | None:
@@ -264,13 +267,15 @@ class Server:
         self._check(request.query.get("cluster_id", ""))
         since, wait_ms = _number(request, "since"), min(_number(request, "wait_ms"), WAIT_MS_MAX)
         deadline = time.monotonic() + wait_ms / 1000
+        stirred = self._groups.stirred(request.query.get("group", ""))
         while self._service.state.version <= since and not self._stopping:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._service.leading:
+            if left <= 0 or not self._service.leading or (stirred is not None and stirred.done()):
                 break
             self._polls += 1
             try:
-                await asyncio.wait([self._news], timeout=left)
+                awaited = [self._news] if stirred is None else [self._news, stirred]
+                await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 self._polls -= 1
         if not self._service.leading:

@@ -294,7 +294,7 @@ class _Here:
     def ask(self, holder: Holder, commands: Sequence[Any], since: int) -> Answered:
         return self._coordinator.submit(commands).result()
 
-    def changes(self, holder: Holder, since: int, wait_ms: int) -> Changes:
+    def changes(self, holder: Holder, since: int, wait_ms: int, group: str = "") -> Changes:
         version = self._coordinator.state.version
         return Changes(version, self._coordinator.after(since, version))
 

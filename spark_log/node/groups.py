@@ -47,6 +47,8 @@ from spark_log.metadata.state import Group as Stored
 from spark_log.metadata.state import State
 
 TIMEOUT_MS_MAX = 2**31 - 1
+TOLD_S = 0.03
+"""In so long the threads that send heartbeats have heard of a round; then their consumers, who wait for records, are woken."""
 TICK_AGAIN_MS = 1
 """Timers of the event loop may be a little early."""
 logger = logging.getLogger("spark_log")
@@ -91,6 +93,7 @@ class Groups:
         """Of groups that were forgotten here with generations that the log does not know."""
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._held: dict[str, list[_Held]] = {}
+        self._stirs: dict[str, asyncio.Future[None]] = {}
         self._writing: dict[str, asyncio.Future[Answered]] = {}
         """The last write of each group that is on its way."""
         self._correlation_id = 0
@@ -139,6 +142,17 @@ class Groups:
         finally:
             self._release(held)
         return held.answer.result() if held.answer.done() else answer
+
+    def stirred(self, group_id: str) -> asyncio.Future[None] | None:
+        """Is done when members begin to share a group out anew, a little after they were told; None if nobody shares it."""
+        if group_id not in self._groups:
+            return None
+        return self._stirs.setdefault(group_id, asyncio.get_running_loop().create_future())
+
+    def _stir(self, group_id: str) -> None:
+        stirred = self._stirs.pop(group_id, None)
+        if stirred is not None:
+            stirred.set_result(None)
 
     def _release(self, held: _Held) -> None:
         """Nobody waits for it any more."""
@@ -230,6 +244,7 @@ class Groups:
             self._write(group_id, record)
         if group is not None and before is not None and _gist(before) != _gist(group):
             self._tell_held(group_id)
+            asyncio.get_running_loop().call_later(TOLD_S, self._stir, group_id)
         due = None if group is None else next_deadline(group)
         if due is not None and (self._timer is None or due < self._due_ms):
             self._set_timer(due)
@@ -302,6 +317,8 @@ class Groups:
         for answer in [*waiting.values(), *(one.answer for several in held.values() for one in several)]:
             if not answer.done():
                 answer.set_exception(self._journal.not_leading())
+        for group_id in tuple(self._stirs):
+            self._stir(group_id)
         if epoch:
             for group_id, stored in self._journal.state.groups.items():
                 if stored.roster is not None and stored.roster.members:
