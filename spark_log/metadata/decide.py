@@ -339,7 +339,8 @@ def decide_sign_of_life(state: State, group: str, generation: int) -> Decision[N
 def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[None]:
     """Journal a generation that the group protocol came to."""
     current = state.groups.get(group, Group())
-    if roster.generation < current.generation:
+    # One without a roster is another's: of an embedded consumer, or a stream, that took the group meanwhile.
+    if roster.generation < current.generation + (current.roster is None):
         raise IllegalGeneration(
             f"group {group!r}: generation {roster.generation} was replaced by {current.generation}",
             current=current.generation,

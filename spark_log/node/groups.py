@@ -89,6 +89,8 @@ class Groups:
         self._config = config
         self._epoch = 0
         self._groups: dict[str, Group] = {}
+        self._bases: dict[str, int] = {}
+        """Generations that the log knew when groups began to be kept here."""
         self._generations: dict[str, int] = {}
         """Of groups that were forgotten here with generations that the log does not know."""
         self._waiting: dict[int, asyncio.Future[Response]] = {}
@@ -209,10 +211,18 @@ class Groups:
         """The group as it is here, or else as the log has it."""
         stored = self._journal.state.groups.get(group_id)
         group = self._groups.get(group_id)
-        if group is not None and stored is not None and stored.generation > group.generation:
+        if group is not None and stored is not None and self._is_taken(group, stored):
             self._drop(group)
             group = None
-        return group if group is not None or stored is None else self._restored(group_id, stored)
+        if group is not None:
+            return group
+        self._bases[group_id] = 0 if stored is None else stored.generation
+        return None if stored is None else self._restored(group_id, stored)
+
+    def _is_taken(self, group: Group, stored: Stored) -> bool:
+        """Whether somebody has taken the group since it is kept here, whom nobody kept out before its first assignment."""
+        alone = stored.roster is None and stored.generation > self._bases.get(group.group_id, 0)
+        return alone or stored.generation > group.generation
 
     def _restored(self, group_id: str, stored: Stored) -> Group:
         generation = max(stored.generation, self._generations.get(group_id, 0))
@@ -232,6 +242,7 @@ class Groups:
         group = outcome.group
         if group is None or _is_idle(group):
             self._groups.pop(group_id, None)
+            self._bases.pop(group_id, None)
             if group is not None and group.generation > self._journal.state.version:
                 self._generations[group_id] = group.generation
         else:
@@ -311,7 +322,7 @@ class Groups:
         epoch = self._journal.epoch
         if epoch == self._epoch:
             return
-        self._epoch, self._groups, self._generations = epoch, {}, {}
+        self._epoch, self._groups, self._bases, self._generations = epoch, {}, {}, {}
         waiting, self._waiting = self._waiting, {}
         held, self._held = self._held, {}
         for answer in [*waiting.values(), *(one.answer for several in held.values() for one in several)]:
@@ -323,6 +334,7 @@ class Groups:
             for group_id, stored in self._journal.state.groups.items():
                 if stored.roster is not None and stored.roster.members:
                     self._groups[group_id] = self._restored(group_id, stored)
+                    self._bases[group_id] = stored.generation
         self._set_timer(self._first_due())
 
     def held_positions(self) -> tuple[tuple[str, str, int], ...]:
