@@ -21,6 +21,7 @@ from spark_log.groups.racks import Cluster
 from spark_log.groups.spread import Assigned
 from spark_log.groups.subscription import Subscriber
 from spark_log.model import TopicPartition
+from tests.node.test_serve import Process, free_port
 from tests.services import Services
 
 ROOT = Path(__file__).parents[2]
@@ -46,8 +47,8 @@ class Listener:
 class Team:
     """Consumers of one log, each with a connection of its own."""
 
-    def __init__(self, services: Services, folder: Path) -> None:
-        self.url = services.url(folder)
+    def __init__(self, url: str) -> None:
+        self.url = url
         self.log = spark_log.connect(self.url)
         self.log.admin.create_topics([spark_log.NewTopic("t", 4)])
         self.members: list[Consumer] = []
@@ -88,7 +89,7 @@ class Team:
 
 @pytest.fixture
 def team(services: Services, tmp_path: Path) -> Iterator[Team]:
-    found = Team(services, tmp_path / "log")
+    found = Team(services.url(tmp_path / "log"))
     yield found
     found.close()
     services.stop_all()
@@ -359,7 +360,7 @@ def test_a_strategy_that_is_none_is_refused_at_once(team: Team) -> None:
 def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_path: Path) -> None:
     """The members keep generation and partitions, go on reading and commit; nobody is told anything."""
     running = services.start(tmp_path / "log")
-    team, listener = Team(services, tmp_path / "log"), Listener()
+    team, listener = Team(services.url(tmp_path / "log")), Listener()
     first, second = team.join(listener, heartbeat_interval_ms=100), team.join(heartbeat_interval_ms=100)
     team.poll_until(team.is_shared)
     generation, told = team.generation(), list(listener.told)
@@ -421,10 +422,34 @@ def test_partitions_of_a_process_that_is_killed_go_to_the_others_when_its_sessio
     assert [at for at in team.got if at[2] == 0] == [], "those had been committed by the one that was killed"
 
 
+def test_a_coordinator_that_is_killed_and_started_again_has_its_groups(tmp_path: Path) -> None:
+    """Real processes: members keep what they have, read on meanwhile, and commit; nobody is told anything."""
+    conf = tmp_path / "coordinator.ini"
+    conf.write_text("[groups]\ninitial.rebalance.delay = 1ms\n")
+    port = free_port()
+    process = Process(tmp_path / "log", port, "--conf", str(conf), "--maintain-every", "never")
+    team, listener = Team(f"pylog://{process.address}"), Listener()
+    first, second = team.join(listener, enable_auto_commit=False), team.join(enable_auto_commit=False)
+    team.poll_until(team.is_shared)
+    generation, told = team.generation(), list(listener.told)
+    team.fill(8)
+    process.kill()
+    team.poll_until(lambda: len(team.got) == 8)
+    process = Process(tmp_path / "log", port, "--conf", str(conf), "--maintain-every", "never")
+    team.fill(8)
+    team.poll_until(lambda: len(team.got) == 16)
+    first.commit()
+    second.commit()
+    assert sum(at.offset for at in team.log.admin.list_consumer_group_offsets("g").values()) == 16
+    assert (team.generation(), listener.told) == (generation, told)
+    team.close()
+    assert process.terminate() == 0
+
+
 def test_the_first_round_waits_for_more_members(services: Services, tmp_path: Path) -> None:
     """As long as the coordinator is configured to: so members that start together share from the first generation."""
     services.start(tmp_path / "log", groups=GroupConfig(initial_rebalance_delay_ms=500, min_session_timeout_ms=100))
-    team, listener = Team(services, tmp_path / "log"), Listener()
+    team, listener = Team(services.url(tmp_path / "log")), Listener()
     team.join(listener)
     team.join()
     team.poll_until(team.is_shared)
