@@ -298,7 +298,7 @@ class SharedMembership(Membership):
         commit = super().group_commit(state, offsets)
         if isinstance(self._failed, FencedInstanceId):
             raise self._failed
-        if self._subscribed and commit.generation == UNFENCED:
+        if offsets and self._subscribed and commit.generation == UNFENCED:
             raise IllegalGeneration(
                 f"group {self.group!r}: the consumer is not, or no longer, a member, so its positions are not committed; "
                 "poll() makes it one, and what it had may be another's",

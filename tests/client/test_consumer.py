@@ -320,7 +320,7 @@ def test_a_topic_made_anew_is_another_topic(tmp_path: Path) -> None:
     log = new_log(tmp_path, orders=1)
     fill(log, 5)
     with reader(log, "orders", group_id="g", enable_auto_commit=False) as consumer:
-        consumer.poll()
+        consumer.poll(1000)
         consumer.commit()
         log.admin.delete_topics(["orders"])
         fill(log, 7)
