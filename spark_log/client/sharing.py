@@ -264,8 +264,7 @@ class SharedMembership(Membership):
         def run() -> None:
             try:
                 work()
-            except BaseException as error:
-                logger.exception("group %s: the consumer's part in it broke off", self.group)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer has to hear of it
                 failed = error if isinstance(error, SparkLogError) else _broken(self.group, error)
                 with self._news:
                     member = self._member
@@ -505,6 +504,7 @@ def _partitions(state: State) -> dict[str, int]:
 
 
 def _broken(group: str, error: BaseException) -> SparkLogError:
+    logger.error("group %s: the consumer's part in it broke off", group, exc_info=error)
     failed = InvalidRequest(f"group {group!r}: the consumer's part in it broke off: {type(error).__name__}: {error}")
     failed.__cause__ = error
     return failed

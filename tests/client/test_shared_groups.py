@@ -15,12 +15,13 @@ import pytest
 
 import spark_log
 from spark_log.client.consumer import Consumer
-from spark_log.errors import FencedInstanceId, GroupInUse, IllegalGeneration, InvalidRequest
+from spark_log.errors import AuthenticationFailed, FencedInstanceId, GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.groups.group import GroupConfig
 from spark_log.groups.racks import Cluster
 from spark_log.groups.spread import Assigned
 from spark_log.groups.subscription import Subscriber
 from spark_log.model import TopicPartition
+from spark_log.net.tokens import parse_tokens
 from tests.node.test_serve import Process, free_port
 from tests.services import Services
 
@@ -382,6 +383,23 @@ def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_pa
     second.close()
     team.poll_until(lambda: first.assignment() == ALL)
     team.close()
+    services.stop_all()
+
+
+def test_heartbeats_that_are_refused_are_heard_of(services: Services, tmp_path: Path) -> None:
+    """A coordinator that comes back and does not know the consumer's token: the next poll says so, and it has lost what it had."""
+    running = services.start(tmp_path / "log")
+    team, listener = Team(services.url(tmp_path / "log")), Listener()
+    consumer = team.join(listener, heartbeat_interval_ms=100)
+    team.poll_until(team.is_shared)
+    services.stop(running)
+    services.start(
+        tmp_path / "log", listen=running.coordinator.address, tokens=parse_tokens({"me": "admin a-token-of-the-tests"})
+    )
+    with pytest.raises(AuthenticationFailed, match="no token"):
+        team.poll_until(lambda: False)
+    assert listener.told[-1] == ("lost", [0, 1, 2, 3]) and consumer.assignment() == set()
+    consumer.close(autocommit=False)
     services.stop_all()
 
 
