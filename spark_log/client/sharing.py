@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from spark_log.client.membership import Membership, Offsets
+from spark_log.client.wishes import Wishes, wishes_of
 from spark_log.errors import (
     CoordinatorNotAvailable,
     FencedInstanceId,
@@ -24,7 +25,7 @@ from spark_log.errors import (
     NotCoordinator,
     SparkLogError,
 )
-from spark_log.groups.assignors import Assignor, assign_members, make_assignor, what_members_read
+from spark_log.groups.assignors import assign_members, what_members_read
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -62,20 +63,6 @@ _WHY = {
 logger = logging.getLogger("spark_log")
 
 
-class Wishes(NamedTuple):
-    """What a member says of itself."""
-
-    assignors: Sequence[Assignor]
-    """The one that it likes best first."""
-    session_ms: int
-    heartbeat_ms: int
-    poll_ms: int
-    """A consumer that does not poll for so long gives its partitions up, and the others wait so long for it to rejoin."""
-    instance: str | None = None
-    client_id: str = ""
-    rack: str | None = None
-
-
 class Share(NamedTuple):
     """What a member was given."""
 
@@ -93,25 +80,7 @@ def open_membership(journal: Journal, settings: Mapping[str, Any]) -> Membership
     link, group = journal.link, settings["group_id"]
     if not journal.context.served or not isinstance(link, HttpLink):
         return Membership(journal, group)
-    given = settings["partition_assignment_strategy"]
-    assignors = [make_assignor(one) for one in ([given] if isinstance(given, str | type) else given)]
-    if not assignors:
-        raise InvalidRequest("partition_assignment_strategy: give one assignor at least")
-    if settings["heartbeat_interval_ms"] >= settings["session_timeout_ms"]:
-        raise InvalidRequest(
-            f"heartbeat_interval_ms: {settings['heartbeat_interval_ms']} is not less than session_timeout_ms, "
-            f"{settings['session_timeout_ms']}; give a third of it"
-        )
-    wishes = Wishes(
-        assignors=assignors,
-        session_ms=settings["session_timeout_ms"],
-        heartbeat_ms=settings["heartbeat_interval_ms"],
-        poll_ms=settings["max_poll_interval_ms"],
-        instance=settings["group_instance_id"],
-        client_id=settings["client_id"] or "",
-        rack=settings["client_rack"] or None,
-    )
-    return SharedMembership(journal, link, group, wishes)
+    return SharedMembership(journal, link, group, wishes_of(settings))
 
 
 class SharedMembership(Membership):
