@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from pyspark_pylog.batch import journal_of
 from pyspark_pylog.frame import Piece
+from pyspark_pylog.notices import counted
 from pyspark_pylog.options import Location
 from spark_log.client.log import Log, auto_creates, no_such_topic
 from spark_log.client.upload import Fault, TopicSpec, faults_of, specs_of
@@ -158,7 +159,7 @@ def _without(rows: Rows, wrong: npt.NDArray[np.bool_]) -> Rows:
 def refusal(bad: Bad, read: int) -> SparkLogError:
     """What a write fails with; read: rows that the task had looked at."""
     return bad.kinds[0](
-        f"{bad.reasons[0]} ({len(bad.rows)} of the {read} rows that this task had read cannot be written; "
+        f"{bad.reasons[0]} ({len(bad.rows)} of {counted(read, 'row')} read so far by this task cannot be written; "
         "badRecords=topic:NAME sends such rows to a topic of their own)"
     )
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark_pylog.notices import notice
+from pyspark_pylog.notices import counted, notice
 from spark_log.errors import DataLoss
 from spark_log.model import TopicPartition
 
@@ -32,7 +32,7 @@ class Loss:
         count = self.end - self.start
         if count <= 0:
             return f"{name} is gone, all of it had been read: {self.why}"
-        return f"offsets [{self.start}, {self.end}) of {name} are gone, {count} record{'s' if count > 1 else ''}: {self.why}"
+        return f"offsets [{self.start}, {self.end}) of {name} are gone, {counted(count, 'record')}: {self.why}"
 
 
 def report(losses: Sequence[Loss], fail: bool) -> None:

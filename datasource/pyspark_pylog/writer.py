@@ -29,7 +29,7 @@ from pyspark_pylog.batch import quiet_gc, store_of
 from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.frame import pieces, written_columns
 from pyspark_pylog.journals import kept_journal
-from pyspark_pylog.notices import tell
+from pyspark_pylog.notices import counted, tell
 from pyspark_pylog.options import WriteOptions, write_options
 from pyspark_pylog.values import Options
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
@@ -38,7 +38,7 @@ from spark_log.client.upload import TopicSpec, Uploaded, Uploader, specs_of, top
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import epoch_of_holder
+from spark_log.metadata.decide import Committed, epoch_of_holder
 
 logger = logging.getLogger("spark_log")
 
@@ -171,10 +171,10 @@ class LogWriter(DataSourceArrowWriter):
             uploads = [message.uploaded for message in done]
             identity = _batch_identity(self.begun.options, done)
             if identity is None:
-                PlainProducer(journal).commit(self.begun.epoch, uploads)
+                committed = PlainProducer(journal).commit(self.begun.epoch, uploads)
             else:
-                commit_uploads(journal, identity, self.begun.epoch, uploads)
-            _tell(self.begun.options, done)
+                committed = commit_uploads(journal, identity, self.begun.epoch, uploads)
+            _tell(self.begun.options, done, committed)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing to undo: what no commit names is invisible.  Also called after a commit that raised, and may be in."""
@@ -197,8 +197,8 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
                 return
             journal = kept_journal(self.begun.options.location)
             identity = _stream_identity(journal, self.begun.options, done[0].query_id, batchId)
-            commit_uploads(journal, identity, self.begun_epoch(done), [message.uploaded for message in done])
-            _tell(self.begun.options, done)
+            uploads = [message.uploaded for message in done]
+            _tell(self.begun.options, done, commit_uploads(journal, identity, self.begun_epoch(done), uploads))
 
     def begun_epoch(self, done: Sequence[Written]) -> int:
         """The upload epoch of the tasks: the sink's commit runs in another process, with a writer of its own."""
@@ -224,12 +224,13 @@ def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
-def _tell(options: WriteOptions, done: Sequence[Written]) -> None:
-    """A warning in the driver's log, if there were bad rows."""
+def _tell(options: WriteOptions, done: Sequence[Written], committed: Committed) -> None:
+    """A warning in the driver's log, if there were bad rows; a commit that is made again was told of the first time."""
     bad = [message for message in done if message.bad]
-    if bad:
+    if bad and not committed.repeated:
         count, to = sum(message.bad for message in bad), options.dead_letters
-        logger.warning("%d rows could not be written and went to topic %r; one of them: %s", count, to, bad[0].reason)
+        rows, first = counted(count, "row"), bad[0].reason
+        logger.warning("%s could not be written and went to topic %r; the first: %s", rows, to, first)
 
 
 def _batch_identity(options: WriteOptions, done: Sequence[Written]) -> Identity | None:

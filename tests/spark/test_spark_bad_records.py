@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark_pylog.bad_records import Topics, sift, with_headers
 from pyspark_pylog.frame import pieces, written_columns
 from pyspark_pylog.options import Location
+from pyspark_pylog.writer import LogStreamWriter
 
 import spark_log
 from spark_log import NewTopic
@@ -192,7 +194,7 @@ def test_bad_rows_fail_the_write_by_default(url: str, log: spark_log.Log) -> Non
     with pytest.raises(SparkLogError) as error:
         write(url, *rows, badRecords=" Fail ")
     assert str(error.value) == (
-        "a record names partition 9 of topic 't', which has 1 partitions (0 to 0) (2 of the 3 rows that this task had read "
+        "a record names partition 9 of topic 't', which has 1 partitions (0 to 0) (2 of 3 rows read so far by this task "
         "cannot be written; badRecords=topic:NAME sends such rows to a topic of their own)"
     )
     assert log.read("t").num_rows == 1 and log.admin.list_topics() == ["t"]
@@ -296,10 +298,28 @@ def test_the_driver_warns_of_bad_rows(url: str, log: spark_log.Log, caplog: pyte
     with caplog.at_level(logging.WARNING, "spark_log"):
         write(url, {"value": "1"}, {"value": "2", "partition": 5}, {"value": "3", "partition": 6})
         write(url, {"value": "1"})
+        write(url, {"value": "4", "partition": 7})
+    why = "a record names partition {} of topic 't', which has 1 partitions (0 to 0)"
     assert caplog.messages == [
-        "2 rows could not be written and went to topic 'dead'; one of them: a record names partition 5 of topic 't', "
-        "which has 1 partitions (0 to 0)"
+        f"2 rows could not be written and went to topic 'dead'; the first: {why.format(5)}",
+        f"1 row could not be written and went to topic 'dead'; the first: {why.format(7)}",
     ]
+
+
+def test_a_commit_that_is_made_again_is_not_warned_of_again(
+    url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark runs the last batch of a stream again after a crash, and a rerun of a batch job is known as well."""
+    rows = [{"value": "1"}, {"value": "2", "partition": 5}]
+    batch = job(url, rows, txnAppId="nightly", txnVersion=1)
+    query = LogStreamWriter(job(url, rows).writer.begun)
+    message = replace(query.write(iter([batch.batch])), query_id="query", batch_id=3)
+    with caplog.at_level(logging.WARNING, "spark_log"):
+        for _ in range(2):
+            batch.run()
+            query.commit([message], 3)
+    assert len(caplog.messages) == 2
+    assert log.read("t").num_rows == log.read("dead").num_rows == 2
 
 
 ROWS = st.fixed_dictionaries(
