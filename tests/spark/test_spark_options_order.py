@@ -70,6 +70,21 @@ def test_what_both_refuse_is_said_at_load_in_the_same_order() -> None:
     assert first_errors(GENERAL, check_load) == [step[2] for step in GENERAL]
 
 
+@pytest.mark.parametrize("end", ["endingOffsets", "endingOffsetsByTimestamp"])
+def test_what_an_end_makes_a_batch_is_checked_as_one_at_load(end: str) -> None:
+    """A stream has none, so nothing has to wait until Spark says which of the two it is."""
+    ends = {"endingOffsets": "latest", "endingOffsetsByTimestamp": '{"t":{"0":5}}'}
+    with pytest.raises(InvalidRequest, match="option startingOffsets: a batch cannot start at latest"):
+        check_load(asked("/log", **{"startingOffsets": "latest", end: ends[end]}))
+
+
+def test_a_start_at_latest_may_be_a_stream_at_load() -> None:
+    """Spark asks the same of the source for both, so a batch of it is refused when its first query is planned."""
+    check_load(asked("/log", startingOffsets="latest"))
+    with pytest.raises(InvalidRequest, match="a batch cannot start at latest"):
+        read_options(asked("/log", startingOffsets="latest"), streaming=False)
+
+
 def test_a_name_that_nobody_knows_is_the_first_of_all() -> None:
     """It may be why another one is missing."""
     with pytest.raises(InvalidRequest, match="option subscibe is not known; did you mean subscribe"):
