@@ -40,7 +40,7 @@ from spark_log.journal.protocol import (
     propose,
     refresh,
 )
-from spark_log.journal.upkeep import housekeeping, is_due
+from spark_log.journal.upkeep import is_due, shrink, write_down
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
@@ -89,6 +89,7 @@ class Journal:
         self._lock = threading.RLock()
         self._queue: list[Command] = []
         self._queue_lock = threading.Lock()
+        self._keeping = threading.Lock()
 
     @classmethod
     def open(
@@ -191,6 +192,8 @@ class Journal:
         with self._lock:
             if not command.done:
                 self._propose_queued()
+        if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
+            self._housekeep()
         if command.error is not None:
             raise command.error
         return command.reply
@@ -205,8 +208,6 @@ class Journal:
         with self._queue_lock:
             commands, self._queue = self._queue, []
         self.carry_out(commands)
-        if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
-            self._housekeep()
 
     def carry_out(self, commands: list[Command]) -> None:
         """Carry commands out together; each has its reply or its error afterwards."""
@@ -263,16 +264,25 @@ class Journal:
     def keep_house(self) -> None:
         """Seal, prune and checkpoint, if the log has gone far enough."""
         self.poll()
-        with self._lock:
-            if is_due(self._view):
-                self._housekeep()
+        if is_due(self._view):
+            self._housekeep()
 
     def _housekeep(self) -> None:
-        """After the acknowledgement: what fails here is done by whoever commits next."""
+        """After the acknowledgement: what fails here is done by whoever commits next.
+
+        Only what changes the log keeps other threads from committing.  Of those, the first to come does it.
+        """
+        if not self._keeping.acquire(blocking=False):
+            return
         try:
-            self._view = self.run(housekeeping(self._view, self.context))
+            with self._lock:
+                fence_before = self._view.state.fence
+                self._view = view = self.run(shrink(self._view, self.context))
+            self.run(write_down(view, self.context, fence_before))
         except SparkLogError as error:
             logger.warning("housekeeping of %s was put off: %s", self.store.url, error)
+        finally:
+            self._keeping.release()
 
     def check_store(self) -> None:
         """Before a change: probe put-if-absent again where the store's library is another than the one that was probed."""

@@ -59,14 +59,24 @@ def is_due(view: View) -> bool:
 
 
 def housekeeping(view: View, context: Context, limits: Limits = LIMITS) -> Steps[View]:
-    """Seal, prune, advance the fence, expire, checkpoint, and drop what the checkpoint replaces."""
+    """Make the state small, and write it down."""
     fence_before = view.state.fence
+    view = yield from shrink(view, context, limits)
+    yield from write_down(view, context, fence_before)
+    return view
+
+
+def shrink(view: View, context: Context, limits: Limits = LIMITS) -> Steps[View]:
+    """Seal, prune, advance the fence, expire."""
     view = yield from seal(view, context, limits)
     view = yield from prune(view, context)
-    view = yield from fence_and_expire(view, context)
+    return (yield from fence_and_expire(view, context))
+
+
+def write_down(view: View, context: Context, fence_before: int) -> Steps[None]:
+    """Checkpoint a view, and drop what the checkpoint replaces.  Nothing of it waits for commits, nor they for it."""
     yield from checkpoint(view, context)
     yield from _drop_replaced(view, fence_before)
-    return view
 
 
 def fence_and_expire(view: View, context: Context) -> Steps[View]:

@@ -57,14 +57,15 @@ def conform(data: object, *, now_us: int) -> Iterator[Rows]:
 
 
 def _batches(data: object) -> Iterator[pa.RecordBatch]:
-    pandas = sys.modules.get("pandas")
+    # Another thread may be importing pandas right now (Arrow does, for dicts): then this is no frame of it.
+    frames = getattr(sys.modules.get("pandas"), "DataFrame", ())
     if isinstance(data, pa.RecordBatch):
         return iter((data,))
     if isinstance(data, pa.Table):
         return iter(data.to_batches(max_chunksize=_ROWS_MAX))
     if isinstance(data, pa.RecordBatchReader):
         return iter(data)
-    if pandas is not None and isinstance(data, pandas.DataFrame):
+    if isinstance(data, frames):
         return _batches_of_frame(data)
     if isinstance(data, (list, tuple)):
         return _batches_of_dicts(data)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -183,6 +184,43 @@ def test_whoever_goes_past_the_interval_keeps_house(make: Callable[[Path], Objec
     assert journal.state.version - int(newest.removeprefix(CHECKPOINTS)[:20]) < 110
     assert len(journal.state.partitions["id-t", 0].entries) < 300
     assert open_log(store).state == journal.state
+
+
+class HeldCheckpoints(Wrapper):
+    """Whoever writes a checkpoint waits for `go_on`."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.begun, self.go_on = Event(), Event()
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        if key.startswith(CHECKPOINTS):
+            self.begun.set()
+            assert self.go_on.wait(30)
+        super().put(key, chunks)
+
+
+@stores
+def test_nobody_waits_for_a_checkpoint(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """Other threads commit while one writes it, and none begins a second."""
+    store = HeldCheckpoints(make(tmp_path))
+    journal = open_log(store)
+    create(journal)
+
+    def write() -> None:
+        for sequence in range(110):
+            commit(journal, "p", sequence)
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(write)
+        assert store.begun.wait(30)
+        for sequence in range(110):
+            commit(journal, "q", sequence)
+        store.go_on.set()
+        done.result(30)
+    assert len(store.list(CHECKPOINTS)) == 1
+    assert open_log(store).state == journal.state
+    assert journal.state.partitions["id-t", 0].end == 220
 
 
 @stores

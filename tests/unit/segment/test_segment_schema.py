@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import date, datetime, timedelta, timezone
+from types import ModuleType
 from typing import Any
 
 import pandas as pd
@@ -52,6 +54,12 @@ def test_every_kind_of_string_and_binary_is_taken(type_: pa.DataType) -> None:
 
     assert found.schema == RECORD_SCHEMA
     assert found["key"].to_pylist() == found["value"].to_pylist() == [b"ab", None, "é".encode()]
+
+
+def test_pandas_may_be_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While another thread imports it, which Arrow does with the first list of dicts, it is there and has no frames yet."""
+    monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
+    assert conformed([{"value": "v"}])["value"].to_pylist() == [b"v"]
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
