@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
@@ -21,12 +22,13 @@ from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.notices import tell
 from pyspark_pylog.offsets import Offset, parse_offset
 from pyspark_pylog.options import ReadOptions
-from pyspark_pylog.pins import decode, encode, make_pin, pinned, query_of_task
+from pyspark_pylog.patience import patiently
+from pyspark_pylog.pins import decode, encode, make_pin, pinned, query_of_task, read_pin
 from pyspark_pylog.ranges import is_fixed
 from pyspark_pylog.stream import LONG_POLL_MS, POLL_MS, POLL_REMOTE_MS
 from pyspark_pylog.triggers import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import DataLoss, InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
 from spark_log.metadata.progress_topic import PARTITIONS, Progress, ProgressRecord, progress_of, to_batch
 from spark_log.metadata.state import State
@@ -57,7 +59,7 @@ class ProgressReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         with plain_errors():
             tell(self.options.notes)
-            journal = journal_of(self.options.location)
+            journal = patiently(lambda: journal_of(self.options.location), self.options, SystemClock())
             records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
             return [RecordsTask(records, settled=is_fixed(self.options, _partitions(self.options)))]
 
@@ -71,8 +73,8 @@ class ProgressReader(DataSourceReader):
 
         def make() -> bytes:
             journal = Journal.open(store, create=False)
-            pinned(store, pin, lambda: make_pin(journal))  # so that topics are not read beyond this version
-            return encode(progress_of(journal.state))
+            version = read_pin(pinned(store, pin, lambda: make_pin(journal))).version
+            return encode(progress_at(journal, version))
 
         try:
             progress = decode(pinned(store, f"{pin}-progress", make), Progress)
@@ -131,14 +133,14 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             if self._initial is None:
                 tell(self.options.notes)
-                progress = progress_of(self.journal.refresh())
+                progress = progress_of(self._refreshed())
                 starts = _starts(progress, self.options, self.clock.now_ms())
                 self._initial = self._known = Offset(ends=starts, ids={}).encode()
             return self._initial
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
         with plain_errors():
-            self._target = _end(self.journal.refresh())
+            self._target = _end(self._refreshed())
 
     def latestOffset(  # noqa: N802  Spark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
@@ -157,10 +159,16 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             starts = at.ends if start == self._initial else {}
             return replace(at, ends=ends, starts=starts).encode()
 
+    def _refreshed(self) -> State:
+        return patiently(lambda: self.journal.refresh(), self.options, self.clock)
+
+    def _polled(self) -> State:
+        return patiently(lambda: self.journal.poll(), self.options, self.clock)
+
     def _check_there(self, at: Offset) -> None:
         """Raises DataLoss for an offset beyond the end."""
         last = max(at.ends.values(), default=0)
-        if _end(self.journal.state) < last and (end := _end(self.journal.refresh())) < last:
+        if _end(self.journal.state) < last and (end := _end(self._refreshed())) < last:
             raise DataLoss(
                 f"the checkpoint stands at offset {last} of {PROGRESS_TOPIC}, beyond its end, {end}: this log is an older "
                 "copy, or another one; restore the newer copy, or start the query with a new checkpoint"
@@ -168,7 +176,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _wait(self, at: int) -> int:
         deadline = self.clock.monotonic_ms() + LONG_POLL_MS
-        while (end := _end(self.journal.poll())) <= at and self.clock.monotonic_ms() <= deadline:
+        while (end := _end(self._polled())) <= at and self.clock.monotonic_ms() <= deadline:
             self.clock.sleep_ms(POLL_MS if self.journal.store.local else POLL_REMOTE_MS)
         return end
 
@@ -195,6 +203,22 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Where the stream stands is Spark's to keep."""
+
+
+def progress_at(journal: Journal, version: int) -> Progress:
+    """The topic at a version of a moment ago, which other scans of the query see.
+
+    Raises ConcurrentChange if groups have moved since, and the log does not know any more where they stood.
+    """
+    state: State | None = journal.state if journal.state.version >= version else journal.refresh()
+    if state is not None and state.progressed > version:
+        state = journal.state_at(version)
+    if state is None:
+        raise ConcurrentChange(
+            f"the other reads of this query see version {version} of the log, and where groups stood then is not known any "
+            "more: too much was committed since they began; run the query again"
+        )
+    return msgspec.structs.replace(progress_of(state), version=version)
 
 
 def _partitions(options: ReadOptions) -> list[TopicPartition]:

@@ -39,6 +39,7 @@ from spark_log.journal.protocol import (
     poll,
     propose,
     refresh,
+    state_at,
 )
 from spark_log.journal.upkeep import is_due, shrink, write_down
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
@@ -130,6 +131,11 @@ class Journal:
     def state(self) -> State:
         """The newest state that is known here."""
         return self._view.state
+
+    def state_at(self, version: int) -> State | None:
+        """The state at a version that was the newest a moment ago; None if that is not known any more."""
+        state = self.state
+        return state if state.version == version else self.run(state_at(version))
 
     def refresh(self) -> State:
         """The state at the end of the log."""

@@ -104,6 +104,24 @@ def open_view() -> Steps[View]:
             return view
 
 
+def state_at(version: int) -> Steps[State | None]:
+    """The state at a version of a moment ago; None if that is not known any more, for a checkpoint lies beyond it."""
+    newest = _newest((yield List(CHECKPOINTS)))
+    while checkpoint_version(newest) <= version:
+        keys = [log_key(number) for number in range(checkpoint_version(newest) + 1, version + 1)]
+        data: bytes | None = (yield Get(newest)) if newest else None
+        batches = yield [Get(key) for key in keys]
+        before, newest = newest, _newest((yield List(CHECKPOINTS)))
+        if newest == before:  # so what was read is on the chain, as in `catch_up`
+            if None in batches or (newest and data is None):
+                return None
+            state = State() if data is None else decode_checkpoint(data, newest)
+            for key, batch in zip(keys, batches, strict=True):
+                state = replay(state, decode_batch(batch, key))
+            return state
+    return None
+
+
 def _newest(names: Sequence[str]) -> str:
     return max(names, default="")
 

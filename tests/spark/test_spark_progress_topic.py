@@ -16,15 +16,19 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark_pylog.options import ReadOptions, read_options
-from pyspark_pylog.progress_topic import ProgressReader, ProgressStreamReader
+from pyspark_pylog.progress_topic import ProgressReader, ProgressStreamReader, progress_at
 from pyspark_pylog.ranges import wanted_partitions
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.errors import DataLoss, InvalidRequest, InvalidTopic
+from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest, InvalidTopic, StorageUnavailable
+from spark_log.journal.journal import Journal
+from spark_log.journal.ops import RETRY_MS
 from spark_log.metadata.progress_topic import partition_of_group
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
 from tests.spark.builders import load, load_stream
-from tests.spark.driver import Stream
+from tests.spark.driver import Hands, Stream
 
 TOPIC = "__consumer_offsets"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -177,7 +181,55 @@ def test_partitions_that_are_assigned(url: str, filled: spark_log.Log) -> None:
     assert [record.partition for record in task.records] == [48]  # type: ignore[attr-defined]
 
 
+def test_a_query_sees_groups_and_topics_at_one_version(filled: spark_log.Log) -> None:
+    """Groups may have moved between the first of its tasks, which settles the version, and the one that asks for them."""
+    first = commit(filled, "a", 1)
+    filled.append("t", [{"value": "x"}])
+    version = filled.journal.state.version
+    assert standing(r._asdict() for r in progress_at(filled.journal, version).records) == [("a", "t-0", 1)]
+    commit(filled, "a", 2)
+    commit(filled, "b", 3)
+    then = progress_at(filled.journal, version)
+    assert standing(record._asdict() for record in then.records) == [("a", "t-0", 1)]
+    assert (then.version, then.end) == (version, first + 1)
+
+
+def test_a_version_that_is_not_known_any_more_is_told(filled: spark_log.Log) -> None:
+    """A checkpoint took its place before anybody asked where groups stood."""
+    version = commit(filled, "a", 1)
+    for number in range(110):
+        commit(filled, "a", number % 5)
+    with pytest.raises(ConcurrentChange, match=f"version {version} of the log, .* run the query again"):
+        progress_at(filled.journal, version)
+
+
 # ------------------------------------------------------------------------------------------------------------ as a stream
+
+
+class Away(Wrapper):
+    """A store that does not answer the next `away` reads."""
+
+    away = 0
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if self.away:
+            self.away -= 1
+            raise StorageUnavailable("nobody answers")
+        return super().get(key, start, end)
+
+
+def test_a_storage_that_is_away_is_asked_again(url: str, filled: spark_log.Log, caplog: pytest.LogCaptureFixture) -> None:
+    """As often as fetchOffset.numRetries says, behind the storage's own patience."""
+    commit(filled, "a", 1)
+    query = Query(url)
+    store = Away(LocalStore(url))
+    query.reader._journal = Journal.open(store, create=False, clock=Hands())
+    store.away = 2 * (len(RETRY_MS) + 1)
+    assert query.changed() == [("a", "t-0", 1)]
+    assert [message[:8] for message in caplog.messages] == ["try 1 of", "try 2 of"]
+    store.away = 3 * (len(RETRY_MS) + 1)
+    with pytest.raises(StorageUnavailable):
+        query.changed()
 
 
 def test_a_micro_batch_has_what_has_changed_since(url: str, filled: spark_log.Log) -> None:
