@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CommitOffsets
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.state import Group, State
+from spark_log.metadata.state import Group, Position, State, TopicKey
 from spark_log.model import TopicPartition
 from spark_log.positions import format_timestamp_ms
 
@@ -47,6 +47,7 @@ class Progress:
         self._session_ms = session_ms
         self._sign_s = sign_s
         self._token = ""
+        self._stood: Mapping[TopicKey, Position] = {}
         self._publisher: Publisher | None = None
         self._leaving = False
         self._left_at: Offset | None = None
@@ -80,7 +81,7 @@ class Progress:
         """
         if self.group is None:
             return {}
-        offsets = state.groups.get(self.group, Group()).offsets
+        offsets = self._stood = state.groups.get(self.group, Group()).offsets
         found, losses = {}, []
         for tp in tps:
             key = (state.names[tp.topic], tp.partition)
@@ -90,6 +91,11 @@ class Progress:
                 losses += [Loss(tp, offset, part.start, TRIMMED)] if offset < part.start else []
         report(losses, fail)
         return found
+
+    def moved(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
+        """The same, if the group was moved since it was asked for; nothing if it was not.  Raises as `standing`."""
+        stands = state.groups.get(self.group or "", Group()).offsets
+        return {} if dict(stands) == dict(self._stood) else self.standing(state, tps, fail)
 
     def signed(self, at: Offset) -> Offset:
         """The offset, with what tells the query when it comes back."""

@@ -65,6 +65,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._journal: Journal | None = None
         self._progress = Progress(options.group)
         self._initial: dict[str, Any] | None = None
+        self._first: Offset | None = None
+        """Where the first batch begins, once the group is this query's."""
         self._known: dict[str, Any] | None = None
         """The last offset that was planned: where Spark 4.0 and 4.1, which do not say, stand."""
         self._target: Offset | None = None
@@ -114,11 +116,11 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             self._tell()
             start = start or self._known or self.initialOffset()
-            at = parse_offset(start)
+            first = start == self._initial
+            at = self._joined(parse_offset(start)) if first else parse_offset(start)
             once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
             ahead = self._now(at) if once or self._target is not None else self._wait(at)
             self._progress.reached(self.journal, at)
-            first = start == self._initial
             if ahead is None:
                 return start if self._is_settled(at) else self._signed(at, first=first).encode()
             ends = ahead.ends if once else self._limited(ahead)
@@ -156,6 +158,16 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             yield from read_batches(store_of(self.options.location), partition.reads, self.schema, self.options)
 
     # -------------------------------------------------------------------------------------------------------- decisions
+
+    def _joined(self, initial: Offset) -> Offset:
+        """The initial offset with the group taken: whoever had it may have moved it since it was looked at."""
+        if self._first is None:
+            self._progress.join(self.journal, initial)
+            state = self.journal.state
+            there = [tp for tp in initial.ends if initial.same_topic(tp.topic, state.names.get(tp.topic))]
+            moved = self._progress.moved(state, there, self.options.fail_on_data_loss)
+            self._first = replace(initial, ends=initial.ends | moved)
+        return self._first
 
     def _ends(self, state: State) -> Ends:
         tps = wanted_partitions(state, self.options)

@@ -137,6 +137,20 @@ def test_records_that_the_group_has_not_read_and_that_are_gone_are_a_loss(url: s
     assert Query(url, failOnDataLoss="false").reader.initialOffset()["t"] == {"0": 4, "1": 1}
 
 
+def test_a_group_that_moves_until_the_query_has_it_is_followed(url: str, filled: spark_log.Log) -> None:
+    """Where it stands is settled when nobody else can move it any more: what others read last is not read again."""
+    filled.admin.alter_consumer_group_offsets("g", {P0: 1})
+    query = Query(url, maxOffsetsPerTrigger=4)
+    assert query.reader.initialOffset()["t"] == {"0": 1, "1": 0}
+    filled.admin.alter_consumer_group_offsets("g", {P0: 3, P1: 2})
+    assert query.plan() and sorted(query.read()) == [*rows("t-0", 3, 5), *rows("t-1", 2, 4)]
+    assert soon(filled, 3)
+    query = Query(url, query)
+    assert sorted(query.read()) == [*rows("t-0", 3, 5), *rows("t-1", 2, 4)]
+    assert query.batch() == rows("t-1", 4, 5)
+    query.reader.stop()
+
+
 def test_records_trimmed_after_the_group_was_asked_are_a_loss(url: str, filled: spark_log.Log) -> None:
     """Between the first offset and the first batch, and between its plan and its tasks; with the ranges, once each."""
     filled.admin.alter_consumer_group_offsets("g", {P0: 1, P1: 1})
