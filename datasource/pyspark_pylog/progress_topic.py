@@ -28,7 +28,14 @@ from pyspark_pylog.ranges import is_fixed
 from pyspark_pylog.stream import LONG_POLL_MS, POLL_MS, POLL_REMOTE_MS
 from pyspark_pylog.triggers import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import (
+    ConcurrentChange,
+    DataLoss,
+    InvalidRequest,
+    ObjectNotFound,
+    StorageError,
+    StorageUnavailable,
+)
 from spark_log.journal.journal import Journal
 from spark_log.metadata.progress_topic import PARTITIONS, Progress, ProgressRecord, progress_of, to_batch
 from spark_log.metadata.state import State

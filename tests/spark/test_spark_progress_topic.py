@@ -218,7 +218,9 @@ class Away(Wrapper):
         return super().get(key, start, end)
 
 
-def test_a_storage_that_is_away_is_asked_again(url: str, filled: spark_log.Log, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_storage_that_is_away_is_asked_again(
+    url: str, filled: spark_log.Log, caplog: pytest.LogCaptureFixture
+) -> None:
     """As often as fetchOffset.numRetries says, behind the storage's own patience."""
     commit(filled, "a", 1)
     query = Query(url)
