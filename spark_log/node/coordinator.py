@@ -156,6 +156,10 @@ class Coordinator:
             except SparkLogError as error:
                 logger.error("the coordinator cannot go on at once: %s", error)
                 self._stopping.wait(LOOK_S)
+            except Exception:
+                # Whatever it is: a process that listens and has nobody who leads would be worse than another try.
+                logger.exception("the coordinator broke off, and begins again")
+                self._stopping.wait(LOOK_S)
             finally:
                 self._step_down()
         self._release()
@@ -173,6 +177,11 @@ class Coordinator:
         while not self._stopping.is_set():
             state = self.journal.refresh()
             held = state.coordinator
+            if held.in_force and held.in_force == self.journal.context.epoch:
+                self.epoch = held.epoch  # it broke off, and nobody has noticed
+                logger.info("leading %s again, with epoch %d", self.journal.store.url, self.epoch)
+                self.on_change()
+                return
             if not held.address or self._was_here(held) or watch.is_gone(state, self._is_alive):
                 try:
                     self.epoch = self.journal.take_over(held.epoch, self.address, self._host)
@@ -266,16 +275,13 @@ class Coordinator:
 
     def _keep(self, stop: threading.Event) -> None:
         """What keeps the log small, beside the commits, as any client does it: through this coordinator."""
-        store = self.tail.real
-        try:
-            journal = Journal.open(store, create=False, link=_Here(self), served=True)
-        except SparkLogError as error:
-            logger.warning("no upkeep of %s: %s", store.url, error)
-            return
-        clock = journal.context.clock
+        store, clock = self.tail.real, self.journal.context.clock
         due = None if self._maintain_ms is None else clock.monotonic_ms() + self._maintain_ms
+        journal: Journal | None = None
         while not stop.wait(LOOK_S):
             try:
+                if journal is None:
+                    journal = Journal.open(store, create=False, link=_Here(self), served=True)
                 journal.keep_house()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
@@ -283,6 +289,9 @@ class Coordinator:
                     logger.info("maintained: %s", report)
             except SparkLogError as error:
                 logger.warning("upkeep of %s was put off: %s", store.url, error)
+            except Exception:
+                logger.exception("upkeep of %s broke off, and begins again", store.url)
+                journal = None
 
 
 class _Here:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, NotCoordinator
 from spark_log.metadata.commands import Append, CreateTopic
 from spark_log.metadata.records import Commit
 from spark_log.model import DataObject, Run
@@ -21,15 +23,24 @@ from spark_log.store.local import LocalStore
 @pytest.fixture
 def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
     """One that leads."""
-    made = Coordinator(LocalStore(str(tmp_path / "log"), "os"), host="here", is_alive=lambda holder: False)
+    with leading(LocalStore(str(tmp_path / "log"), "os")) as found:
+        yield found
+
+
+@contextmanager
+def leading(store: LocalStore) -> Iterator[Coordinator]:
+    """A coordinator of the log in a store, that leads."""
+    made = Coordinator(store, host="here", is_alive=lambda holder: False)
     made.address = "here:1"
-    thread = threading.Thread(target=made.run)
+    thread = threading.Thread(target=made.run, name="coordinator")
     thread.start()
     while not made.leading:
         time.sleep(0.01)
-    yield made
-    made.stop()
-    thread.join()
+    try:
+        yield made
+    finally:
+        made.stop()
+        thread.join()
 
 
 def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
@@ -50,3 +61,44 @@ def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
     assert isinstance(outcome, InvalidRequest)
     other = CreateTopic(name="u", partitions=1, topic_id="other")
     assert coordinator.submit([other]).result(60).outcomes == ["other"]
+
+
+class Breaking(LocalStore):
+    """Fails once, in a thread, as nothing fails that is foreseen."""
+
+    broken = ""
+    """Name of the thread."""
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if self.broken == threading.current_thread().name:
+            self.broken = ""
+            raise RuntimeError("nobody thought of this")
+        return super().get(key, start, end)
+
+
+@pytest.mark.parametrize(
+    ("thread", "said"), [("coordinator", "the coordinator broke off"), ("pylog-upkeep", "upkeep of .* broke off")]
+)
+def test_a_thread_that_breaks_off_begins_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, thread: str, said: str
+) -> None:
+    """And says so: what is asked afterwards is done."""
+    store = Breaking(str(tmp_path / "log"), "os")
+    with caplog.at_level(logging.ERROR, "spark_log"), leading(store) as coordinator:
+        store.broken = thread
+        deadline = time.monotonic() + 30
+        while not any(re.match(said, record.getMessage()) for record in caplog.records):
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert outcome_of(coordinator, CreateTopic(name="t", partitions=1, topic_id="id"), deadline) == "id"
+        assert coordinator.epoch == 1
+
+
+def outcome_of(coordinator: Coordinator, command: CreateTopic, deadline: float) -> object:
+    """As soon as it leads again."""
+    while True:
+        try:
+            return coordinator.submit([command]).result(60).outcomes[0]
+        except NotCoordinator:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
