@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
 from spark_log.client.plan import SliceRead
 from spark_log.client.prune import plan_matching
-from spark_log.client.resolve import partitions_of, ranges_between, resolve
+from spark_log.client.resolve import partitions_of, ranges_between, resolve, resolve_starts
 from spark_log.client.route import open_journal
 from spark_log.client.scan import SCAN_SCHEMA, scan_batches, scan_schema
 from spark_log.client.upload import Uploaded, Uploader, topic_spec
@@ -239,7 +239,7 @@ class Log:
         state = self.journal.refresh()
         tps = partitions_of(state, topic) if partitions is None else [TopicPartition(topic, n) for n in partitions]
         first, last = parse_position(start, "start"), parse_position(end, "end")
-        starts = resolve(self.journal, dict.fromkeys(tps, first))
+        starts = resolve_starts(self.journal, dict.fromkeys(tps, first))
         ends = _ends(resolve(self.journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)
         return plan_matching(self.journal, ranges_between(self.journal.state, starts, ends), as_condition(where))
 

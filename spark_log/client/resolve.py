@@ -11,7 +11,7 @@ from spark_log.client.plan import OffsetRange, plan_reads
 from spark_log.errors import GroupIdNotFound, ObjectNotFound, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import topic_named
-from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.metadata.state import Group, Partition, State, TopicKey
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, LatestMinus, OfGroup, Position, SinceNow
 
@@ -35,7 +35,8 @@ def partitions_of(state: State, topic: str) -> list[TopicPartition]:
 def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
     """The offset that each position comes to in the state the journal has now.
 
-    A time beyond the last record, and a group's position where it has none, come to the end and to the start.
+    A time beyond the last record, and a group's position where it has none, come to the end and to the start; one that lies
+    outside of the partition to what is nearest.
     Raises OffsetOutOfRange for a number outside of the partition.
     """
     state, now_ms = journal.state, journal.context.clock.now_ms()
@@ -69,6 +70,26 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
     for tp, found in offsets_for_times(journal, times).items():
         offsets[tp] = partition_of(state, tp)[1].end if found is None else found
     return {tp: offsets[tp] for tp in positions}
+
+
+def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+    """Where a read starts: as `resolve`, but what a group has not read and cannot read any more is not passed over.
+
+    Raises OffsetOutOfRange for a group's position before the first record that is there.
+    """
+    state = journal.state
+    for tp, position in positions.items():
+        if isinstance(position, OfGroup):
+            key, part = partition_of(state, tp)
+            known = state.groups.get(position.name, Group()).offsets.get(key)
+            if known is not None and known.offset < part.start:
+                raise OffsetOutOfRange(
+                    f"group {position.name!r} stands at offset {known.offset} of {tp.topic}-{tp.partition}, which is not there "
+                    f"any more, there are {part.start} to {part.end}: start at one of them, or move the group",
+                    start=part.start,
+                    end=part.end,
+                )
+    return resolve(journal, positions)
 
 
 def _committed(state: State, name: str, key: TopicKey, part: Partition) -> int:
