@@ -1,4 +1,4 @@
-"""`pylog plan`, and what shows the inside of a log: segment, metadata, cluster, config, producer."""
+"""`pylog plan`, and what shows the inside of a log: segment, metadata, config, producer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Failed, Session, Verb, config_option, pass_session, verb
+from spark_log.cli.base import POSITION, Session, Verb, config_option, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
 from spark_log.cli.topics import alter_configs
 from spark_log.positions import Position, format_timestamp_ms
@@ -205,72 +205,6 @@ def dump_metadata(session: Session, of_state: bool) -> None:
         rows.append({"version": version, "time": format_timestamp_ms(batch.time), "id": batch.id, "records": kinds})
     if not session.json:
         emit_rows(session, ["version", "time", "id", "records"], rows)
-
-
-# ---------------------------------------------------------------------------------------------------------------- cluster
-
-
-@click.group()
-def cluster() -> None:
-    """The log as a whole."""
-
-
-@verb(cluster)
-@pass_session
-def info(session: Session) -> None:
-    """Show what the log is and what it holds.
-
-    \b
-    Example:
-      pylog cluster info
-    """
-    from spark_log.journal.protocol import CHECKPOINTS, checkpoint_version
-
-    log = session.connect()
-    state = log.journal.refresh()
-    fields = {
-        "url": log.url,
-        "cluster_id": log.cluster_id,
-        "version": state.version,
-        "checkpoint": checkpoint_version(max(log.journal.store.list(CHECKPOINTS), default="")),
-        "fence": state.fence,
-        "coordinator": state.coordinator.address,
-        "coordinator_epoch": state.coordinator.epoch,
-        "topics": len(state.names),
-        "partitions": len(state.partitions),
-        "records": sum(part.end - part.start for part in state.partitions.values()),
-        "objects": len(state.objects),
-        "bytes": sum(row.size for row in state.objects.values()),
-        "groups": len(state.groups),
-        "producers": len(state.producers),
-    }
-    emit_fields(session, fields)
-
-
-@verb(cluster)
-@click.option("--force", is_flag=True, help="The coordinator is gone for good, and did not release the log itself.")
-@pass_session
-def release(session: Session, force: bool) -> None:
-    """Give a log back to embedded writers after its coordinator crashed.  The URL is the storage's.
-
-    A coordinator that stops in order does this itself.  One that is alive all the same commits nothing more under the old
-    epoch; stop it first, since it takes a log over that nobody has.
-
-    \b
-    Example:
-      pylog cluster release --force
-    """
-    journal = session.connect().journal
-    held = journal.refresh().coordinator
-    if not held.address:
-        emit_line(session, "no coordinator has this log", {"released": False})
-        return
-    if not force:
-        raise Failed(
-            f"the coordinator at {held.address} has this log: stop it, and it releases the log; if it crashed, say --force"
-        )
-    released = journal.release(held.epoch + 1)
-    emit_line(session, f"released: {held.address} has the log no more", {"released": released})
 
 
 # ----------------------------------------------------------------------------------------------------------------- config

@@ -5,8 +5,9 @@ from __future__ import annotations
 import click
 
 from spark_log.cli.base import Root, Verb, common_options
+from spark_log.cli.cluster import cluster
 from spark_log.cli.groups import group
-from spark_log.cli.inspect import cluster, config, metadata, plan, producer, segment
+from spark_log.cli.inspect import config, metadata, plan, producer, segment
 from spark_log.cli.records import consume, produce
 from spark_log.cli.serve import serve
 from spark_log.cli.topics import topic

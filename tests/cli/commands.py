@@ -12,10 +12,10 @@ from spark_log.cli.main import pylog
 
 
 class Pylog:
-    """The command with a log in a folder."""
+    """The command with a log."""
 
-    def __init__(self, folder: Path) -> None:
-        self.url = str(folder)
+    def __init__(self, url: Path | str) -> None:
+        self.url = str(url)
 
     def run(self, *args: str, stdin: str | bytes | None = None, url: bool = True) -> Result:
         """Whatever becomes of it."""

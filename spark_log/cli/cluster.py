@@ -1,0 +1,175 @@
+"""`pylog cluster …`: the log as a whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from spark_log.cli.base import Failed, Session, pass_session, verb
+from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
+from spark_log.errors import SparkLogError
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+    from spark_log.metadata.state import Coordinator
+
+LATE = 10
+"""So many times the interval of checkpoints may pass without one."""
+
+
+@click.group()
+def cluster() -> None:
+    """The log as a whole."""
+
+
+@verb(cluster)
+@pass_session
+def info(session: Session) -> None:
+    """Show what the log is and what it holds.
+
+    \b
+    Example:
+      pylog cluster info
+    """
+    from spark_log.journal.protocol import CHECKPOINTS, checkpoint_version
+
+    log = session.connect()
+    state = log.journal.refresh()
+    fields = {
+        "url": log.url,
+        "cluster_id": log.cluster_id,
+        "version": state.version,
+        "checkpoint": checkpoint_version(max(log.journal.store.list(CHECKPOINTS), default="")),
+        "fence": state.fence,
+        "coordinator": state.coordinator.address,
+        "coordinator_epoch": state.coordinator.epoch,
+        "topics": len(state.names),
+        "partitions": len(state.partitions),
+        "records": sum(part.end - part.start for part in state.partitions.values()),
+        "objects": len(state.objects),
+        "bytes": sum(row.size for row in state.objects.values()),
+        "groups": len(state.groups),
+        "producers": len(state.producers),
+    }
+    emit_fields(session, fields)
+
+
+@verb(cluster)
+@click.option("--force", is_flag=True, help="The coordinator is gone for good, and did not release the log itself.")
+@pass_session
+def release(session: Session, force: bool) -> None:
+    """Give a log back to embedded writers after its coordinator crashed.  The URL is the storage's.
+
+    A coordinator that stops in order does this itself.  One that is alive all the same commits nothing more under the old
+    epoch; stop it first, since it takes a log over that nobody has.
+
+    \b
+    Example:
+      pylog cluster release --force
+    """
+    journal = session.connect().journal
+    held = journal.refresh().coordinator
+    if not held.address:
+        emit_line(session, "no coordinator has this log", {"released": False})
+        return
+    if not force:
+        raise Failed(
+            f"the coordinator at {held.address} has this log: stop it, and it releases the log; if it crashed, say --force"
+        )
+    released = journal.release(held.epoch + 1)
+    emit_line(session, f"released: {held.address} has the log no more", {"released": released})
+
+
+# ----------------------------------------------------------------------------------------------------------------- health
+
+
+class Check(NamedTuple):
+    """One thing that was looked at."""
+
+    check: str
+    healthy: bool
+    says: str
+
+
+@verb(cluster)
+@pass_session
+def health(session: Session) -> None:
+    """Look at what has to be right: the coordinators of the URL, the log, who has it, its upkeep.  Exit status 1 if something is
+    not.
+
+    \b
+    Example:
+      pylog cluster health -u pylog://127.0.0.1:9550
+    """
+    checks = _coordinators(session.url) if session.url else []
+    try:
+        log = session.connect()
+        checks += [_log(log), *_holder(log, [check.check for check in checks]), _upkeep(log)]
+    except SparkLogError as error:
+        checks.append(Check("log", False, str(error)))
+    wrong = [check for check in checks if not check.healthy]
+    if session.json:
+        emit_json({"healthy": not wrong, "checks": [check._asdict() for check in checks]})
+    else:
+        emit_rows(session, Check._fields, [check._asdict() for check in checks])
+    if wrong:
+        raise Failed(f"not healthy: {', '.join(check.check for check in wrong)}")
+
+
+def _coordinators(url: str) -> list[Check]:
+    """Each that the URL names.  One that stands by is healthy."""
+    from spark_log.net.address import is_coordinator, parse_target
+
+    if not is_coordinator(url):
+        return []
+    target = parse_target(url)
+    return [_coordinator(address, (target.ca is not None,)) for address in target.addresses]
+
+
+def _coordinator(address: str, ways: tuple[bool, ...], holder: Coordinator | None = None) -> Check:
+    """
+    ways:    whether to ask with TLS; several: one after the other.
+    holder:  it should lead, under this epoch.
+    """
+    from spark_log.net.client import health_of
+
+    what = f"coordinator {address}"
+    found = next((found for tls in ways if (found := health_of(address, tls=tls)) is not None), None)
+    if found is None:
+        return Check(what, False, "does not answer")
+    if holder is not None and (not found.leading or found.epoch != holder.epoch):
+        return Check(what, False, f"does not lead, though it has the log with epoch {holder.epoch}")
+    doing = "leads" if found.leading else "stands by"
+    return Check(what, True, f"{doing}, epoch {found.epoch}, version {found.version}")
+
+
+def _log(log: Log) -> Check:
+    state = log.journal.state
+    return Check("log", True, f"{log.url}, version {state.version}, {len(state.names)} topics")
+
+
+def _holder(log: Log, asked: list[str]) -> list[Check]:
+    """Who has the log, unless it was asked before."""
+    from spark_log.net.address import is_loopback, this_host
+
+    held = log.journal.state.coordinator
+    if not held.address:
+        return [Check("coordinator", True, "none: embedded writers have the log")]
+    if is_loopback(held.address) and held.host != this_host():
+        says = f"has the log; it listens on {held.host} for that machine alone and cannot be asked from here"
+        return [Check(f"coordinator {held.address}", False, says)]
+    if f"coordinator {held.address}" in asked:
+        return []
+    return [_coordinator(held.address, (False, True), held)]
+
+
+def _upkeep(log: Log) -> Check:
+    from spark_log.journal.protocol import CHECKPOINTS, checkpoint_version
+    from spark_log.settings import cluster_config
+
+    state = log.journal.state
+    behind = state.version - checkpoint_version(max(log.journal.store.list(CHECKPOINTS), default=""))
+    if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
+        return Check("checkpoint", False, f"{behind} versions ago: whoever commits should write one, see its log")
+    return Check("checkpoint", True, f"{behind} versions ago")
