@@ -6,7 +6,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from spark_log.cli.output import emit_line
 from spark_log.cli.topics import partitions_named
 from spark_log.errors import InvalidRecord
 from spark_log.model import PROGRESS_TOPIC
-from spark_log.positions import Earliest, OfGroup, Position
+from spark_log.positions import Earliest, Position
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 APPEND_BYTES = 8 << 20
 """Lines that are there are appended together up to this size."""
 WAIT_SECONDS = 0.2
-COMMIT_SECONDS = 1.0
+WAIT_MS = 200
+COMMIT_MS = 1000
 
 
 # ---------------------------------------------------------------------------------------------------------------- produce
@@ -160,6 +161,9 @@ def consume(
 ) -> None:
     """Print the records of a topic, from the earliest to the end, unless told otherwise.
 
+    Through a coordinator, those who consume with the same group at the same time share the partitions.  With --partition
+    there is no sharing.  What was printed is committed, once a second and at the end.
+
     \b
     Example:
       pylog consume orders -o latest-100 -f '%p:%o %k %v\\n' --follow
@@ -174,11 +178,11 @@ def consume(
         with suppress(KeyboardInterrupt):
             _print_progress(log, partition, position or Earliest(), columns, write, count, follow)
         return
-    run = _Consumption(log, topic, partition, group, position)
+    if group is not None:
+        _GroupConsumption(log, topic, partition, group, position).print(columns, write, count, follow)
+        return
     with suppress(KeyboardInterrupt):
-        run.print(sys.stdout.buffer, columns, write, count, follow)
-    sys.stdout.flush()  # what is committed was printed
-    run.close()
+        _Consumption(log, topic, partition, position or Earliest()).print(columns, write, count, follow)
 
 
 def _print_progress(
@@ -212,29 +216,20 @@ def _print_progress(
 
 
 class _Consumption:
-    """One run of `pylog consume`: where it stands in each partition, and what of that is committed."""
+    """One run of `pylog consume` without a group: where it stands in each partition."""
 
-    def __init__(
-        self, log: Log, topic: str, partition: int | None, group: str | None, position: Position | None
-    ) -> None:
-        from spark_log.client.membership import Membership
-        from spark_log.client.resolve import resolve
+    def __init__(self, log: Log, topic: str, partition: int | None, position: Position) -> None:
+        from spark_log.client.resolve import resolve_starts
 
         self._log = log
         self._topic = topic
         self._partition = partition
         tps = partitions_named(log, topic, partition)
-        self._group = None if group is None else Membership(log.journal, group)
-        if self._group is not None:
-            self._group.join()
-        start = position or (Earliest() if group is None else OfGroup(group))
-        self._at: dict[TopicPartition, int] = resolve(log.journal, dict.fromkeys(tps, start))
-        self._committed: dict[TopicPartition, int] = {}
-        self._committed_at = time.monotonic()
+        self._at: dict[TopicPartition, int] = resolve_starts(log.journal, dict.fromkeys(tps, position))
 
-    def print(self, out: IO[bytes], columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
+    def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
         """Print records until there are no more, or enough."""
-        left = count
+        out, left = sys.stdout.buffer, count
         while left is None or left > 0:
             printed = 0
             for tp, first, batch in self._batches(columns):
@@ -242,13 +237,9 @@ class _Consumption:
                 out.writelines(write(batch))
                 self._at[tp] = first + batch.num_rows
                 printed += batch.num_rows
-                if time.monotonic() - self._committed_at > COMMIT_SECONDS:
-                    out.flush()
-                    self.commit()
                 if left is not None and printed >= left:
                     break
             out.flush()
-            self.commit()
             left = None if left is None else left - printed
             if not follow:
                 return
@@ -273,18 +264,76 @@ class _Consumption:
         for part in fetch_ranges(journal, reads, wanted):
             yield TopicPartition(part.read.topic, part.read.partition), part.first, to_batch(part, schema)
 
-    def commit(self) -> None:
-        """Commit the group's progress, if there is any."""
-        from spark_log.model import OffsetAndMetadata
 
-        self._committed_at = time.monotonic()
-        if self._group is None or self._at == self._committed:
-            return
-        self._group.commit({tp: OffsetAndMetadata(offset) for tp, offset in self._at.items()})
-        self._committed = dict(self._at)
+class _GroupConsumption:
+    """One run of `pylog consume --group`: a consumer, and the listener of its group."""
 
-    def close(self) -> None:
-        """Commit, and give the group up."""
-        self.commit()
-        if self._group is not None:
-            self._group.leave()
+    def __init__(self, log: Log, topic: str, partition: int | None, group: str, position: Position | None) -> None:
+        self._log = log
+        self._position = position
+        self._placed: set[TopicPartition] = set()
+        """Partitions that were moved to the position that was asked for."""
+        self._ends: dict[TopicPartition, int] | None = None
+        """What is to be printed if it does not follow; None: what it has is not known, or has changed."""
+        self._printed: dict[TopicPartition, int] = {}
+        """Offsets up to which everything was printed."""
+        tps = partitions_named(log, topic, partition)
+        self._consumer = log.consumer(
+            group_id=group,
+            client_id="pylog-consume",
+            auto_offset_reset="earliest",
+            auto_commit_interval_ms=COMMIT_MS,
+            partition_assignment_strategy=["cooperative-sticky"],
+        )
+        if partition is None:
+            self._consumer.subscribe([topic], listener=self)
+        else:
+            self._consumer.assign(tps)
+            self.on_partitions_assigned(tps)
+
+    def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+        from spark_log.client.resolve import resolve_starts
+
+        new = [tp for tp in partitions if self._position is not None and tp not in self._placed]
+        if self._position is not None:
+            for tp, offset in resolve_starts(self._log.journal, dict.fromkeys(new, self._position)).items():
+                self._consumer.seek(tp, offset)
+        self._placed.update(new)
+        self._ends = self._consumer.end_offsets(self._consumer.assignment())
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        self._ends = None  # others come: who has what is told when all have said what they want
+
+    def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
+        """Print records until there are no more, or enough.  What was printed is committed, and nothing else."""
+        try:
+            with suppress(KeyboardInterrupt):
+                self._print(columns, write, count, follow)
+        finally:
+            self._close()
+
+    def _print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
+        out, left = sys.stdout.buffer, count
+        while (left is None or left > 0) and (follow or not self._is_done()):
+            table = self._consumer.poll_arrow(WAIT_MS, max_records=left)  # it commits what was given out before
+            for batch in table.select(columns).to_batches():
+                out.writelines(write(batch))
+            out.flush()
+            self._printed = {tp: self._consumer.position(tp) for tp in self._consumer.assignment()}
+            left = None if left is None else left - table.num_rows
+
+    def _is_done(self) -> bool:
+        ends = self._ends
+        return ends is not None and all(self._consumer.position(tp) >= end for tp, end in ends.items())
+
+    def _close(self) -> None:
+        from spark_log.errors import IllegalGeneration, RebalanceInProgress
+
+        mine = {tp: self._printed[tp] for tp in self._consumer.assignment() if tp in self._printed}
+        try:
+            if mine:
+                self._consumer.commit(mine)
+        except (IllegalGeneration, RebalanceInProgress) as error:
+            click.echo(f"pylog: others of the group will print the last records again: {error}", err=True)
+        finally:
+            self._consumer.close(autocommit=False)

@@ -423,7 +423,7 @@ class Consumer:
     def _tell_assigned(self, new: Sequence[TopicPartition], number: int) -> None:
         """number:  of the group's round."""
         if new or not self._assigned_once or number != self._round:
-            self._round = number
+            self._round, self._assigned_once = number, True  # the listener may seek
             self._tell("on_partitions_assigned", new)
 
     def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
