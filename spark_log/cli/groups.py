@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_log.cli.base import POSITION, Failed, Session, confirmed, guarded, pass_session, verb
-from spark_log.cli.output import age_text, emit_line, emit_rows, size_text
+from spark_log.cli.output import age_text, emit_fields, emit_json, emit_line, emit_rows, size_text
 from spark_log.cli.topics import partitions_named
+from spark_log.groups.group import LIVE_STATES
 from spark_log.positions import Position, format_timestamp_ms
 
 if TYPE_CHECKING:
+    from spark_log.client.groups import GroupDescription, MemberDescription
     from spark_log.client.lag import PartitionLag
     from spark_log.client.log import Log
     from spark_log.journal.journal import Journal
-    from spark_log.metadata.state import Group, State
+    from spark_log.metadata.state import State
     from spark_log.model import TopicPartition
 
 WATCH_SECONDS = 2
@@ -31,35 +33,71 @@ def group() -> None:
 
 
 @verb(group, "list")
+@click.option(
+    "--state", "states", metavar="STATE[,STATE…]", help=f"Only those in these states: {', '.join(LIVE_STATES)}."
+)
 @pass_session
-def list_groups(session: Session) -> None:
+def list_groups(session: Session, states: str | None) -> None:
     """List groups, with what they have not read yet: records, stored bytes, and how old the oldest record of it is.
 
     \b
     Example:
-      pylog group list
+      pylog group list --state Stable,PreparingRebalance
     """
+    from spark_log.client.groups import describe_groups
     from spark_log.client.lag import lags_of
 
+    wanted = _states(states)
     journal = session.connect().journal
-    state = journal.refresh()
-    rows = [
-        {
-            "group": name,
-            "topics": len({lag.tp.topic for lag in lags}),
-            "partitions": len(lags),
-            **_total(lags),
-            "generation": state.groups[name].generation,
-            "member": _member(state.groups[name]),
-        }
-        for name, lags in lags_of(journal, sorted(state.groups)).items()
+    found = {name: one for name, one in describe_groups(journal).items() if one.state in wanted}
+    lags = lags_of(journal, [name for name in found if name in journal.state.groups])
+    rows = [_listed(one, lags.get(name, [])) for name, one in found.items()]
+    columns = [
+        "group",
+        "state",
+        "topics",
+        "partitions",
+        "lag",
+        "lag_bytes",
+        "lag_ms",
+        "generation",
+        "members",
+        "member",
     ]
-    _emit(session, ["group", "topics", "partitions", "lag", "lag_bytes", "lag_ms", "generation", "member"], rows)
+    _emit(session, columns, rows)
 
 
-def _member(group: Group) -> str | None:
-    """Who holds a group: a consumer, or a Spark query."""
-    return group.session.owner if group.session else group.member or None
+def _states(text: str | None) -> tuple[str, ...]:
+    """Names of states, in any case.  Raises a usage error."""
+    if text is None:
+        return LIVE_STATES
+    by_name = {state.lower(): state for state in LIVE_STATES}
+    given = [name.strip().lower() for name in text.split(",")]
+    for name in given:
+        if name not in by_name:
+            raise click.BadParameter(
+                f"{name!r} is no state; there are {', '.join(LIVE_STATES)}", param_hint="'--state'"
+            )
+    return tuple(by_name[name] for name in given)
+
+
+def _listed(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "topics": len({lag.tp.topic for lag in lags}),
+        "partitions": len(lags),
+        **_total(lags),
+        "generation": group.generation,
+        "members": len(group.members),
+        "member": _holder(group),
+    }
+
+
+def _holder(group: GroupDescription) -> str | None:
+    """Who has a group for itself: a consumer, or a Spark query."""
+    alone = [member for member in group.members if member.assignment is None]
+    return (alone[0].owner or alone[0].member_id) if alone else None
 
 
 def _lags(journal: Journal, name: str) -> list[PartitionLag]:
@@ -104,19 +142,72 @@ def _emit(session: Session, columns: Sequence[str], rows: Sequence[dict[str, Any
 @click.argument("name", metavar="GROUP")
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """Show a group's committed offsets, and what it has not read yet.
+    """Show what a group is doing, who has it, its committed offsets, and what it has not read yet.
 
-    Records that were trimmed away before the group read them are no lag; they are counted as trimmed.
+    Records that were trimmed away before the group read them are no lag; they are counted as trimmed.  A group that is
+    rebalancing, PreparingRebalance or CompletingRebalance, is shown as such if its coordinator answers.
 
     \b
     Example:
       pylog group describe billing
     """
+    from spark_log.client.groups import describe_groups
+
     journal = session.connect().journal
-    journal.refresh()
-    rows = [_row(lag) for lag in _lags(journal, name)]
-    columns = ["topic", "partition", "offset", "start", "end", "lag", "lag_bytes", "lag_ms", "trimmed"]
-    _emit(session, [*columns, "committed", "metadata"], rows)
+    found = describe_groups(journal, [name])[name]
+    lags = [] if name not in journal.state.groups and found.members else _lags(journal, name)
+    seen = journal.state.groups[name].seen if name in journal.state.groups else 0
+    fields = {
+        "group": name,
+        "state": found.state,
+        "generation": found.generation,
+        "strategy": found.protocol or None,
+        "seen": format_timestamp_ms(seen) if seen else None,
+    }
+    members = [_member_row(member, found.leader) for member in found.members]
+    rows = [{**_row(lag), "member": _owner_of(found, lag.tp)} for lag in lags]
+    if session.json:
+        emit_json({**fields, "members": members, "offsets": rows})
+        return
+    emit_fields(session, fields)
+    if members:
+        click.echo()
+        emit_rows(session, list(members[0]), [{**row, "partitions": _named(row["partitions"])} for row in members])
+    if rows:
+        click.echo()
+        columns = ["topic", "partition", "offset", "start", "end", "lag", "lag_bytes", "lag_ms", "trimmed"]
+        _emit(session, [*columns, "committed", "metadata", "member"], rows)
+
+
+def _member_row(member: MemberDescription, leader: str) -> dict[str, Any]:
+    """partitions:  by topic; None: all of the group's."""
+    topics: dict[str, list[int]] | None = None
+    if member.assignment is not None:
+        topics = {}
+        for tp in member.assignment:
+            topics.setdefault(tp.topic, []).append(tp.partition)
+    return {
+        "member": member.member_id,
+        "kind": member.kind,
+        "owner": member.owner or None,
+        "instance": member.group_instance_id,
+        "leader": member.member_id == leader,
+        "partitions": topics,
+    }
+
+
+def _named(topics: Mapping[str, Sequence[int]] | None) -> str:
+    if topics is None:
+        return "all"
+    return " ".join(f"{topic}:{','.join(map(str, numbers))}" for topic, numbers in topics.items()) or "none"
+
+
+def _owner_of(group: GroupDescription, tp: TopicPartition) -> str | None:
+    """The member that reads a partition."""
+    for member in group.members:
+        if member.assignment is None or tp in member.assignment:
+            return member.member_id
+    return None
 
 
 @verb(group)

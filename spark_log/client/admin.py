@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from spark_log.client.groups import GroupDescription, describe_groups
 from spark_log.client.resolve import offsets_for_times, partition_of, resolve
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
@@ -109,17 +110,7 @@ class ConfigEntry(NamedTuple):
 class GroupListing(NamedTuple):
     group_id: str
     state: str
-    """Stable: a consumer holds the group (or died without closing).  Empty: none does."""
-
-
-class GroupDescription(NamedTuple):
-    """A group: embedded, at most one member, which owns all partitions; through a coordinator, those who share them."""
-
-    group_id: str
-    state: str
-    """Stable, Empty, or Dead for a group that is not known."""
-    generation: int
-    members: list[str]
+    """As of a GroupDescription."""
 
 
 class ProducerDescription(NamedTuple):
@@ -152,6 +143,9 @@ class ClusterDescription(NamedTuple):
     version: int
     """Of the metadata log."""
     mode: str = "embedded"
+    """Or coordinator, if one has the log."""
+    coordinator: str = ""
+    """Its address."""
     controller: int | None = None
     nodes: tuple[int, ...] = ()
 
@@ -278,13 +272,12 @@ class Admin:
 
     def list_consumer_groups(self) -> list[GroupListing]:
         """All groups, by name."""
-        state = self._journal.refresh()
-        return [GroupListing(name, describe_group(state, name).state) for name in sorted(state.groups)]
+        found = describe_groups(self._journal)
+        return [GroupListing(name, group.state) for name, group in found.items()]
 
     def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        """Who holds groups.  One that is not known is Dead."""
-        state = self._journal.refresh()
-        return {name: describe_group(state, name) for name in groups}
+        """Who has groups, and what each member was assigned.  One that is not known is Dead."""
+        return describe_groups(self._journal, groups)
 
     def list_consumer_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
@@ -340,7 +333,10 @@ class Admin:
 
     def describe_cluster(self) -> ClusterDescription:
         """What this log is."""
-        return ClusterDescription(self._log.cluster_id, self._log.url, self._journal.refresh().version)
+        state = self._journal.refresh()
+        address = state.coordinator.address
+        mode = "coordinator" if address else "embedded"
+        return ClusterDescription(self._log.cluster_id, self._log.url, state.version, mode, address)
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
@@ -401,15 +397,6 @@ def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetada
             raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
         entries.append(OffsetEntry(*partition_of(state, tp)[0], at.offset, at.metadata))
     return tuple(entries)
-
-
-def describe_group(state: State, name: str) -> GroupDescription:
-    """Who holds a group, or shares it."""
-    group = state.groups.get(name)
-    if group is None:
-        return GroupDescription(name, "Dead", 0, [])
-    members = [member.member_id for member in members_in_force(state, name)] or [group.member] * bool(group.member)
-    return GroupDescription(name, "Stable" if members else "Empty", group.generation, members)
 
 
 def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:

@@ -25,6 +25,10 @@ class GroupState(str, Enum):
     """Deleted, or no longer this coordinator's."""
 
 
+LIVE_STATES = tuple(state.value for state in GroupState if state is not GroupState.DEAD)
+"""Of groups that there are."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
     """The coordinator's settings, under Kafka's names."""

@@ -34,6 +34,8 @@ from spark_log.net.messages import (
     CommandsRequest,
     Failure,
     GroupAnswered,
+    GroupsReply,
+    GroupView,
     Health,
     decode,
     encode,
@@ -110,6 +112,12 @@ class HttpLink:
         answered: GroupAnswered = decode(data, GroupAnswered, "the coordinator's answer")
         return answered.response
 
+    def groups(self, holder: Coordinator) -> dict[str, GroupView]:
+        """Groups that members share, as they are at the moment.  Raises CoordinatorNotAvailable."""
+        data = self._first(holder, "GET", f"/v1/groups?cluster_id={self.cluster_id}", None, ANSWER_S)
+        reply: GroupsReply = decode(data, GroupsReply, "the coordinator's answer")
+        return {view.group_id: view for view in reply.groups}
+
     # ---------------------------------------------------------------------------------------------------------- requests
 
     def _first(self, holder: Coordinator, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
@@ -177,7 +185,7 @@ class HttpLink:
         else:
             self._keep(address, connection)
         if answer.status != 200:
-            raise _refusal(address, answer.status, data)
+            raise _refusal(address, method, answer.status, data)
         return data
 
     def _headers(self, address: str) -> dict[str, str]:
@@ -249,11 +257,17 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _refusal(address: str, status: int, data: bytes) -> SparkLogError:
+def _refusal(address: str, method: str, status: int, data: bytes) -> SparkLogError:
     try:
         return error_of(decode(data, Failure, "the error"))
     except InvalidRequest:
-        return InvalidRequest(f"{address} is no pylog coordinator: it answered {status}, {data[:80]!r}")
+        said = f"it answered {status}, {data[:80]!r}"
+        if status >= 500:
+            # Of something in between, which may have passed the request on before.
+            failed = CoordinatorNotAvailable(f"{address}: {said}")
+            failed.maybe_applied = method != "GET"
+            return failed
+        return InvalidRequest(f"{address} is no pylog coordinator: {said}")
 
 
 def health_of(address: str, *, tls: bool) -> Health | None:

@@ -5,6 +5,7 @@
     POST /v1/commands   CommandsRequest         CommandsReply
     GET  /v1/changes?cluster_id=&since=&wait_ms=   ChangesReply; waits until the log is beyond version `since`, or so long;
                                                 &group= has it end also when members begin to share that group out anew
+    GET  /v1/groups?cluster_id=                 GroupsReply: who shares what, as it is at the moment
     POST /v1/group/join|sync|heartbeat|leave       GroupAsked, GroupAnswered; join and sync wait for the other members
 
 What is refused as a whole gets a status of 4xx or 5xx and a `Failure`.  A command that is refused by itself does not hinder
@@ -20,6 +21,7 @@ import msgspec
 
 from spark_log import errors
 from spark_log.errors import InvalidRequest, SparkLogError
+from spark_log.groups.group import Roster
 from spark_log.groups.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -126,6 +128,20 @@ class GroupAsked(Message, frozen=True, kw_only=True):
 
 class GroupAnswered(Message, frozen=True, kw_only=True):
     response: MemberResponse
+
+
+class GroupView(Message, frozen=True, kw_only=True):
+    """A group that members share, or are about to."""
+
+    group_id: str
+    state: str
+    """Kafka's: PreparingRebalance, CompletingRebalance, Stable, Empty."""
+    roster: Roster
+    """With what each member was assigned last."""
+
+
+class GroupsReply(Message, frozen=True, kw_only=True):
+    groups: tuple[GroupView, ...]
 
 
 encode = msgspec.json.Encoder().encode

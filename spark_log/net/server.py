@@ -36,6 +36,8 @@ from spark_log.net.messages import (
     CommandsReply,
     CommandsRequest,
     GroupAsked,
+    GroupsReply,
+    GroupView,
     Health,
     Outcome,
     batches_as_text,
@@ -106,6 +108,10 @@ class GroupService(Protocol):
     def refusal(self, command: AnyCommand) -> SparkLogError | None:
         """Why a command that commits positions of a member is refused."""
 
+    def views(self) -> tuple[GroupView, ...]: ...
+
+    def metrics_text(self) -> str: ...
+
 
 class Server:
     """Serves one coordinator.  All of it runs on the event loop."""
@@ -142,6 +148,7 @@ class Server:
                 web.get("/v1/cluster", self._cluster),
                 web.post("/v1/commands", self._commands),
                 web.get("/v1/changes", self._changes),
+                web.get("/v1/groups", self._group_views),
                 *(web.post(path, self._group) for path in GROUP_PATHS),
             ]
         )
@@ -214,7 +221,9 @@ class Server:
             raise
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
-            return _failed(InvalidRequest("an error in the coordinator; its log has the details"), 500)
+            failed = CoordinatorNotAvailable("an error in the coordinator; its log has the details")
+            failed.maybe_applied = request.method != "GET"  # nobody knows how far it went
+            return _failed(failed, 500)
         finally:
             self._idle[connection] = time.monotonic() + KEEPALIVE_S
 
@@ -231,7 +240,7 @@ class Server:
     async def _metrics(self, request: web.Request) -> web.Response:
         self._tokens.grant(request.headers.get("Authorization"))
         text = self._service.metrics_text(polls=self._polls, connections=self._connections())
-        return web.Response(text=text, content_type="text/plain")
+        return web.Response(text=text + self._groups.metrics_text(), content_type="text/plain")
 
     async def _cluster(self, request: web.Request) -> web.Response:
         self._tokens.grant(request.headers.get("Authorization"))
@@ -293,6 +302,11 @@ class Server:
             check_topics(grant, sorted(read or ()))
         response = await self._groups.ask(asked.request, min(asked.wait_ms, WAIT_MS_MAX), request.remote or "")
         return _answer({"response": response})
+
+    async def _group_views(self, request: web.Request) -> web.Response:
+        self._tokens.grant(request.headers.get("Authorization"))
+        self._check(request.query.get("cluster_id", ""))
+        return _answer(GroupsReply(groups=self._groups.views()))
 
     def _changes_body(self, since: int) -> bytes:
         """Made once for all that wait at the same version."""

@@ -45,6 +45,8 @@ from spark_log.metadata.commands import AnyCommand, CommitOffsets, SetGeneration
 from spark_log.metadata.decide import check_group_free
 from spark_log.metadata.state import Group as Stored
 from spark_log.metadata.state import State
+from spark_log.net.messages import GroupView
+from spark_log.node.metrics import group_text
 
 TIMEOUT_MS_MAX = 2**31 - 1
 TOLD_S = 0.03
@@ -103,6 +105,7 @@ class Groups:
         self._due_ms = 0
         """When it runs out."""
         self._began_ms = clock.now_ms() - clock.monotonic_ms()
+        self._rebalances = 0
 
     # ------------------------------------------------------------------------------------------------------------ requests
 
@@ -253,6 +256,8 @@ class Groups:
                 answer.set_result(response)
         for record in outcome.records:
             self._write(group_id, record)
+        if group is not None and _begins_to_rebalance(before, group):
+            self._rebalances += 1
         if group is not None and before is not None and _gist(before) != _gist(group):
             self._tell_held(group_id)
             asyncio.get_running_loop().call_later(TOLD_S, self._stir, group_id)
@@ -286,6 +291,20 @@ class Groups:
         journaled = Journaled(group_id=group_id, ticket=ticket, error=_code_of(error))
         self._take(group_id, group, step(group, journaled, self._now_ms(), config=self._config))
 
+    # ----------------------------------------------------------------------------------------------------------- operators
+
+    def views(self) -> tuple[GroupView, ...]:
+        """The groups that members share now."""
+        self.notice()
+        return tuple(
+            GroupView(group_id=group_id, state=group.state.value, roster=group.roster())
+            for group_id, group in sorted(self._groups.items())
+        )
+
+    def metrics_text(self) -> str:
+        """Of all groups, those of the log that nobody shares among them."""
+        return group_text(self._journal.state, self.views(), self._rebalances)
+
     # -------------------------------------------------------------------------------------------------------------- timers
 
     def _now_ms(self) -> int:
@@ -309,8 +328,16 @@ class Groups:
         for group_id, group in tuple(self._groups.items()):
             due = next_deadline(group)
             if due is not None and due <= now_ms:
-                self._take(group_id, group, tick(group, now_ms, config=self._config))
+                self._tick_one(group_id, group, now_ms)
         self._set_timer(self._first_due())
+
+    def _tick_one(self, group_id: str, group: Group, now_ms: int) -> None:
+        try:
+            self._take(group_id, group, tick(group, now_ms, config=self._config))
+        except Exception:
+            # The timers of all others hang on this one.  Its members find the group as the log has it.
+            logger.exception("group %s broke off, and goes on from what the log has of it", group_id)
+            self._groups.pop(group_id, None)
 
     def _first_due(self) -> int | None:
         return min((at for group in self._groups.values() if (at := next_deadline(group)) is not None), default=None)
@@ -354,6 +381,11 @@ class _Unique(Protocol):
 
 def _is_idle(group: Group) -> bool:
     return group.state is GroupState.EMPTY and not group.pending and not group.writes
+
+
+def _begins_to_rebalance(before: Group | None, group: Group) -> bool:
+    was = None if before is None else before.state
+    return group.state is GroupState.PREPARING_REBALANCE and was is not GroupState.PREPARING_REBALANCE
 
 
 def _gist(group: Group) -> tuple[object, ...]:

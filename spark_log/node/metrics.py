@@ -8,7 +8,10 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from spark_log.client.groups import describe_group
+from spark_log.groups.group import LIVE_STATES
 from spark_log.metadata.state import State
+from spark_log.net.messages import GroupView
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -67,13 +70,41 @@ class Metrics:
         lines += _one("pylog_version", "gauge", "Newest version of the metadata log.", state.version)
         lines += _one("pylog_long_polls", "gauge", "Requests that wait for something new.", polls)
         lines += _one("pylog_connections", "gauge", "Open connections.", connections)
-        lines += _one("pylog_groups", "gauge", "Groups that are known.", len(state.groups))
         lines += _one("pylog_topics", "gauge", "Topics.", len(state.names))
         lines += _one("pylog_objects", "gauge", "Live objects.", len(state.objects))
         lines += _one("pylog_objects_bytes", "gauge", "Their size.", sum(row.size for row in state.objects.values()))
         lines += _many("pylog_topic_records", "Records that a topic holds.", ("topic",), _records(state))
-        lines += _many("pylog_group_lag", "Records that a group has not read.", ("group", "topic"), _lags(state))
         return "\n".join(lines) + "\n"
+
+
+def group_text(state: State, shared: Sequence[GroupView], rebalances: int) -> str:
+    """Metrics of groups.
+
+    shared:  those that members share now, or are about to.
+    """
+    known = {name: describe_group(state, name) for name in state.groups}
+    known |= {view.group_id: describe_group(state, view.group_id, view) for view in shared}
+    groups = [known[name] for name in sorted(known)]
+    counts: dict[tuple[str, ...], int] = {(name,): 0 for name in LIVE_STATES}
+    for group in groups:
+        counts[(group.state,)] += 1
+    lines: list[str] = []
+    lines += _many("pylog_groups", "Groups by what they are doing.", ("state",), counts)
+    lines += _many(
+        "pylog_group_members",
+        "Consumers or streams that have a group.",
+        ("group",),
+        {(group.group_id,): len(group.members) for group in groups},
+    )
+    lines += _many(
+        "pylog_group_generation",
+        "Generation of a group: one more with each round.",
+        ("group",),
+        {(group.group_id,): group.generation for group in groups},
+    )
+    lines += _one("pylog_group_rebalances_total", "counter", "Rounds of groups that began.", rebalances)
+    lines += _many("pylog_group_lag", "Records that a group has not read.", ("group", "topic"), _lags(state))
+    return "\n".join(lines) + "\n"
 
 
 def _records(state: State) -> dict[tuple[str, ...], int]:

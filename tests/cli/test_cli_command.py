@@ -43,6 +43,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
     """What a later version brings is not there before it works."""
     assert [path.removeprefix("pylog ") for path, _ in verbs()] == [
         "checkpoint",
+        "cluster health",
         "cluster info",
         "cluster release",
         "completion",

@@ -19,7 +19,7 @@ def grouped(pylog: Pylog) -> Pylog:
 
 
 def where(pylog: Pylog, group: str = "billing") -> list[int]:
-    return [row["offset"] for row in pylog.json("group", "describe", group)]
+    return [row["offset"] for row in pylog.json("group", "describe", group)["offsets"]]
 
 
 def test_list_describe_lag(grouped: Pylog) -> None:
@@ -34,11 +34,12 @@ def test_list_describe_lag(grouped: Pylog) -> None:
 @pytest.mark.parametrize("verb", [["list"], ["describe", "billing"], ["lag", "billing"]])
 def test_lag_in_records_bytes_and_time(grouped: Pylog, verb: list[str]) -> None:
     """Numbers for programs; for people a size and an age."""
-    rows = grouped.json("group", *verb)
+    found = grouped.json("group", *verb)
+    rows = found["offsets"] if verb[0] == "describe" else found
     total = {name: sum(row[name] for row in rows) for name in ("lag", "lag_bytes", "lag_ms")}
     stored = sum(row["bytes"] for row in grouped.json("topic", "list"))
     assert (total["lag"], total["lag_bytes"]) == (6, stored * 6 // 10) and 0 < total["lag_ms"] < 600_000
-    header, *lines = grouped.ok("group", *verb).splitlines()
+    header, *lines = grouped.ok("group", *verb).rpartition("\n\n")[2].splitlines()
     assert {"LAG", "BYTES", "AGE"} <= set(header.split())
     assert any(" B " in line and re.search(r" \d+s", line) for line in lines)
 
@@ -127,4 +128,6 @@ def test_a_group_that_a_stream_holds_is_refused_before_anybody_is_asked(grouped:
         for more in ([], ["--dry-run"], ["--yes"]):
             assert "is held by a stream on etl-7 (process 4711)" in grouped.refused("group", *command, *more)
     (row,) = grouped.json("group", "list")
-    assert row["member"] == "a stream on etl-7 (process 4711)"
+    assert (row["state"], row["member"]) == ("Stable", "a stream on etl-7 (process 4711)")
+    (member,) = grouped.json("group", "describe", "billing")["members"]
+    assert (member["kind"], member["owner"], member["partitions"]) == ("stream", row["member"], None)

@@ -105,7 +105,8 @@ def test_groups_and_their_offsets(log: spark_log.Log) -> None:
     with log.consumer("orders", group_id="g", auto_offset_reset="earliest") as consumer:
         consumer.poll(1000)
         (member,) = log.admin.describe_consumer_groups(["g"])["g"].members
-        assert member and log.admin.list_consumer_groups() == [("g", "Stable")]
+        assert (member.kind, member.member_id != "") == ("consumer", True)
+        assert log.admin.list_consumer_groups() == [("g", "Stable")]
     log.admin.alter_consumer_group_offsets("h", {P0: 3, P1: OffsetAndMetadata(0, "n")})
     log.admin.alter_consumer_group_offsets("h", {P0: "latest-1"})
     assert log.admin.list_consumer_group_offsets("h") == {P0: OffsetAndMetadata(9), P1: OffsetAndMetadata(0, "n")}
@@ -125,10 +126,12 @@ def test_groups_and_their_offsets(log: spark_log.Log) -> None:
             refused()
 
 
-def test_the_log_and_its_producers(log: spark_log.Log) -> None:
+def test_the_log_and_its_producers(log: spark_log.Log, way: str) -> None:
     """describe_cluster, describe_producers."""
     cluster = log.admin.describe_cluster()
-    assert (cluster.cluster_id, cluster.url, cluster.mode) == (log.cluster_id, log.url, "embedded")
+    mode = "coordinator" if way == "service" else "embedded"
+    assert (cluster.cluster_id, cluster.url, cluster.mode) == (log.cluster_id, log.url, mode)
+    assert bool(cluster.coordinator) == (way == "service")
     with log.transaction("t") as txn:
         txn.send("orders", b"x", partition=0)
     found = log.admin.describe_producers([P0, P1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import socket
 import subprocess
@@ -28,9 +29,10 @@ from spark_log.errors import (
     TopicAlreadyExists,
 )
 from spark_log.groups.messages import HeartbeatRequest
+from spark_log.metadata.commands import CreateTopic
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
-from spark_log.net.server import Limits
+from spark_log.net.server import Limits, Server
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.serve import Running
 from tests.services import Services
@@ -489,6 +491,37 @@ def test_errors_arrive_as_what_they_were(small: Running) -> None:
             0,
             log.journal.state.partitions[log.journal.state.names["t"], 0].end,
         )
+
+
+class Broken:
+    """Groups of a coordinator with a bug."""
+
+    def notice(self) -> None:
+        """Nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError("a bug")
+
+
+def test_a_bug_of_the_coordinator_may_have_done_what_was_asked(services: Services, small: Running) -> None:
+    """Who asked for a change is told so, and may ask again; who only asked is told that it does not work."""
+    server = Server(small.coordinator, Broken(), tokens=TOKENS, limits=Limits())
+    told, small.coordinator.on_change = small.coordinator.on_change, lambda: None
+    port = services.run(server.start("127.0.0.1", 0, None))
+    small.coordinator.on_change = told
+    link = HttpLink(Target((f"127.0.0.1:{port}",)), ADMIN, small.coordinator.cluster_id)
+    held = small.coordinator.state.coordinator._replace(address="")
+    logging.getLogger("spark_log").setLevel(logging.CRITICAL + 1)
+    try:
+        with pytest.raises(CoordinatorNotAvailable, match="its log has the details") as change:
+            link.ask(held, [CreateTopic(name="x", partitions=1, topic_id="x")], 0)
+        with pytest.raises(CoordinatorNotAvailable) as question:
+            link.groups(held)
+    finally:
+        logging.getLogger("spark_log").setLevel(logging.NOTSET)
+        link.close()
+        services.run(server.stop())
+    assert (change.value.maybe_applied, question.value.maybe_applied) == (True, False)
 
 
 def test_another_log_than_the_one_that_was_meant(small: Running, guarded: str) -> None:

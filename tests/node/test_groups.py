@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -20,7 +21,7 @@ from spark_log.errors import (
     NotCoordinator,
     RebalanceInProgress,
 )
-from spark_log.groups.group import GroupConfig
+from spark_log.groups.group import Group, GroupConfig, GroupState
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -286,3 +287,36 @@ async def test_positions_stay_while_members_join(room: Room) -> None:
     await asyncio.sleep(0.02)
     assert room.groups.held_positions() == (("g", "topic", 0),)
     assert (await room.beat(alone)).error is Code.REBALANCE_IN_PROGRESS  # type: ignore[union-attr]
+
+
+@test
+async def test_what_operators_see_is_what_the_groups_do_now(room: Room) -> None:
+    """Members that wait for a round, and how many rounds there were; a group that the log has not heard of as well."""
+    room.hand.holds = []
+    joined = await room.join()
+    syncing = room.sync(joined)
+    await asyncio.sleep(0)
+    (view,) = room.groups.views()
+    assert (view.group_id, view.state, len(view.roster.members)) == ("g", "CompletingRebalance", 1)
+    text = room.groups.metrics_text()
+    assert 'pylog_groups{state="CompletingRebalance"} 1' in text and 'pylog_groups{state="Stable"} 0' in text
+    assert 'pylog_group_members{group="g"} 1' in text and "pylog_group_rebalances_total 1" in text
+    for write in room.hand.holds:
+        write()
+    assert (await syncing).error is Code.NONE
+    assert 'pylog_groups{state="Stable"} 1' in room.groups.metrics_text()
+
+
+@test
+async def test_a_group_that_breaks_off_does_not_stop_the_timers_of_others(room: Room) -> None:
+    """It goes on from what the log has of it; members of others that fall silent are removed in time."""
+    broken: Any = {"m": None}
+    room.groups._groups["broken"] = Group("broken", GroupState.PREPARING_REBALANCE, members=broken, wake_ms=0)
+    joined = await room.alone(session_ms=50)
+    logging.getLogger("spark_log").setLevel(logging.CRITICAL + 1)
+    try:
+        await asyncio.sleep(0.3)
+    finally:
+        logging.getLogger("spark_log").setLevel(logging.NOTSET)
+    assert (await room.beat(joined)).error is Code.UNKNOWN_MEMBER_ID
+    assert room.groups.views() == ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark_log.client.admin import describe_group
+from spark_log.client.groups import GroupDescription, describe_group
 from spark_log.errors import GroupInUse, IllegalGeneration
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.subscription import Subscription, encode
@@ -87,9 +87,10 @@ def test_who_is_no_member_does_not_take_or_move_a_shared_group(log: Led) -> None
 def test_members_of_a_shared_group_are_described(log: Led) -> None:
     """By the admin, from the state alone; they are gone when the log is nobody's."""
     share(log, 5, member("a", "t"), member("b", "t"))
-    assert describe_group(log.state, "g") == ("g", "Stable", 5, ["a", "b"])
+    found = describe_group(log.state, "g")
+    assert (found.state, found.generation, [one.member_id for one in found.members]) == ("Stable", 5, ["a", "b"])
     log.write(Release(epoch=1))
-    assert describe_group(log.state, "g") == ("g", "Empty", 5, [])
+    assert describe_group(log.state, "g") == GroupDescription("g", "Empty", 5, [])
 
 
 def test_a_group_that_a_stream_keeps_gets_no_members(log: Led) -> None:
