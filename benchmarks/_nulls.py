@@ -6,7 +6,7 @@ Classes made in a function are pickled whole, so tasks need not import this file
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -32,27 +32,33 @@ def register(spark: SparkSession, rows: int, tasks: int) -> None:
     spark.dataSource.register(_sink())
 
 
-def _source(rows: int, tasks: int) -> type[DataSource]:
-    columns = (
-        "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
-    )
-    each, name = BATCH_ROWS, SOURCE
+COLUMNS = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+VALUE = b'{"id":1234567,"path":"/product/123","ms":456,"session":"0123456789abcdef0123456789abcdef"}'
 
-    def batches(names: list[str], task: int) -> Iterator[pa.RecordBatch]:
-        value = b'{"id":1234567,"path":"/product/123","ms":456,"session":"0123456789abcdef0123456789abcdef"}'
-        made = {
-            "key": pa.array([b"user-%d" % n for n in range(each)], pa.binary()),
-            "value": pa.array([value] * each, pa.binary()),
-            "topic": pa.array(["t"] * each),
-            "partition": pa.array([0] * each, pa.int32()),
-            "offset": pa.array(range(each), pa.int64()),
-            "timestamp": pa.array([0] * each, pa.timestamp("us", "UTC")),
-            "timestampType": pa.array([0] * each, pa.int32()),
-        }
-        batch = pa.record_batch({name: made[name] for name in names})
-        count = rows * (task + 1) // tasks - rows * task // tasks
-        for first in range(0, count, each):
-            yield batch.slice(0, min(each, count - first))
+
+def _source(rows: int, tasks: int) -> type[DataSource]:
+    readers, name, columns = _readers(rows, tasks), SOURCE, COLUMNS
+
+    class NullSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def schema(self) -> str:
+            return columns
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            return readers[0](schema.names)  # type: ignore[call-arg]
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+            return readers[1](schema.names)  # type: ignore[call-arg]
+
+    return NullSource
+
+
+def _readers(rows: int, tasks: int) -> tuple[type[DataSourceReader], type[DataSourceStreamReader]]:
+    """Of batches, and of a stream that gives all of it in one micro-batch."""
+    batches = _batches(rows, tasks)
 
     class NullReader(DataSourceReader):
         def __init__(self, names: list[str]) -> None:
@@ -65,8 +71,6 @@ def _source(rows: int, tasks: int) -> type[DataSource]:
             return batches(self.names, partition.value)
 
     class NullStreamReader(DataSourceStreamReader):
-        """All of it in one micro-batch."""
-
         def __init__(self, names: list[str]) -> None:
             self.names = names
 
@@ -82,21 +86,29 @@ def _source(rows: int, tasks: int) -> type[DataSource]:
         def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
             return batches(self.names, partition.value)
 
-    class NullSource(DataSource):
-        @classmethod
-        def name(cls) -> str:
-            return name
+    return NullReader, NullStreamReader
 
-        def schema(self) -> str:
-            return columns
 
-        def reader(self, schema: StructType) -> NullReader:
-            return NullReader(schema.names)
+def _batches(rows: int, tasks: int) -> Callable[[list[str], int], Iterator[pa.RecordBatch]]:
+    """What a task of that number yields, with columns of those names."""
+    each, value = BATCH_ROWS, VALUE
 
-        def streamReader(self, schema: StructType) -> NullStreamReader:  # noqa: N802  Spark's name
-            return NullStreamReader(schema.names)
+    def batches(names: list[str], task: int) -> Iterator[pa.RecordBatch]:
+        made = {
+            "key": pa.array([b"user-%d" % n for n in range(each)], pa.binary()),
+            "value": pa.array([value] * each, pa.binary()),
+            "topic": pa.array(["t"] * each),
+            "partition": pa.array([0] * each, pa.int32()),
+            "offset": pa.array(range(each), pa.int64()),
+            "timestamp": pa.array([0] * each, pa.timestamp("us", "UTC")),
+            "timestampType": pa.array([0] * each, pa.int32()),
+        }
+        batch = pa.record_batch({name: made[name] for name in names})
+        count = rows * (task + 1) // tasks - rows * task // tasks
+        for first in range(0, count, each):
+            yield batch.slice(0, min(each, count - first))
 
-    return NullSource
+    return batches
 
 
 def _sink() -> type[DataSource]:
