@@ -21,7 +21,8 @@ from pyspark_pylog.options import Location
 from spark_log.client.log import Log, auto_creates, no_such_topic
 from spark_log.client.upload import Fault, TopicSpec, faults_of, specs_of
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
-from spark_log.segment.schema import HEADERS, TIMESTAMP, Rows, header_counts
+from spark_log.segment.rows import Rows, header_counts
+from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.settings import check_topic_name
 
 Numbers = npt.NDArray[np.intp]

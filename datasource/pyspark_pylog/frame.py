@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 )
 
 from spark_log.errors import InvalidRecord
-from spark_log.segment.schema import Rows, conform, wrong_keys
+from spark_log.segment.rows import Rows, conform, wrong_keys
 
 TEXT = (StringType, VarcharType, CharType)
 BYTES = (*TEXT, BinaryType)

@@ -21,7 +21,6 @@ from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import Earliest, Latest
-from spark_log.segment.partitioners import make_partitioner
 from spark_log.segment.schema import COMPRESSIONS
 from spark_log.settings import check_topic_name
 
@@ -342,6 +341,8 @@ def _partitioner(options: Options) -> str:
     if not name:
         return "sticky" if flag(options, "kafka.partitioner.ignore.keys", False) else "default"
     if ":" not in name:  # a user's class may be there for the tasks only
+        from spark_log.segment.partitioners import make_partitioner  # which readers do without
+
         try:
             make_partitioner(name, random.Random(0))
         except InvalidRequest as error:

@@ -29,7 +29,8 @@ from spark_log.metadata.decide import Committed
 from spark_log.metadata.state import TopicKey
 from spark_log.model import APPEND_TIME
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
-from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP, Rows
+from spark_log.segment.rows import Rows
+from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log

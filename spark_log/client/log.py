@@ -27,7 +27,7 @@ from spark_log.metadata.progress_topic import progress_of, progress_partitions, 
 from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, NewTopic, TopicPartition
 from spark_log.positions import At, parse_position
-from spark_log.segment.schema import conform
+from spark_log.segment.rows import conform
 from spark_log.settings import cluster_config, validate_topic_configs
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from spark_log.metadata.commands import UNFENCED, InitProducer
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
-from spark_log.segment.schema import Rows, conform
+from spark_log.segment.rows import Rows, conform
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log

@@ -29,7 +29,8 @@ from spark_log.segment.partitioners import (
     outside,
     split,
 )
-from spark_log.segment.schema import COMPRESSIONS, Rows
+from spark_log.segment.rows import Rows
+from spark_log.segment.schema import COMPRESSIONS
 from spark_log.segment.writer import SegmentWriter, row_bytes
 from spark_log.settings import topic_config
 from spark_log.store.base import ObjectStore

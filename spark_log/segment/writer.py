@@ -21,7 +21,8 @@ from spark_log.errors import StorageError
 from spark_log.model import Run
 from spark_log.segment import ipc
 from spark_log.segment.index import BatchEntry, encode_index
-from spark_log.segment.schema import COMPRESSIONS, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, header_counts
+from spark_log.segment.rows import header_counts
+from spark_log.segment.schema import COMPRESSIONS, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
 
 _MIB = 1 << 20
 _ROW_OVERHEAD = 16

@@ -1,0 +1,285 @@
+"""How users' data is brought into the columns of a record.
+
+Users hand in more kinds of data than a run holds: strings for bytes, other time units, extra columns, frames, lists of
+dicts.  What comes out of here has exactly the types of `RECORD_SCHEMA` or `RECORD_SCHEMA_HEADERS`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_log.errors import InvalidRecord
+from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
+
+INPUT_COLUMNS = ("key", "value", "timestamp", "headers", "partition")
+"""Columns that are looked at in users' data; all others are ignored."""
+
+_ROWS_MAX = 1 << 16
+_BYTES_MAX = 1 << 28
+"""Users' batches are cut below both, so that the copies made on the way stay small and 32-bit offsets always suffice."""
+
+
+class Rows(NamedTuple):
+    """A stretch of a user's records, in the user's order."""
+
+    records: pa.RecordBatch
+    """`RECORD_SCHEMA`, or `RECORD_SCHEMA_HEADERS` if any of these records has a header.  Timestamps are never null."""
+    partitions: pa.Array | None
+    """int64, the partition that each record asks for, null where it leaves that to the partitioner."""
+
+
+def conform(data: object, *, now_us: int) -> Iterator[Rows]:
+    """`data` as batches of at most 65,536 records.
+
+    data:    a pyarrow Table, RecordBatch or RecordBatchReader, a pandas frame, a list of dicts, or anything with
+             `__arrow_c_stream__` (Polars, DuckDB), with the columns `INPUT_COLUMNS`, of which only `value` must be there.
+             key, value: string or binary of any kind (strings as UTF-8).  timestamp: a timestamp (without a zone: UTC)
+             or int64 milliseconds.  partition: integer.
+    now_us:  the timestamp of records that bring none.
+    Raises InvalidRecord with the column's name and the type that was found; at the batch where it is found.
+    """
+    for batch in _batches(data):
+        for piece in _pieces(batch):
+            yield _conform_batch(piece, now_us)
+
+
+def _batches(data: object) -> Iterator[pa.RecordBatch]:
+    # Another thread may be importing pandas right now (Arrow does, for dicts): then this is no frame of it.
+    frames = getattr(sys.modules.get("pandas"), "DataFrame", ())
+    if isinstance(data, pa.RecordBatch):
+        return iter((data,))
+    if isinstance(data, pa.Table):
+        return iter(data.to_batches(max_chunksize=_ROWS_MAX))
+    if isinstance(data, pa.RecordBatchReader):
+        return iter(data)
+    if isinstance(data, frames):
+        return _batches_of_frame(data)
+    if isinstance(data, (list, tuple)):
+        return _batches_of_dicts(data)
+    if hasattr(data, "__arrow_c_stream__"):
+        return iter(pa.RecordBatchReader.from_stream(data))
+    raise InvalidRecord(
+        f"records cannot be taken from a {type(data).__name__}: give a pyarrow Table, RecordBatch or RecordBatchReader, "
+        "a pandas or Polars frame, or a list of dicts"
+    )
+
+
+def _batches_of_frame(frame: Any) -> Iterator[pa.RecordBatch]:
+    """Only the columns that are needed: others may hold what Arrow cannot."""
+    columns = {name: frame[name] for name in INPUT_COLUMNS if name in frame.columns}
+    for name, column in columns.items():
+        if getattr(column, "ndim", 1) != 1:
+            raise InvalidRecord(f"column {name!r} is there more than once")
+    types = {"headers": HEADERS}
+    arrays = {name: _array(name, column, types.get(name)) for name, column in columns.items()}
+    return iter(pa.table(arrays).to_batches(max_chunksize=_ROWS_MAX))
+
+
+def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
+    types = {"key": pa.binary(), "value": pa.binary(), "headers": HEADERS}
+    for start in range(0, len(rows), _ROWS_MAX):
+        part = rows[start : start + _ROWS_MAX]
+        for row in part:
+            if not isinstance(row, Mapping):
+                raise InvalidRecord(f"a list of records must hold dicts, and a {type(row).__name__} was found in it")
+        names = [name for name in INPUT_COLUMNS if any(name in row for row in part)]  # type: ignore[operator]
+        arrays = {n: _array(n, [row.get(n) for row in part], types.get(n)) for n in names}  # type: ignore[attr-defined]
+        yield from pa.table(arrays).to_batches()
+
+
+def _array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:
+    try:
+        return pa.array(values, type=type_)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise InvalidRecord(f"column {name!r} cannot be written: {error}") from error
+
+
+def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    if batch.num_rows <= 1 or (batch.num_rows <= _ROWS_MAX and _bytes_at_most(batch) <= _BYTES_MAX):
+        if batch.num_rows:
+            yield batch
+        return
+    half = batch.num_rows // 2
+    yield from _pieces(batch.slice(0, half))
+    yield from _pieces(batch.slice(half))
+
+
+def _bytes_at_most(batch: pa.RecordBatch) -> int:
+    try:
+        return batch.nbytes
+    except pa.ArrowException:  # view types, before pyarrow 24
+        return batch.get_total_buffer_size()
+
+
+def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
+    given = {name: _column(batch, name) for name in INPUT_COLUMNS if name in batch.schema.names}
+    if "value" not in given:
+        raise InvalidRecord(f"the column 'value' is missing; there are {', '.join(batch.schema.names) or 'no columns'}")
+    nulls = pa.nulls(batch.num_rows)
+    arrays = [
+        _binary("key", given.get("key", nulls)),
+        _binary("value", given["value"]),
+        _timestamps(given.get("timestamp", nulls), now_us),
+    ]
+    schema = RECORD_SCHEMA
+    headers = _maybe_headers(given.get("headers", nulls))
+    if headers is not None:
+        arrays.append(headers)
+        schema = RECORD_SCHEMA_HEADERS
+    partitions = _partitions(given["partition"]) if "partition" in given else None
+    return Rows(pa.RecordBatch.from_arrays(arrays, schema=schema), partitions)
+
+
+def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
+    """The column, with dictionary encoding undone."""
+    if len(batch.schema.get_all_field_indices(name)) > 1:
+        raise InvalidRecord(f"column {name!r} is there more than once")
+    array = batch.column(name)
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    t = pa.types
+    return bool(t.is_string(type_) or t.is_large_string(type_) or t.is_string_view(type_))
+
+
+def _is_bytes(type_: pa.DataType) -> bool:
+    t = pa.types
+    known = t.is_binary(type_) or t.is_large_binary(type_) or t.is_binary_view(type_) or t.is_fixed_size_binary(type_)
+    return bool(known)
+
+
+def _binary(name: str, array: pa.Array) -> pa.Array:
+    if not (pa.types.is_null(array.type) or _is_text(array.type) or _is_bytes(array.type)):
+        raise InvalidRecord(
+            f"column {name!r} has type {array.type}: it must be string or binary (in Spark, cast it or use to_json)"
+        )
+    return _cast(name, array, pa.binary())
+
+
+def _timestamps(array: pa.Array, now_us: int) -> pa.Array:
+    type_ = array.type
+    if pa.types.is_null(type_):
+        array = _cast("timestamp", array, TIMESTAMP)
+    elif pa.types.is_timestamp(type_):
+        # Nanoseconds are cut off on purpose; with coarser units `safe` catches overflow.
+        array = _cast("timestamp", array, pa.timestamp("us", tz=type_.tz), safe=type_.unit != "ns").view(TIMESTAMP)
+    elif pa.types.is_int64(type_):
+        array = _microseconds(array).view(TIMESTAMP)
+    else:
+        why = ": a date is not a moment, cast it to a timestamp" if pa.types.is_date(type_) else ""
+        raise InvalidRecord(
+            f"column 'timestamp' has type {type_}{why}; possible are timestamps and int64 milliseconds since 1970"
+        )
+    return pc.fill_null(array, pa.scalar(now_us, TIMESTAMP)) if array.null_count else array
+
+
+def _microseconds(milliseconds: pa.Array) -> pa.Array:
+    try:
+        return pc.multiply_checked(milliseconds, pa.scalar(1000, pa.int64()))
+    except pa.ArrowInvalid as error:
+        raise InvalidRecord("column 'timestamp' has type int64 and values too large for milliseconds") from error
+
+
+def _maybe_headers(array: pa.Array) -> pa.Array | None:
+    """None if none of the records has a header."""
+    type_ = array.type
+    if pa.types.is_null(type_):
+        return None
+    if not _is_headers(type_):
+        raise InvalidRecord(
+            f"column 'headers' has type {type_}: it must be a list of structs with key (string) and value (binary)"
+        )
+    headers = _cast("headers", _key_first(array), HEADERS)
+    for sentence, _ in wrong_keys(headers):
+        raise InvalidRecord(sentence)
+    return headers if len(headers.flatten()) else None
+
+
+def wrong_keys(headers: pa.Array) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """What is wrong with keys, as a sentence, and in which rows; nothing as a rule.  headers: a list of structs with a key.
+
+    Spark, unlike Python, does not look whether a string is UTF-8, and no Python client could read such a key.
+    """
+    entries = headers.flatten()
+    keys = pc.struct_field(entries, "key")
+    found = []
+    if keys.null_count:
+        found.append(("column 'headers' has a header without a key", pc.is_null(keys).to_numpy(zero_copy_only=False)))
+    if not _is_utf8(keys):
+        found.append(("column 'headers' has a header with a key that is not UTF-8", _not_utf8(keys)))
+    if not found:
+        return []
+    rows = np.repeat(np.arange(len(headers)), header_counts(headers))
+    return [(sentence, np.bincount(rows[wrong], minlength=len(headers)).astype(bool)) for sentence, wrong in found]
+
+
+def _is_utf8(texts: pa.Array) -> bool:
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which of them."""
+    encoded = texts.dictionary_encode()
+    wrong = [not _is_utf8(encoded.dictionary.slice(code, 1)) for code in range(len(encoded.dictionary))]
+    return np.array([*wrong, False])[pc.fill_null(encoded.indices, len(wrong)).to_numpy()]
+
+
+def header_counts(headers: pa.Array) -> npt.NDArray[np.int64]:
+    """How many headers each row has."""
+    counts: npt.NDArray[np.int64] = pc.fill_null(pc.list_value_length(headers), 0).to_numpy(zero_copy_only=False)
+    return counts.astype(np.int64)
+
+
+def _key_first(array: pa.Array) -> pa.Array:
+    """Before pyarrow 21 a cast does not put a struct's fields in order."""
+    type_ = array.type
+    if pa.types.is_map(type_) or type_.value_type.field(0).name == "key":
+        return array
+    entries = array.flatten()
+    fields = [entries.field("key"), entries.field("value")]
+    ordered = pa.StructArray.from_arrays(fields, ["key", "value"], mask=entries.is_null())
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(array), 0)).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return pa.ListArray.from_arrays(offsets, ordered, mask=array.is_null())
+
+
+def _is_headers(type_: pa.DataType) -> bool:
+    t = pa.types
+    if t.is_map(type_):
+        return _is_text(type_.key_type) and (_is_text(type_.item_type) or _is_bytes(type_.item_type))
+    if not (t.is_list(type_) or t.is_large_list(type_) or t.is_list_view(type_) or t.is_large_list_view(type_)):
+        return False
+    entry = type_.value_type
+    if not t.is_struct(entry) or sorted(field.name for field in entry) != ["key", "value"]:
+        return False
+    value = entry.field("value").type
+    return _is_text(entry.field("key").type) and (_is_text(value) or _is_bytes(value) or t.is_null(value))
+
+
+def _partitions(array: pa.Array) -> pa.Array:
+    if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
+        raise InvalidRecord(f"column 'partition' has type {array.type}: it must be an integer")
+    return _cast("partition", array, pa.int64())
+
+
+def _cast(name: str, array: pa.Array, to: pa.DataType, *, safe: bool = True) -> pa.Array:
+    if array.type == to:
+        return array
+    try:
+        return array.cast(to, safe=safe)
+    except pa.ArrowException as error:
+        raise InvalidRecord(
+            f"column {name!r} has type {array.type} and a value that cannot be written: {error}"
+        ) from error
