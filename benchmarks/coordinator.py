@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import os
 import socket
 import subprocess
 import sys
@@ -104,7 +105,7 @@ def commits(address: str, total: int) -> tuple[list[float], float]:
 
 def some_clients(address: str, process: int, each: int, answers: multiprocessing.Queue[list[float]]) -> None:
     times: list[float] = []
-    names = [f"p{process}-{n}" for n in range(CLIENTS // PROCESSES)]
+    names = [f"p{os.getpid()}-{n}" for n in range(CLIENTS // PROCESSES)]
     threads = [threading.Thread(target=client, args=(address, name, each, times)) for name in names]
     for thread in threads:
         thread.start()
