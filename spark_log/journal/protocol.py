@@ -24,7 +24,7 @@ from spark_log.journal.ops import Answer, Answered, Ask, Get, List, Op, PutNew, 
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch
-from spark_log.metadata.replay import next_version, replay, replay_records
+from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State
 
 LOG = "meta/log/"
@@ -209,6 +209,8 @@ class Command:
 class _Attempt:
     """What was put at a version, in case a put that seemed lost turns up."""
 
+    state: State
+    """With its records."""
     decisions: list[tuple[Command, Decision[Any]]] = field(default_factory=list)
 
 
@@ -231,7 +233,8 @@ def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[
             _settle(attempt)
             return view
         attempts[view.state.version + 1] = attempt
-        view, seen = yield from append(view, Batch(id=unique, time=now, epoch=context.epoch, records=tuple(records)))
+        batch = Batch(id=unique, time=now, epoch=context.epoch, records=tuple(records))
+        view, seen = yield from append(view, batch, attempt.state)
         if placed := seen.get(unique):
             _settle(attempts[placed])
             return view
@@ -252,13 +255,13 @@ def _decide_all(
 
     unseen: earlier attempts, of which it is not known what took their version.
     """
-    state, attempt, records = next_version(state, now), _Attempt(), list[AnyRecord]()
+    attempt, records = _Attempt(next_version(state, now)), list[AnyRecord]()
     for command in commands:
         if command.done:
             continue
         try:
-            decision = command.decide(state, now)
-            state = replay_records(state, decision.records)
+            decision = command.decide(attempt.state, now)
+            attempt.state = replay_records(attempt.state, decision.records)
         except SparkLogError as error:
             _refuse(command, error, unseen)
             continue
@@ -331,12 +334,14 @@ def _settle(attempt: _Attempt) -> None:
         command.reply, command.done = decision.reply, True
 
 
-def append(view: View, batch: Batch) -> Steps[tuple[View, dict[str, int]]]:
+def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[str, int]]]:
     """Put a batch after `view` and read back.  The view afterwards, and the batches by id that are known to lie between.
 
     The listing may run in parallel with the read-back only if the put answered "created": then the batch had its place
     before the listing began, and the view that is carried on ends at this very batch.  After any other answer the put may
     still be under way, so the reads come first and the listing last.
+
+    decided:  the state with the batch's records, as far as they count.
     """
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
@@ -344,7 +349,9 @@ def append(view: View, batch: Batch) -> Steps[tuple[View, dict[str, int]]]:
         reads: list[Op] = [Get(key), List(CHECKPOINTS)]
         found, names = yield reads
         if found == data and _follows(view, newest := _newest(names)):
-            return View(newest, replay(view.state, batch)), {batch.id: view.state.version + 1}
+            counts = batch.epoch == view.state.coordinator.in_force
+            state = end_version(view.state, batch, decided) if counts else replay(view.state, batch)
+            return View(newest, state), {batch.id: view.state.version + 1}
     seen: dict[str, int] = {}
     view = yield from refresh(view, seen)
     return view, seen

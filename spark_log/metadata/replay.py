@@ -45,7 +45,11 @@ def replay(state: State, batch: r.Batch) -> State:
     records = batch.records
     if batch.epoch != state.coordinator.in_force:
         records = tuple(record for record in records if isinstance(record, r.TakeOver | r.Release))
-    new = replay_records(next_version(state, batch.time), records)
+    return end_version(state, batch, replay_records(next_version(state, batch.time), records))
+
+
+def end_version(state: State, batch: r.Batch, new: State) -> State:
+    """The version that follows `state`, after all of its records."""
     if not all(isinstance(record, r.Fence) for record in batch.records):
         return replace(new, changed=new.version)
     if new.fence < new.changed:

@@ -6,9 +6,10 @@ import asyncio
 import logging
 import ssl
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from aiohttp import web
 
@@ -48,12 +49,15 @@ from spark_log.net.messages import (
 from spark_log.net.tokens import Tokens, check_allowed, check_topics
 
 KEEPALIVE_S = 75.0
+SHUTDOWN_S = 2.0
+"""For requests that are being answered, at the end."""
 logger = logging.getLogger("spark_log")
 _broken = logging.getLogger("spark_log.http")
 _broken.setLevel(logging.CRITICAL)
 """Of aiohttp, which has a traceback for every request that is no HTTP: whoever sends them must not fill the log."""
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Result = TypeVar("Result")
 
 
 class Limits(NamedTuple):
@@ -113,6 +117,54 @@ class GroupService(Protocol):
     def metrics_text(self) -> str: ...
 
 
+class _Http(web.Server):
+    """aiohttp's server, which counts its connections."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.open = 0
+
+    def connection_made(self, handler: Any, transport: Any) -> None:
+        self.open += 1
+        super().connection_made(handler, transport)
+
+    def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
+        self.open -= 1
+        super().connection_lost(handler, exc)
+
+
+class _Landings:
+    """Results of another thread on their way to the event loop, which is woken once for those that are there together."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._landed: deque[tuple[asyncio.Future[Any], Future[Any]]] = deque()
+        self._called = False
+
+    def of(self, found: Future[Result]) -> asyncio.Future[Result]:
+        """Is done on the event loop soon after `found` is."""
+        answer: asyncio.Future[Result] = self._loop.create_future()
+        found.add_done_callback(lambda done: self._land(answer, done))
+        return answer
+
+    def _land(self, answer: asyncio.Future[Any], done: Future[Any]) -> None:
+        self._landed.append((answer, done))
+        if not self._called:
+            self._called = True
+            self._loop.call_soon_threadsafe(self._settle)
+
+    def _settle(self) -> None:
+        self._called = False  # before it looks: what lands from now on calls again
+        while self._landed:
+            answer, done = self._landed.popleft()
+            if answer.done():
+                continue  # whoever asked has hung up
+            if (error := done.exception()) is not None:
+                answer.set_exception(error)
+            else:
+                answer.set_result(done.result())
+
+
 class Server:
     """Serves one coordinator.  All of it runs on the event loop."""
 
@@ -125,8 +177,17 @@ class Server:
         self._idle: dict[Any, float] = {}
         """Connections on which no request is being handled, and until when one has to have arrived."""
         self._body: tuple[int, int, bytes] = (-1, -1, b"")
-        self._runner: web.AppRunner | None = None
+        self._http: _Http | None = None
         self._server: asyncio.Server | None = None
+        self._routes: dict[str, tuple[str, Handler]] = {
+            "/health": ("GET", self._health),
+            "/metrics": ("GET", self._metrics),
+            "/v1/cluster": ("GET", self._cluster),
+            "/v1/commands": ("POST", self._commands),
+            "/v1/changes": ("GET", self._changes),
+            "/v1/groups": ("GET", self._group_views),
+            **dict.fromkeys(GROUP_PATHS, ("POST", self._group)),
+        }
 
     # ------------------------------------------------------------------------------------------------------ start and stop
 
@@ -140,30 +201,16 @@ class Server:
             loop.call_soon_threadsafe(self._wake)
 
         self._service.on_change = changed
-        app = web.Application(client_max_size=self._limits.body_bytes, middlewares=[self._guard])
-        app.add_routes(
-            [
-                web.get("/health", self._health),
-                web.get("/metrics", self._metrics),
-                web.get("/v1/cluster", self._cluster),
-                web.post("/v1/commands", self._commands),
-                web.get("/v1/changes", self._changes),
-                web.get("/v1/groups", self._group_views),
-                *(web.post(path, self._group) for path in GROUP_PATHS),
-            ]
-        )
-        self._runner = web.AppRunner(
-            app,
+        self._landings = _Landings(loop)
+        make = self._http = _Http(
+            self._guard,
+            request_factory=self._request,
             access_log=None,
             logger=_broken,
             keepalive_timeout=KEEPALIVE_S,
             max_line_size=self._limits.header_bytes,
             max_field_size=self._limits.header_bytes,
-            shutdown_timeout=2.0,
         )
-        await self._runner.setup()
-        make = self._runner.server
-        assert make is not None, "it was set up"
 
         def connected() -> Any:
             connection = make()
@@ -175,6 +222,10 @@ class Server:
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 
+    def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
+        loop, limit = asyncio.get_running_loop(), self._limits.body_bytes
+        return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=limit)
+
     async def stop(self) -> None:
         """Answer who waits, and close."""
         self._stopping = True
@@ -182,8 +233,9 @@ class Server:
         self._sweeper.cancel()
         if self._server is not None:
             self._server.close()
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._http is not None:
+            self._http.pre_shutdown()
+            await self._http.shutdown(SHUTDOWN_S)
 
     def _wake(self) -> None:
         self._groups.notice()
@@ -204,14 +256,16 @@ class Server:
 
     # ------------------------------------------------------------------------------------------------------------ requests
 
-    @web.middleware
-    async def _guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _guard(self, request: web.BaseRequest) -> web.StreamResponse:
         """Limits; and errors as messages with the status that fits."""
         connection = request.protocol
         self._idle.pop(connection, None)
         try:
             if self._connections() > self._limits.connections:
                 raise CoordinatorNotAvailable(f"more than {self._limits.connections} connections are open")
+            method, handler = self._routes.get(request.path, ("", _nothing))
+            if request.method != method and method:
+                return _failed(InvalidRequest(f"{request.path}: use {method}, not {request.method}"), 405)
             return await handler(request)
         except SparkLogError as error:
             return _failed(error)
@@ -228,21 +282,20 @@ class Server:
             self._idle[connection] = time.monotonic() + KEEPALIVE_S
 
     def _connections(self) -> int:
-        server = None if self._runner is None else self._runner.server
-        return len(server.connections) if server is not None else 0
+        return 0 if self._http is None else self._http.open
 
-    async def _health(self, request: web.Request) -> web.Response:
+    async def _health(self, request: web.BaseRequest) -> web.Response:
         """200 where it leads or stands by."""
         state = self._service.state
         leading, epoch = self._service.leading, state.coordinator.epoch
         return _answer(Health(cluster_id=self._service.cluster_id, leading=leading, epoch=epoch, version=state.version))
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self, request: web.BaseRequest) -> web.Response:
         self._tokens.grant(request.headers.get("Authorization"))
         text = self._service.metrics_text(polls=self._polls, connections=self._connections())
         return web.Response(text=text + self._groups.metrics_text(), content_type="text/plain")
 
-    async def _cluster(self, request: web.Request) -> web.Response:
+    async def _cluster(self, request: web.BaseRequest) -> web.Response:
         self._tokens.grant(request.headers.get("Authorization"))
         state = self._service.state
         info = ClusterInfo(
@@ -256,7 +309,7 @@ class Server:
         )
         return _answer(info)
 
-    async def _commands(self, request: web.Request) -> web.Response:
+    async def _commands(self, request: web.BaseRequest) -> web.Response:
         grant = self._tokens.grant(request.headers.get("Authorization"))
         data = await self._read(request)
         asked: CommandsRequest = decode(data, CommandsRequest, "the request")
@@ -264,14 +317,14 @@ class Server:
         check_allowed(grant, asked.commands, self._service.state)
         refused = [self._groups.refusal(command) for command in asked.commands]
         allowed = [command for command, error in zip(asked.commands, refused, strict=True) if error is None]
-        decided = iter((await asyncio.wrap_future(self._service.submit(allowed))).outcomes if allowed else ())
+        decided = iter((await self._landings.of(self._service.submit(allowed))).outcomes if allowed else ())
         outcomes = tuple(
             _outcome(command, error or next(decided)) for command, error in zip(asked.commands, refused, strict=True)
         )
         batches = self._service.after(asked.since, self._service.state.version)
         return _answer(CommandsReply(outcomes=outcomes, batches=batches_as_text(batches)))
 
-    async def _changes(self, request: web.Request) -> web.Response:
+    async def _changes(self, request: web.BaseRequest) -> web.Response:
         self._tokens.grant(request.headers.get("Authorization"))
         self._check(request.query.get("cluster_id", ""))
         since, wait_ms = _number(request, "since"), min(_number(request, "wait_ms"), WAIT_MS_MAX)
@@ -291,7 +344,7 @@ class Server:
             raise self._service.not_leading()
         return web.Response(body=self._changes_body(since), content_type="application/json")
 
-    async def _group(self, request: web.Request) -> web.Response:
+    async def _group(self, request: web.BaseRequest) -> web.Response:
         grant = self._tokens.grant(request.headers.get("Authorization"))
         asked: GroupAsked = decode(await self._read(request), GroupAsked, "the request")
         self._check(asked.cluster_id)
@@ -303,7 +356,7 @@ class Server:
         response = await self._groups.ask(asked.request, min(asked.wait_ms, WAIT_MS_MAX), request.remote or "")
         return _answer({"response": response})
 
-    async def _group_views(self, request: web.Request) -> web.Response:
+    async def _group_views(self, request: web.BaseRequest) -> web.Response:
         self._tokens.grant(request.headers.get("Authorization"))
         self._check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
@@ -324,11 +377,17 @@ class Server:
         if not self._service.leading:
             raise self._service.not_leading()
 
-    async def _read(self, request: web.Request) -> bytes:
+    async def _read(self, request: web.BaseRequest) -> bytes:
+        if request.content.is_eof():
+            return await request.read()  # it is here: no timer is needed
         try:
             return await asyncio.wait_for(request.read(), self._limits.request_ms / 1000)
         except asyncio.TimeoutError as error:
             raise RequestTimedOut(f"the request did not arrive within {self._limits.request_ms} ms") from error
+
+
+async def _nothing(request: web.BaseRequest) -> web.StreamResponse:
+    return _failed(InvalidRequest(f"{request.path}: there is nothing here"), 404)
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:
@@ -347,7 +406,7 @@ def _outcome(command: AnyCommand, found: Any) -> Outcome:
     return Outcome(reply=command.pack(found))
 
 
-def _number(request: web.Request, name: str) -> int:
+def _number(request: web.BaseRequest, name: str) -> int:
     text = request.query.get(name, "")
     if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise InvalidRequest(f"{name}: {text!r} is no number")

@@ -50,7 +50,15 @@ IsAlive = Callable[[Holder], bool]
 
 class _Asked(NamedTuple):
     commands: list[Command]
-    done: Future[None]
+    answer: Future[Answered]
+
+    def settle(self) -> None:
+        """Answer, now that all commands are done."""
+        deposed = next((c.error for c in self.commands if isinstance(c.error, NotCoordinator)), None)
+        if deposed is not None:
+            self.answer.set_exception(deposed)
+        else:
+            self.answer.set_result(Answered([c.reply if c.error is None else c.error for c in self.commands]))
 
 
 class Coordinator:
@@ -106,18 +114,18 @@ class Coordinator:
         The future fails with NotCoordinator if this one does not lead, CoordinatorNotAvailable if there is too much to do.
         """
         asked = _Asked([Command(self._holding(command), check=True) for command in commands], Future())
-        answer: Future[Answered] = Future()
-        asked.done.add_done_callback(lambda done: _answer(asked, done, answer))
+        error: SparkLogError | None = None
         with self._lock:
             if not self.leading or self._stopping.is_set():
-                asked.done.set_exception(self.not_leading())
-                return answer
-            try:
-                self._queue.put_nowait(asked)
-            except queue.Full:
-                error = CoordinatorNotAvailable(f"{QUEUE_MAX} requests wait already")
-                asked.done.set_exception(error)
-        return answer
+                error = self.not_leading()
+            else:
+                try:
+                    self._queue.put_nowait(asked)
+                except queue.Full:
+                    error = CoordinatorNotAvailable(f"{QUEUE_MAX} requests wait already")
+        if error is not None:
+            asked.answer.set_exception(error)
+        return asked.answer
 
     def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
         return Expire(held=command.held + self.held()) if isinstance(command, Expire) else command
@@ -229,7 +237,7 @@ class Coordinator:
                 # Each command has an error that says so.  One that cannot be decided must not end this for everybody.
                 logger.exception("commands were broken off")
             for one in asked:
-                one.done.set_result(None)
+                one.settle()
         else:
             self.journal.poll()
         if self.state is not before:
@@ -258,7 +266,7 @@ class Coordinator:
                 left.append(self._queue.get_nowait())
         for one in left:
             if one is not None:
-                one.done.set_exception(self.not_leading())
+                one.answer.set_exception(self.not_leading())
         self.on_change()
 
     def _release(self) -> None:
@@ -327,12 +335,3 @@ class _Watch:
             self._seen, self._since = seen, now
             return False
         return now - self._since >= self._takeover_ms
-
-
-def _answer(asked: _Asked, done: Future[None], answer: Future[Answered]) -> None:
-    deposed = next((c.error for c in asked.commands if isinstance(c.error, NotCoordinator)), None)
-    error = done.exception() or deposed
-    if error is not None:
-        answer.set_exception(error)
-    else:
-        answer.set_result(Answered([c.reply if c.error is None else c.error for c in asked.commands]))
