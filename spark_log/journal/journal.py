@@ -175,7 +175,7 @@ class Journal:
         if changes.version > known.version:
             with self._lock:
                 if self._view.state.version == known.version:
-                    self._view = self.run(follow(self._view, changes.batches))
+                    self._view = self.run(follow(self._view, changes))
         return self._view.state
 
     def _look(self) -> State:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
-from spark_log.metadata.state import Coordinator
+from spark_log.metadata.state import Coordinator, State
 from spark_log.store.base import ObjectStore
 
 Result = TypeVar("Result")
@@ -87,6 +87,8 @@ class Answered(NamedTuple):
     """Of each command its reply, or the error with which it was refused."""
     batches: Sequence[bytes] = ()
     """The objects of the log that follow the version that was known; none: they are to be read from the storage."""
+    state: State | None = None
+    """With them, from a coordinator of the same process."""
 
 
 class Changes(NamedTuple):
@@ -96,6 +98,8 @@ class Changes(NamedTuple):
     """The newest."""
     batches: Sequence[bytes] = ()
     """The objects of the log up to it; none: they are to be read from the storage."""
+    state: State | None = None
+    """At it, from a coordinator of the same process."""
 
 
 class Link(Protocol):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from spark_log.clock import Clock
 from spark_log.errors import ConcurrentChange, CoordinatorNotAvailable, CorruptObject, InvalidRequest, SparkLogError
-from spark_log.journal.ops import Answer, Answered, Ask, Get, List, Op, PutNew, Sleep, Steps
+from spark_log.journal.ops import Answer, Answered, Ask, Changes, Get, List, Op, PutNew, Sleep, Steps
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch
@@ -315,16 +315,18 @@ def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen
                 _refuse(command, outcome, unseen)
             else:
                 command.reply, command.done = outcome, True
-        return (yield from follow(view, answered.batches))
+        return (yield from follow(view, answered))
     return view
 
 
-def follow(view: View, batches: Sequence[bytes]) -> Steps[View]:
-    """The view with objects of the log that the coordinator sent, or read from the storage if it sent none."""
-    if not batches:
+def follow(view: View, told: Answered | Changes) -> Steps[View]:
+    """The view with what the coordinator told of the log, or read from the storage if that was nothing."""
+    if told.state is not None:
+        return View(view.checkpoint, told.state)
+    if not told.batches:
         return (yield from refresh(view))
     state = view.state
-    for data in batches:
+    for data in told.batches:
         state = replay(state, decode_batch(data, log_key(state.version + 1)))
     return View(view.checkpoint, state)
 

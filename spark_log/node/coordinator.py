@@ -309,11 +309,12 @@ class _Here:
         self._coordinator = coordinator
 
     def ask(self, holder: Holder, commands: Sequence[Any], since: int) -> Answered:
-        return self._coordinator.submit(commands).result()
+        answered = self._coordinator.submit(commands).result()
+        return answered._replace(state=self._coordinator.state)
 
     def changes(self, holder: Holder, since: int, wait_ms: int, group: str = "") -> Changes:
-        version = self._coordinator.state.version
-        return Changes(version, self._coordinator.after(since, version))
+        state = self._coordinator.state
+        return Changes(state.version, state=state)
 
     def close(self) -> None:
         """Nothing is held open."""
