@@ -1,9 +1,13 @@
 """How much does one coordinator take?
 
 Beside `pylog serve` on a local disk with fsync: 50 clients that commit objects which were uploaded before (named only, as the
-coordinator does not look at them), 3,000 that wait for news and are all woken by one append, and how long one record takes
-from `append` in one client to `poll` in another.  By hand: an fsync of some milliseconds shared by as many commits as arrive
-meanwhile, and 0.3 ms of Python for each.
+coordinator does not look at them), 3,000 that wait for records of one topic and are all woken by one append, while others
+commit to another topic; a group of 100 members that one more joins; and how long one record takes from `append` in one client
+to `poll` in another.  By hand: an fsync of some milliseconds shared by as many commits as arrive meanwhile, and 0.3 ms of
+Python for each.
+
+The clients run on the same processors.  What one coordinator can take where they do not is bounded by its own CPU seconds
+for a thousand commits, which `commits_per_cpu_second` turns round.
 """
 
 from __future__ import annotations
@@ -16,10 +20,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-import aiohttp
 import common
+from _waiting import rebalance, wake
 
 import spark_log
 from spark_log.journal.protocol import data_key
@@ -30,35 +36,36 @@ from spark_log.model import DataObject, Run
 ROOT = Path(__file__).parent.parent
 CLIENTS, PROCESSES, PARTITIONS = 50, 5, 8
 WAITING = 3000
+BESIDE, PAUSE_S = 10, 0.03
+"""Clients that commit while others wait, and their pauses: about 250 commits a second."""
+MEMBERS = 100
 
 
 def main() -> None:
     given = common.arguments(__doc__, rows=20_000)
     waiting = min(WAITING, given.rows)
-    with common.folder() as folder:
-        address = f"127.0.0.1:{free_port()}"
-        command = [sys.executable, "-m", "spark_log.cli", "-u", folder, "serve", "--listen", address]
-        with subprocess.Popen(
-            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as server:
-            try:
-                assert server.stdout is not None and "listening" in server.stdout.readline()
-                with spark_log.connect(f"pylog://{address}") as log:
-                    log.create_topic(spark_log.NewTopic("t", PARTITIONS))
-                    log.create_topic(spark_log.NewTopic("latency", 1))
-                    latencies = append_to_poll(log, min(200, given.rows))
-                    before = log.journal.refresh().version
-                    times, seconds = commits(address, given.rows)
-                    records = log.journal.refresh().version - before
-                    memory = [resident_mb(server.pid)]
-                    woken = asyncio.run(wake(log, address, waiting, lambda: memory.append(resident_mb(server.pid))))
-            finally:
-                server.terminate()
+    with (
+        common.folder() as folder,
+        serving(folder) as (server, address),
+        spark_log.connect(f"pylog://{address}") as log,
+    ):
+        log.create_topic(spark_log.NewTopic("t", PARTITIONS))
+        log.create_topic(spark_log.NewTopic("latency", 1))
+        latencies = append_to_poll(log, min(200, given.rows))
+        before, cpu = log.journal.refresh().version, cpu_s(server.pid)
+        times, seconds = commits(address, CLIENTS, max(1, given.rows // CLIENTS))
+        cpu = cpu_s(server.pid) - cpu
+        records = log.journal.refresh().version - before
+        woken, beside, memory = crowd(log, server.pid, waiting)
+        members = min(MEMBERS, given.rows)
+        settled, settled_cpu = asyncio.run(rebalance(address, log.cluster_id, members, lambda: cpu_s(server.pid)))
     common.report(
         "coordinator",
         clients=CLIENTS,
         commits_per_second=len(times) / seconds,
         commits_target=2000,
+        cpu_s_per_1000_commits=cpu / len(times) * 1000,
+        commits_per_cpu_second=len(times) / max(cpu, 0.01),
         commits_a_record=len(times) / records,
         p50_ms=percentile(times, 50),
         p99_ms=percentile(times, 99),
@@ -67,10 +74,31 @@ def main() -> None:
         waiting=waiting,
         woken_after_s=woken,
         woken_target_s=3,
+        commits_meanwhile=len(beside),
+        commit_meanwhile_p50_ms=percentile(beside, 50),
+        commit_meanwhile_p99_ms=percentile(beside, 99),
+        commit_meanwhile_target_ms=50,
         memory_mb=memory[1],
         memory_of_waiting_mb=memory[1] - memory[0],
         memory_target_mb=400,
+        members=members,
+        rebalance_s=settled,
+        rebalance_cpu_s=settled_cpu,
+        rebalance_target_s=0.5,
     )
+
+
+@contextmanager
+def serving(folder: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A coordinator and its address."""
+    address = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "spark_log.cli", "-u", folder, "serve", "--listen", address]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            assert server.stdout is not None and "listening" in server.stdout.readline()
+            yield server, address
+        finally:
+            server.terminate()
 
 
 def percentile(times: list[float], of: int) -> float:
@@ -88,11 +116,20 @@ def resident_mb(pid: int) -> int:
     return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
 
 
-def commits(address: str, total: int) -> tuple[list[float], float]:
+def cpu_s(pid: int) -> float:
+    """That a process has used, and the kernel for it."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def commits(address: str, clients: int, each: int, pause_s: float = 0.0) -> tuple[list[float], float]:
     """Seconds that each commit took, and all of them together."""
     answers: multiprocessing.Queue[list[float]] = multiprocessing.Queue()
-    each = max(1, total // CLIENTS)
-    work = [multiprocessing.Process(target=some_clients, args=(address, n, each, answers)) for n in range(PROCESSES)]
+    share = clients // PROCESSES
+    work = [
+        multiprocessing.Process(target=some_clients, args=(address, share, each, pause_s, answers))
+        for _ in range(PROCESSES)
+    ]
     begun = time.perf_counter()
     for process in work:
         process.start()
@@ -103,10 +140,12 @@ def commits(address: str, total: int) -> tuple[list[float], float]:
     return times, seconds
 
 
-def some_clients(address: str, process: int, each: int, answers: multiprocessing.Queue[list[float]]) -> None:
+def some_clients(
+    address: str, count: int, each: int, pause_s: float, answers: multiprocessing.Queue[list[float]]
+) -> None:
     times: list[float] = []
-    names = [f"p{os.getpid()}-{n}" for n in range(CLIENTS // PROCESSES)]
-    threads = [threading.Thread(target=client, args=(address, name, each, times)) for name in names]
+    names = [f"p{os.getpid()}-{n}" for n in range(count)]
+    threads = [threading.Thread(target=client, args=(address, name, each, pause_s, times)) for name in names]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -114,7 +153,7 @@ def some_clients(address: str, process: int, each: int, answers: multiprocessing
     answers.put(times)
 
 
-def client(address: str, name: str, each: int, times: list[float]) -> None:
+def client(address: str, name: str, each: int, pause_s: float, times: list[float]) -> None:
     with spark_log.connect(f"pylog://{address}") as log:
         state, link = log.journal.state, log.journal.link
         assert link is not None
@@ -132,6 +171,7 @@ def client(address: str, name: str, each: int, times: list[float]) -> None:
             # A client that asks for no records of others: it wants nothing but its own acknowledgement.
             answered = link.ask(state.coordinator, [Append(commit=commit)], 2**53)
             times.append(time.perf_counter() - begun)
+            time.sleep(pause_s)
             assert not isinstance(answered.outcomes[0], Exception), answered
 
 
@@ -158,32 +198,23 @@ def append_to_poll(log: spark_log.Log, count: int) -> list[float]:
     return times
 
 
-async def wake(log: spark_log.Log, address: str, count: int, all_wait: object) -> float:
-    """Seconds from an append until all that wait have heard of it."""
-    version = log.journal.refresh().version
-    path = f"http://{address}/v1/changes?cluster_id={log.cluster_id}&since={version}&wait_ms=60000"
-    heard: list[float] = []
-    connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(None)) as session:
+def crowd(log: spark_log.Log, pid: int, waiting: int) -> tuple[float, list[float], list[int]]:
+    """Seconds until all that wait are woken, those of each commit that others made meanwhile, and memory before and with them."""
+    address, state = log.journal.state.coordinator.address, log.journal.refresh()
+    memory = [resident_mb(pid)]
+    beside: list[float] = []
+    each = max(1, min(300, waiting // 10))
+    worker = threading.Thread(target=lambda: beside.extend(commits(address, BESIDE, each, PAUSE_S)[0]))
 
-        async def wait() -> None:
-            async with session.get(path) as answer:
-                answer.raise_for_status()
-                await answer.read()
-            heard.append(time.perf_counter())
+    def all_wait() -> None:
+        memory.append(resident_mb(pid))
+        worker.start()
+        time.sleep(each * PAUSE_S / 2)
 
-        waits = []
-        for number in range(count):
-            waits.append(asyncio.create_task(wait()))
-            if number % 100 == 99:
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(3)
-        assert not heard, "somebody did not wait"
-        all_wait()  # type: ignore[operator]
-        begun = time.perf_counter()
-        await asyncio.to_thread(log.append, "t", [{"value": b"news"}])
-        await asyncio.gather(*waits)
-    return max(heard) - begun
+    query = f"cluster_id={log.cluster_id}&since={state.version}&topics={state.names['latency']}"
+    woken = asyncio.run(wake(address, query, waiting, all_wait, lambda: log.append("latency", [{"value": b"news"}])))
+    worker.join()
+    return woken, beside, memory
 
 
 if __name__ == "__main__":

@@ -238,7 +238,8 @@ class Consumer:
             if self._membership is not None and self._membership.await_news(min(left, LAST_WAIT_REMOTE_MS)):
                 continue
             group = "" if self._membership is None else self._membership.group
-            self._journal.wait(min(wait, left), left, group=group)
+            topics = sorted({spot.key[0] for spot in self._spots.values()})
+            self._journal.wait(min(wait, left), left, group=group, topics=topics)
             wait = min(wait * 1.5, self._wait_ms_max)
 
     def _take(self, rows: int, size: int | None) -> list[Fetched]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -50,7 +50,7 @@ from spark_log.store.probe import probe
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
 RELIST_MS = 60_000
-HEAR_MS_MAX = 1000
+HEAR_MS_MAX = 5000
 """So long a coordinator is listened to at a time: whoever waits has other things to look after."""
 AWAY_MS = 250
 """A coordinator that does not answer is waited for so long before the storage is looked at."""
@@ -148,26 +148,34 @@ class Journal:
         """Like `refresh`, for waiting: one get while nothing happens, or one question to the coordinator."""
         return self._hear(0) if self._is_told() else self._look()
 
-    def wait(self, look_ms: float, timeout_ms: float, clock: Clock | None = None, group: str = "") -> State:
+    def wait(
+        self,
+        look_ms: float,
+        timeout_ms: float,
+        clock: Clock | None = None,
+        group: str = "",
+        topics: Sequence[str] | None = None,
+    ) -> State:
         """Wait for news.  A coordinator tells as soon as there are some; a storage is looked at after `look_ms`.
 
         clock:  of who waits, if it is not that of the journal: who counts the time has to see it pass.
         group:  of who waits: that its members begin to share it out anew is news as well, where a coordinator tells.
+        topics: ids; a coordinator does not tell of records of others, until the time is over.
         """
         if self._is_told():
-            return self._hear(int(min(timeout_ms, HEAR_MS_MAX)), group)
+            return self._hear(int(min(timeout_ms, HEAR_MS_MAX)), group, topics)
         (clock or self.context.clock).sleep_ms(look_ms)
         return self._look()
 
     def _is_told(self) -> bool:
         return self.link is not None and is_led_elsewhere(self._view.state, self.context)
 
-    def _hear(self, wait_ms: int, group: str = "") -> State:
+    def _hear(self, wait_ms: int, group: str = "", topics: Sequence[str] | None = None) -> State:
         """What the coordinator tells; others use the journal meanwhile."""
         known = self._view.state
         assert self.link is not None, "there is somebody who tells"
         try:
-            changes = self.link.changes(known.coordinator, known.version, wait_ms, group)
+            changes = self.link.changes(known.coordinator, known.version, wait_ms, group, topics)
         except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed):
             # Whoever may read the storage may read the log, also where the coordinator does not talk to them.
             self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))

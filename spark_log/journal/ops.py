@@ -111,10 +111,13 @@ class Link(Protocol):
         Raises CoordinatorNotAvailable if nobody answered, `maybe_applied` if they may have arrived all the same.
         """
 
-    def changes(self, holder: Coordinator, since: int, wait_ms: int, group: str = "") -> Changes:
+    def changes(
+        self, holder: Coordinator, since: int, wait_ms: int, group: str = "", topics: Sequence[str] | None = None
+    ) -> Changes:
         """What follows version `since`, as soon as there is anything, or nothing after `wait_ms`, or when the members of `group`
         begin to share it out anew.
 
+        topics:  ids; records of others, and positions of groups, are not waited for.
         Raises CoordinatorNotAvailable.
         """
 

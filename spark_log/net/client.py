@@ -96,10 +96,19 @@ class HttpLink:
         ]
         return Answered(outcomes, [text.encode() for text in reply.batches])
 
-    def changes(self, holder: Coordinator, since: int, wait_ms: int, group: str = "") -> Changes:
+    def changes(
+        self,
+        holder: Coordinator,
+        since: int,
+        wait_ms: int,
+        group: str = "",
+        topics: Sequence[str] | None = None,
+    ) -> Changes:
         path = f"/v1/changes?cluster_id={self.cluster_id}&since={since}&wait_ms={wait_ms}"
         if group:
             path += f"&group={quote(group, safe='')}"
+        if topics is not None:
+            path += f"&topics={quote(','.join(topics))}"
         data = self._first(holder, "GET", path, None, ANSWER_S + wait_ms / 1000)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's answer")
         return Changes(reply.version, [text.encode() for text in reply.batches])

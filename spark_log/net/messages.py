@@ -4,7 +4,9 @@
     GET  /v1/cluster                            ClusterInfo
     POST /v1/commands   CommandsRequest         CommandsReply
     GET  /v1/changes?cluster_id=&since=&wait_ms=   ChangesReply; waits until the log is beyond version `since`, or so long;
-                                                &group= has it end also when members begin to share that group out anew
+                                                &topics= (ids, with commas) has it wait for records of those, and for what is
+                                                not about records; &group= has it end also when members begin to share that
+                                                group out anew
     GET  /v1/groups?cluster_id=                 GroupsReply: who shares what, as it is at the moment
     POST /v1/group/join|sync|heartbeat|leave       GroupAsked, GroupAnswered; join and sync wait for the other members
 
@@ -149,7 +151,17 @@ encode = msgspec.json.Encoder().encode
 
 _DECODERS: Mapping[type[Message], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
-    for kind in (ClusterInfo, Health, CommandsRequest, CommandsReply, ChangesReply, GroupAsked, GroupAnswered, Failure)
+    for kind in (
+        ClusterInfo,
+        Health,
+        CommandsRequest,
+        CommandsReply,
+        ChangesReply,
+        GroupAsked,
+        GroupAnswered,
+        GroupsReply,
+        Failure,
+    )
 }
 """Made once: to find out how such a union is decoded takes longer than to decode one."""
 

@@ -47,6 +47,7 @@ from spark_log.net.messages import (
     failure_of,
 )
 from spark_log.net.tokens import Tokens, check_allowed, check_topics
+from spark_log.net.waiters import Topics, Waiters
 
 KEEPALIVE_S = 75.0
 SHUTDOWN_S = 2.0
@@ -70,10 +71,21 @@ class Limits(NamedTuple):
     """For a request to arrive whole."""
 
 
+class Noted(Protocol):
+    """What is news to whom."""
+
+    version: int
+
+    def there_is(self, topics: Sequence[str] | None, since: int) -> bool: ...
+
+
 class Service(Protocol):
     """What is served: a coordinator."""
 
     on_change: Callable[[], None]
+
+    @property
+    def news(self) -> Noted: ...
 
     @property
     def state(self) -> State: ...
@@ -174,6 +186,9 @@ class Server:
         self._tokens = tokens
         self._limits = limits
         self._polls = 0
+        self._waiters = Waiters()
+        self._told = 0
+        """The version of which all that wait have been told."""
         self._idle: dict[Any, float] = {}
         """Connections on which no request is being handled, and until when one has to have arrived."""
         self._body: tuple[int, int, bytes] = (-1, -1, b"")
@@ -194,7 +209,6 @@ class Server:
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen; the port.  Raises OSError."""
         loop = asyncio.get_running_loop()
-        self._news: asyncio.Future[None] = loop.create_future()
         self._stopping = False
 
         def changed() -> None:
@@ -239,9 +253,9 @@ class Server:
 
     def _wake(self) -> None:
         self._groups.notice()
-        if not self._news.done():
-            self._news.set_result(None)
-        self._news = asyncio.get_running_loop().create_future()
+        told, self._told = self._told, self._service.news.version  # what is noted from here on is for the next time
+        everybody = self._stopping or not self._service.leading
+        self._waiters.wake(lambda topics: everybody or self._service.news.there_is(topics, told))
 
     async def _sweep(self) -> None:
         """Close connections on which a request does not arrive: they would count as long as their owners like."""
@@ -330,15 +344,18 @@ class Server:
         since, wait_ms = _number(request, "since"), min(_number(request, "wait_ms"), WAIT_MS_MAX)
         deadline = time.monotonic() + wait_ms / 1000
         stirred = self._groups.stirred(request.query.get("group", ""))
-        while self._service.state.version <= since and not self._stopping:
+        topics = _topics(request)
+        while not self._service.news.there_is(topics, since) and not self._stopping:
             left = deadline - time.monotonic()
             if left <= 0 or not self._service.leading or (stirred is not None and stirred.done()):
                 break
             self._polls += 1
+            waiter = self._waiters.join(topics)
             try:
-                awaited = [self._news] if stirred is None else [self._news, stirred]
+                awaited = [waiter] if stirred is None else [waiter, stirred]
                 await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
+                self._waiters.leave(topics, waiter)
                 self._polls -= 1
         if not self._service.leading:
             raise self._service.not_leading()
@@ -404,6 +421,11 @@ def _outcome(command: AnyCommand, found: Any) -> Outcome:
     if isinstance(found, SparkLogError):
         return Outcome(failure=failure_of(found))
     return Outcome(reply=command.pack(found))
+
+
+def _topics(request: web.BaseRequest) -> Topics:
+    text = request.query.get("topics")
+    return None if text is None else tuple(sorted(filter(None, text.split(","))))
 
 
 def _number(request: web.BaseRequest, name: str) -> int:

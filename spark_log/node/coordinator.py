@@ -30,6 +30,7 @@ from spark_log.metadata.state import Coordinator as Holder
 from spark_log.metadata.state import State
 from spark_log.node.maintain import maintain_once
 from spark_log.node.metrics import Metrics
+from spark_log.node.news import News
 from spark_log.node.tail import Tail
 from spark_log.store.base import ObjectStore
 
@@ -86,6 +87,7 @@ class Coordinator:
         self.tail = Tail(store)
         self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock())
         self.metrics = Metrics()
+        self.news = News()
         self.on_change: Callable[[], None] = lambda: None
         """Called when there is a new version, or another one leads."""
         self.held: Callable[[], tuple[Held, ...]] = tuple
@@ -195,6 +197,7 @@ class Coordinator:
                     self.epoch = self.journal.take_over(held.epoch, self.address, self._host)
                 except NotCoordinator:
                     continue  # another one that stood by was faster
+                self.news.note(self.state.version, None)
                 logger.info("leading %s with epoch %d, at %s", self.journal.store.url, self.epoch, self.address)
                 self.on_change()
                 return
@@ -236,10 +239,11 @@ class Coordinator:
             except Exception:
                 # Each command has an error that says so.  One that cannot be decided must not end this for everybody.
                 logger.exception("commands were broken off")
+            self.news.note(self.state.version, (command.decide for command in commands))
             for one in asked:
                 one.settle()
-        else:
-            self.journal.poll()
+        elif self.journal.poll() is not before:
+            self.news.note(self.state.version, None)
         if self.state is not before:
             self.on_change()
 
@@ -312,7 +316,9 @@ class _Here:
         answered = self._coordinator.submit(commands).result()
         return answered._replace(state=self._coordinator.state)
 
-    def changes(self, holder: Holder, since: int, wait_ms: int, group: str = "") -> Changes:
+    def changes(
+        self, holder: Holder, since: int, wait_ms: int, group: str = "", topics: Sequence[str] | None = None
+    ) -> Changes:
         state = self._coordinator.state
         return Changes(state.version, state=state)
 

@@ -1,0 +1,117 @@
+"""What waits at a coordinator in its benchmark: requests for news by the thousand, and the members of one group."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import msgspec
+
+from spark_log.groups.messages import (
+    Code,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    Protocol,
+    SyncGroupRequest,
+)
+from spark_log.groups.subscription import Subscription, encode
+
+GROUP = "crowd"
+
+
+async def wake(
+    address: str, query: str, count: int, before: Callable[[], object], append: Callable[[], object]
+) -> float:
+    """Seconds from an append until all of `count` requests for news have heard of it.
+
+    before:  called when all wait, and have waited for some seconds.
+    """
+    heard: list[float] = []
+    async with _session() as session:
+
+        async def wait() -> None:
+            async with session.get(f"http://{address}/v1/changes?{query}&wait_ms=60000") as answer:
+                answer.raise_for_status()
+                await answer.read()
+            heard.append(time.perf_counter())
+
+        waits = []
+        for number in range(count):
+            waits.append(asyncio.create_task(wait()))
+            if number % 100 == 99:
+                await asyncio.sleep(0.05)
+        await asyncio.sleep(3)
+        assert not heard, "somebody did not wait"
+        await asyncio.to_thread(before)
+        begun = time.perf_counter()
+        await asyncio.to_thread(append)
+        await asyncio.gather(*waits)
+    return max(heard) - begun
+
+
+async def rebalance(address: str, cluster_id: str, count: int, cpu_s: Callable[[], float]) -> tuple[float, float]:
+    """Seconds that a group of `count` takes to settle after one more has come, and the coordinator's CPU seconds for it."""
+    async with _session() as session:
+
+        async def ask(path: str, request: Any, wait_ms: int = 0) -> Any:
+            body = msgspec.json.encode({"cluster_id": cluster_id, "request": request, "wait_ms": wait_ms})
+            async with session.post(f"http://{address}/v1/group/{path}", data=body) as answer:
+                answer.raise_for_status()
+                return msgspec.json.decode(await answer.read())["response"]
+
+        generations: list[int] = []
+        settled = asyncio.Event()
+        members = [asyncio.create_task(_member(ask, generations, settled, count)) for _ in range(count)]
+        await settled.wait()
+        await asyncio.sleep(1)
+        settled.clear()
+        generations.clear()
+        begun, before = time.perf_counter(), cpu_s()
+        members.append(asyncio.create_task(_member(ask, generations, settled, count + 1)))
+        await settled.wait()
+        took = time.perf_counter() - begun, cpu_s() - before
+        for member in members:
+            member.cancel()
+        await asyncio.gather(*members, return_exceptions=True)
+    return took
+
+
+async def _member(
+    ask: Callable[..., Awaitable[Any]], generations: list[int], settled: asyncio.Event, expected: int
+) -> None:
+    """Joins whenever it has to.
+
+    generations:  in which members have their assignments; `settled` once `expected` of them, or more, are in the last one.
+    """
+    member_id = ""
+    metadata = encode(Subscription(topics=("t",)))
+    while True:
+        request = JoinGroupRequest(
+            group_id=GROUP,
+            member_id=member_id,
+            protocols=(Protocol("range", metadata),),
+            session_timeout_ms=30_000,
+            rebalance_timeout_ms=30_000,
+            require_known_member_id=False,
+        )
+        joined = msgspec.convert(await ask("join", request), JoinGroupResponse)
+        member_id, generation = joined.member_id, joined.generation_id
+        given = {member.member_id: b"x" for member in joined.members}
+        mine = {"group_id": GROUP, "member_id": member_id, "generation_id": generation}
+        synced = await ask("sync", SyncGroupRequest(**mine, assignments=given))
+        if "error" not in synced or synced["error"] == Code.NONE.value:
+            generations.append(generation)
+            if generations.count(max(generations)) >= expected:
+                settled.set()
+            while (await ask("heartbeat", HeartbeatRequest(**mine), 10_000)).get("error") in (None, Code.NONE.value):
+                pass
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(None), raise_for_status=True
+    )

@@ -1,0 +1,54 @@
+"""Requests that wait for news, thousands of them, and how they are woken without a pause for everybody else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import TypeAlias
+
+AT_ONCE = 50
+"""So many are woken in one round of the event loop; requests that came meanwhile are next."""
+
+Topics: TypeAlias = "tuple[str, ...] | None"
+"""Ids of the topics whose records somebody waits for; None: for whatever happens."""
+
+
+class Waiters:
+    """All of it runs on the event loop."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Topics, set[asyncio.Future[None]]] = {}
+        self._roused: deque[asyncio.Future[None]] = deque()
+        self._rousing = False
+
+    def join(self, topics: Topics) -> asyncio.Future[None]:
+        """Is done when there is news of them."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(topics, set()).add(waiter)
+        return waiter
+
+    def leave(self, topics: Topics, waiter: asyncio.Future[None]) -> None:
+        """Nobody waits with it any more."""
+        waiter.cancel()
+        others = self._waiting.get(topics, set())
+        others.discard(waiter)
+        if not others:
+            self._waiting.pop(topics, None)
+
+    def wake(self, is_news: Callable[[Topics], bool]) -> None:
+        """Those for whom there is some, one after the other."""
+        for topics in tuple(self._waiting):
+            if is_news(topics):
+                self._roused.extend(self._waiting.pop(topics))
+        if not self._rousing:
+            self._rouse()
+
+    def _rouse(self) -> None:
+        for _ in range(min(AT_ONCE, len(self._roused))):
+            waiter = self._roused.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+        self._rousing = bool(self._roused)
+        if self._rousing:
+            asyncio.get_running_loop().call_soon(self._rouse)
