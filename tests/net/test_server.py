@@ -552,3 +552,19 @@ def test_who_waits_is_woken_by_a_commit(small: Running) -> None:
         changes = link.changes(known.coordinator, known.version, 30_000)
         assert time.monotonic() - began < 15
         assert changes.version == known.version + 1 and b'"type":"commit"' in changes.batches[0]
+
+
+def test_who_waits_for_a_topic_is_not_woken_by_records_of_others(small: Running) -> None:
+    """Nor by positions; what comes to the topic is told at once, with all that was passed over."""
+    with spark_log.connect(f"pylog://{small.coordinator.address}") as log, spark_log.connect(log.url) as other:
+        for topic in ("mine", "theirs"):
+            log.append(topic, [{"value": b"x"}])
+        known = log.journal.refresh()
+        link = log.journal.link
+        assert link is not None
+        began = time.monotonic()
+        threading.Timer(0.2, other.append, ("theirs", [{"value": b"news"}])).start()
+        threading.Timer(1.0, other.append, ("mine", [{"value": b"news"}])).start()
+        changes = link.changes(known.coordinator, known.version, 30_000, topics=[known.names["mine"]])
+        assert 0.9 < time.monotonic() - began < 15
+        assert changes.version == known.version + 2 and len(changes.batches) == 2
