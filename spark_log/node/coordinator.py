@@ -189,6 +189,7 @@ class Coordinator:
             held = state.coordinator
             if held.in_force and held.in_force == self.journal.context.epoch:
                 self.epoch = held.epoch  # it broke off, and nobody has noticed
+                self.news.note(state.version, None)
                 logger.info("leading %s again, with epoch %d", self.journal.store.url, self.epoch)
                 self.on_change()
                 return
