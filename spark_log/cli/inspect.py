@@ -1,4 +1,4 @@
-"""`pylog plan`, and what shows the inside of a log: segment, metadata, config, producer."""
+"""`pylog plan`, and what shows the inside of a log: metadata, config, producer."""
 
 from __future__ import annotations
 
@@ -16,10 +16,6 @@ if TYPE_CHECKING:
     from spark_log.client.fetch import Touched
     from spark_log.client.log import Log
     from spark_log.client.plan import SliceRead, Window
-    from spark_log.segment.index import Index
-
-INDEX_GUESS = 1 << 16
-"""Bytes of an object's end that are read in the hope that its index is in them."""
 
 
 # ------------------------------------------------------------------------------------------------------------------- plan
@@ -95,73 +91,6 @@ def _sums(found: Sequence[tuple[SliceRead, Touched]]) -> dict[str, int]:
 
 def _of_total(row: dict[str, Any]) -> dict[str, Any]:
     return {"partition": str(row["partition"]), **{name: f"{row[name]} of {row[f'total_{name}']}" for name in SUMS}}
-
-
-# ---------------------------------------------------------------------------------------------------------------- segment
-
-
-@click.group()
-def segment() -> None:
-    """Look into objects."""
-
-
-@verb(segment)
-@click.argument("name", metavar="OBJECT")
-@pass_session
-def dump(session: Session, name: str) -> None:
-    """Show the record batches of an object, named relative to the log's root.
-
-    \b
-    Example:
-      pylog segment dump data/0000000000000007/5f2c9a1b3d4e6f70.seg
-    """
-    log = session.connect()
-    index = _load_index(log, name)
-    topics = {topic_id: found.name for topic_id, found in log.journal.state.topics.items()}
-    rows = [_batch_row(row, topics) for row in index.table.to_pylist()]
-    fields = {
-        "object": name,
-        "size": index.size,
-        "index_position": index.index_position,
-        "batches": len(rows),
-        "records": sum(row["rows"] for row in rows),
-    }
-    if session.json:
-        emit_json({**fields, "index": rows})
-        return
-    emit_fields(session, fields)
-    if rows:
-        click.echo()
-        emit_rows(session, list(rows[0]), rows)
-
-
-def _load_index(log: Log, name: str) -> Index:
-    from spark_log.errors import ObjectNotFound
-    from spark_log.segment.index import TAIL, TAIL_BYTES, parse_index
-
-    store = log.journal.store
-    size = store.size(name)
-    if size is None:
-        raise ObjectNotFound(f"object {name} is not there", key=name)
-    data = store.get(name, max(0, size - INDEX_GUESS), size)
-    if len(data) >= TAIL_BYTES and TAIL.unpack(data[-TAIL_BYTES:])[0] + TAIL_BYTES > len(data):
-        data = store.get(name, 0, size)
-    return parse_index(data, name=name, object_size=size)
-
-
-def _batch_row(row: dict[str, Any], topics: dict[str, str]) -> dict[str, Any]:
-    return {
-        "topic": topics.get(row["topic_id"], row["topic_id"]),
-        "partition": row["partition"],
-        "first": row["first"],
-        "last": row["last"],
-        "rows": row["rows"],
-        "position": row["position"],
-        "length": row["length"],
-        "min_time": format_timestamp_ms(row["min_us"] // 1000),
-        "max_time": format_timestamp_ms(row["max_us"] // 1000),
-        "crc32c": f"{row['crc32c']:08x}",
-    }
 
 
 # --------------------------------------------------------------------------------------------------------------- metadata

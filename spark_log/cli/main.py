@@ -7,8 +7,9 @@ import click
 from spark_log.cli.base import Root, Verb, common_options
 from spark_log.cli.cluster import cluster
 from spark_log.cli.groups import group
-from spark_log.cli.inspect import config, metadata, plan, producer, segment
+from spark_log.cli.inspect import config, metadata, plan, producer
 from spark_log.cli.records import consume, produce
+from spark_log.cli.segments import segment
 from spark_log.cli.serve import serve
 from spark_log.cli.topics import topic
 from spark_log.cli.upkeep import checkpoint, gc, maintain, merge, verify

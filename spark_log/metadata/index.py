@@ -11,7 +11,7 @@ very many slices) names the byte range, its checksum and what it covers.  One ro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -103,6 +103,22 @@ def decode_piece(piece: Piece, data: bytes) -> pa.Table:
             at = table.schema.get_field_index(name)
             table = table.set_column(at, name, pa.array([value] * table.num_rows, SCHEMA.field(name).type))
     return table
+
+
+def pieces_in(name: str, data: bytes) -> Iterator[tuple[int, int, pa.Table]]:
+    """Where each piece of an index object begins, its length, and its rows, start and end counted from the piece's start.
+
+    Raises CorruptObject for bytes that are no index.
+    """
+    source = pa.BufferReader(data)
+    while (start := source.tell()) < len(data):
+        try:
+            table = pa.ipc.open_stream(source).read_all()
+        except (pa.ArrowException, OSError) as error:
+            raise CorruptObject(f"{name} is not a slice index, or damaged, at byte {start}: {error}") from error
+        if table.schema != SCHEMA:
+            raise CorruptObject(f"{name} is not a slice index: at byte {start} begins a table of {table.schema.names}")
+        yield start, source.tell() - start, table
 
 
 def _shifted(column: pa.ChunkedArray, by: int) -> pa.Array:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from spark_log.journal.journal import Journal
+from spark_log.journal.protocol import open_view
+from spark_log.journal.upkeep import Limits, seal
 from spark_log.store.local import LocalStore
 from tests.cli.commands import Pylog
 
@@ -90,6 +92,27 @@ def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
     assert "not there" in pylog.refused("segment", "dump", "data/x.seg")
     assert "not a pylog segment" in pylog.refused("segment", "dump", "meta/format")
     assert "relative" in pylog.refused("segment", "dump", "../../etc/passwd")
+
+
+def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
+    """Its slices with topic and offsets; those that the log refers to no more have no topic; other files are refused."""
+    journal = Journal.open(LocalStore(small.url), create=False)
+    view = journal.run(open_view())
+    journal.run(seal(view, journal.context, Limits(inline_slices=0, inline_per_partition=0)))
+    (name,) = [str(file.relative_to(tmp_path / "log")) for file in tmp_path.glob("log/data/*/*.idx")]
+    found = small.json("segment", "dump", name)
+    rows = [(row["topic"], row["partition"], row["start"], row["end"]) for row in found["index"]]
+    assert rows[:2] == [("orders", 1, 0, 10), ("orders", 1, 10, 11)]
+    assert (found["pieces"], found["slices"], found["records"]) == (1, len(rows), rows[-1][-1])
+    small.ok("merge")
+    assert {row["topic"] for row in small.json("segment", "dump", name)["index"]} == {""}
+    assert "crc32c" in small.ok("segment", "dump", name).lower()
+    for content, words in (
+        (b"hello " * 20, "not a slice index"),
+        ((tmp_path / "log" / name).read_bytes()[:-9], "at byte 0"),
+    ):
+        (tmp_path / "log" / name).write_bytes(content)
+        assert words in small.refused("segment", "dump", name)
 
 
 def test_metadata_dump(pylog: Pylog) -> None:

@@ -1,0 +1,160 @@
+"""`pylog segment`: what objects hold, segments and slice indexes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_log.cli.base import Session, pass_session, verb
+from spark_log.cli.output import emit_fields, emit_json, emit_rows
+from spark_log.positions import format_timestamp_ms
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from spark_log.client.log import Log
+    from spark_log.metadata.records import Piece
+    from spark_log.metadata.state import State
+    from spark_log.segment.index import Index
+
+INDEX_GUESS = 1 << 16
+"""Bytes of an object's end that are read in the hope that its index is in them."""
+SLICE_INDEX = ".idx"
+"""How the names of slice indexes end."""
+
+
+@click.group()
+def segment() -> None:
+    """Look into objects."""
+
+
+@verb(segment)
+@click.argument("name", metavar="OBJECT")
+@pass_session
+def dump(session: Session, name: str) -> None:
+    """Show the record batches of a segment, or the slices of a slice index, named relative to the log's root.
+
+    Slices that the log does not refer to have no topic, and count from 0.
+
+    \b
+    Example:
+      pylog segment dump data/0000000000000007/5f2c9a1b3d4e6f70.seg
+      pylog segment dump data/0000000000000007/91d0c5a2e77b4f13.idx
+    """
+    log = session.connect()
+    fields, rows = _slices(log, name) if name.endswith(SLICE_INDEX) else _batches(log, name)
+    if session.json:
+        emit_json({**fields, "index": rows})
+        return
+    emit_fields(session, fields)
+    if rows:
+        click.echo()
+        emit_rows(session, list(rows[0]), rows)
+
+
+def _size(log: Log, name: str) -> int:
+    from spark_log.errors import ObjectNotFound
+
+    size = log.journal.store.size(name)
+    if size is None:
+        raise ObjectNotFound(f"object {name} is not there", key=name)
+    return size
+
+
+def _topic(state: State, topic_id: str) -> str:
+    topic = state.topics.get(topic_id)
+    return topic_id if topic is None else topic.name
+
+
+# ---------------------------------------------------------------------------------------------------------------- segments
+
+
+def _batches(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    index = _load_index(log, name)
+    rows = [_batch_row(row, log.journal.state) for row in index.table.to_pylist()]
+    fields = {
+        "object": name,
+        "size": index.size,
+        "index_position": index.index_position,
+        "batches": len(rows),
+        "records": sum(row["rows"] for row in rows),
+    }
+    return fields, rows
+
+
+def _load_index(log: Log, name: str) -> Index:
+    from spark_log.segment.index import TAIL, TAIL_BYTES, parse_index
+
+    store, size = log.journal.store, _size(log, name)
+    data = store.get(name, max(0, size - INDEX_GUESS), size)
+    if len(data) >= TAIL_BYTES and TAIL.unpack(data[-TAIL_BYTES:])[0] + TAIL_BYTES > len(data):
+        data = store.get(name, 0, size)
+    return parse_index(data, name=name, object_size=size)
+
+
+def _batch_row(row: dict[str, Any], state: State) -> dict[str, Any]:
+    return {
+        "topic": _topic(state, row["topic_id"]),
+        "partition": row["partition"],
+        "first": row["first"],
+        "last": row["last"],
+        "rows": row["rows"],
+        "position": row["position"],
+        "length": row["length"],
+        "min_time": format_timestamp_ms(row["min_us"] // 1000),
+        "max_time": format_timestamp_ms(row["max_us"] // 1000),
+        "crc32c": f"{row['crc32c']:08x}",
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------- slice indexes
+
+
+def _slices(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    from spark_log.metadata.index import decode_piece, pieces_in
+
+    size, state = _size(log, name), log.journal.state
+    data = log.journal.store.get(name)
+    known = _pieces_of(state, name)
+    rows: list[dict[str, Any]] = []
+    count = 0
+    for position, length, table in pieces_in(name, data):
+        topic, partition, piece = known.get(position, ("", None, None))
+        found = table if piece is None else decode_piece(piece, data[position : position + length])
+        rows += _slice_rows(topic, partition, found)
+        count += 1
+    records = sum(row["end"] - row["start"] for row in rows)
+    return {"object": name, "size": size, "pieces": count, "slices": len(rows), "records": records}, rows
+
+
+def _pieces_of(state: State, name: str) -> dict[int, tuple[str, int, Piece]]:
+    """By where they begin: those of an index that the log refers to, with topic and partition."""
+    from spark_log.metadata.records import Piece
+
+    return {
+        entry.position: (_topic(state, topic_id), number, entry)
+        for (topic_id, number), part in state.partitions.items()
+        for entry in part.entries
+        if isinstance(entry, Piece) and entry.object == name
+    }
+
+
+def _slice_rows(topic: str, partition: int | None, table: pa.Table) -> Iterator[dict[str, Any]]:
+    from spark_log.metadata.index import slices_of
+
+    for found in slices_of(table):
+        yield {
+            "topic": topic,
+            "partition": partition,
+            "start": found.start,
+            "end": found.end,
+            "object": found.object,
+            "position": found.position,
+            "length": found.length,
+            "batches": found.batches,
+            "min_time": format_timestamp_ms(found.min_us // 1000),
+            "max_time": format_timestamp_ms(found.max_us // 1000),
+            "crc32c": f"{found.crc:08x}",
+        }
