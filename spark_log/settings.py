@@ -276,7 +276,8 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "gc.fence.age.ms",
         86400000,
         _ms(1),
-        "How long a write or a read may take. Older uploads are void, and what nobody refers to is deleted after it.",
+        "How long a write or a read may take, also one that is under way when this is changed. Older uploads are void, and what "
+        "nobody refers to is deleted after it.",
     ),
     ConfigSpec(
         "metadata.checkpoint.interval",

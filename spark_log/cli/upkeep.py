@@ -45,7 +45,7 @@ def _say(session: Session, report: Report) -> None:
     text = (
         f"version {report.version}: {report.expired_records} records expired, {report.merged_slices} slices merged into "
         f"{report.segments} segments ({size_text(report.segment_bytes)}), {report.collected} objects, {report.truncated} old "
-        f"records and {report.pins} pins deleted"
+        f"records, {report.pins} pins and {report.unfinished} unfinished files deleted"
     )
     emit_line(session, text, asdict(report))
 
@@ -75,7 +75,7 @@ def gc(session: Session, dry_run: bool, yes: bool) -> None:
     """Delete the objects that nothing refers to and nothing will.
 
     Uploads that were never committed and data that was merged, trimmed or deleted go when they are older than
-    gc.fence.age.ms (24 hours, unless configured otherwise).
+    gc.fence.age.ms (24 hours, unless configured otherwise). So do files that a writer which died had begun, on disks.
 
     \b
     Example:

@@ -67,6 +67,13 @@ class Delete(NamedTuple):
     keys: Sequence[str]
 
 
+class Sweep(NamedTuple):
+    """Answer: how many files of writers that died were deleted."""
+
+    prefix: str
+    before_ms: int
+
+
 class Sleep(NamedTuple):
     milliseconds: float
 
@@ -125,7 +132,7 @@ class Link(Protocol):
         """Close what is held open and not in use."""
 
 
-Op: TypeAlias = Get | PutNew | Put | List | Delete | Sleep | Ask
+Op: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | Sleep | Ask
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
 
@@ -202,6 +209,8 @@ def _do(op: Op, store: ObjectStore, clock: Clock) -> Any:
             return store.list(op.prefix)
         case Delete():
             store.delete(op.keys)
+        case Sweep():
+            return store.sweep(op.prefix, op.before_ms)
         case Sleep():
             clock.sleep_ms(op.milliseconds)
     return None

@@ -27,6 +27,7 @@ from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_ba
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State
 
+META = "meta/"
 LOG = "meta/log/"
 CHECKPOINTS = "meta/ckpt/"
 DATA = "data/"

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
 from spark_log.client.log import Log
-from spark_log.journal.ops import List, Steps
-from spark_log.journal.protocol import CHECKPOINTS, DATA, Context, View, checkpoint_version, open_view
+from spark_log.journal.ops import List, Steps, Sweep
+from spark_log.journal.protocol import CHECKPOINTS, DATA, META, Context, View, checkpoint_version, open_view
 from spark_log.journal.upkeep import checkpoint as write_checkpoint
 from spark_log.journal.upkeep import collect, fence_and_expire, garbage, prune, seal, truncate
 from spark_log.metadata.decide import decide_fence
@@ -25,6 +25,8 @@ from spark_log.node.retention import expire_records
 from spark_log.settings import cluster_config
 
 Result = TypeVar("Result")
+PUT_MS_MAX = 3_600_000
+"""A put of a file that nobody wrote to for so long has died."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class Report:
     """Objects that were deleted."""
     pins: int
     """Of Spark queries long gone, deleted."""
+    unfinished: int
+    """Files that writers which died had begun, deleted."""
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
@@ -75,6 +79,7 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
             truncated=truncated,
             collected=collected,
             pins=(yield from _drop_pins(view, context)),
+            unfinished=(yield from _sweep(view, context)),
         )
 
     return _run(log, run)
@@ -133,6 +138,7 @@ def collect_garbage(log: Log) -> list[str]:
         view = yield from fence_and_expire(view, context)
         names = yield from collect(view)
         yield from _drop_pins(view, context)
+        yield from _sweep(view, context)
         return names
 
     return _run(log, run)
@@ -184,6 +190,15 @@ def _checkpoint(view: View, context: Context) -> Steps[None]:
 def _drop_pins(view: View, context: Context) -> Steps[int]:
     age_ms = cluster_config(view.state.configs, "gc.fence.age.ms")
     return (yield from drop_pins(view.state.fence, context.clock.now_ms() - age_ms))
+
+
+def _sweep(view: View, context: Context) -> Steps[int]:
+    """Delete what is older than any upload that may still be committed, and than any put that is under way."""
+    age_ms = cluster_config(view.state.configs, "gc.fence.age.ms")
+    before = context.clock.now_ms() - max(age_ms, PUT_MS_MAX)
+    in_data: int = yield Sweep(DATA, before)
+    in_meta: int = yield Sweep(META, before)
+    return in_data + in_meta
 
 
 def _collect(view: View) -> Steps[int]:

@@ -77,5 +77,8 @@ class Tail:
     def delete(self, keys: Iterable[str]) -> None:
         self.real.delete(keys)
 
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        return self.real.sweep(prefix, before_ms)
+
     def fingerprint(self) -> str:
         return self.real.fingerprint()

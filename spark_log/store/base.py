@@ -43,6 +43,9 @@ class ObjectStore(Protocol):
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are not there are no error."""
 
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        """Delete what writers that died left unfinished under a prefix before then, where that can be seen; how many."""
+
     def fingerprint(self) -> str:
         """Kind of store and versions of the libraries that implement it: when it changes, the probe runs again."""
 

@@ -7,6 +7,7 @@ directory.  fsspec's own exclusive create is not exclusive here, so this goes to
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import uuid
@@ -96,6 +97,15 @@ class LocalStore:
             folders.add(os.path.dirname(path))
         for folder in folders:
             self._prune(folder)
+
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        folder = f"{self.root}/{check_prefix(prefix)[:-1]}"
+        with self._said(prefix):
+            old = [path for path in _unfinished(folder) if _touched_ms(path) < before_ms]
+        for path in old:
+            _unlink(path)
+            self._prune(os.path.dirname(path))
+        return len(old)
 
     def _path(self, key: str) -> str:
         return f"{self.root}/{check_key(key)}"
@@ -229,6 +239,28 @@ def _sync_folder(folder: str) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _unfinished(folder: str) -> Iterator[str]:
+    """Files that a put began."""
+    try:
+        entries = os.scandir(folder)
+    except FileNotFoundError:
+        return
+    with entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _unfinished(entry.path)
+            elif entry.name.startswith(TEMPORARY):
+                yield entry.path
+
+
+def _touched_ms(path: str) -> float:
+    """When a file was last written; for one that is gone, whose writer was faster, never again."""
+    try:
+        return os.stat(path).st_mtime * 1000
+    except FileNotFoundError:
+        return math.inf
 
 
 def _unlink(path: str) -> None:

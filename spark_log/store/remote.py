@@ -202,6 +202,10 @@ class FsspecStore:
             with self._said(paths[at]):
                 self._delete(paths[at : at + DELETES_PER_CALL])
 
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        """Nothing: a bucket's own rule for uploads that were not completed does that."""
+        return 0
+
     def _delete(self, paths: Sequence[str]) -> None:
         """In one call where the store has it; otherwise one by one, since a name that is gone is no error."""
         if self._backend.protocol == "s3":

@@ -48,6 +48,9 @@ class Wrapper:
     def delete(self, keys: Iterable[str]) -> None:
         self.inner.delete(keys)
 
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        return self.inner.sweep(prefix, before_ms)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:

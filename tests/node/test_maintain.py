@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 
 import pytest
 
 from spark_log import Log
+from spark_log.client.commit import PlainProducer
+from spark_log.errors import UploadFenced
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.node.maintain import (
     checkpoint,
@@ -39,6 +43,21 @@ def test_what_was_replaced_goes_when_the_fence_has_passed(tmp_path: Path) -> Non
     assert verify(log, deep=True) == []
 
 
+def test_a_shorter_time_for_writes_and_reads_holds_for_those_under_way(tmp_path: Path) -> None:
+    """Nothing of theirs is lost in silence: the write is refused whole, the read finds the records where they are now."""
+    log = new_log(tmp_path)
+    append_small(log, 20)
+    before, epoch = log.read("t"), log.journal.state.version
+    upload, scan = log.upload("t", [{"value": b"late"}], epoch), log.scan("t")
+    short_fence(log)
+    pass_the_fence(log)
+    log.journal.refresh()
+    with pytest.raises(UploadFenced):
+        PlainProducer(log.journal).commit(epoch, [upload])
+    assert scan.read_all().equals(before)
+    assert log.read("t").equals(before)
+
+
 def test_uploads_that_nobody_committed_are_collected(tmp_path: Path) -> None:
     """An object that no record names goes with the fence, not before."""
     log = new_log(tmp_path)
@@ -50,6 +69,25 @@ def test_uploads_that_nobody_committed_are_collected(tmp_path: Path) -> None:
     short_fence(log)
     pass_the_fence(log)
     assert len(list(tmp_path.glob("data/*/*.seg"))) == 1
+
+
+@pytest.mark.parametrize("run", [lambda log: maintain_once(log).unfinished, collect_garbage], ids=["maintain", "gc"])
+def test_what_killed_writers_had_begun_is_swept(tmp_path: Path, run: Callable[[Log], object]) -> None:
+    """Files that nobody wrote to for as long as an upload may take, and an hour at least; and nobody else's."""
+    log = new_log(tmp_path)
+    append_small(log, 1)
+    short_fence(log)
+    before = log.read("t")
+    killed = [tmp_path / folder / f".tmp-{n}" for n, folder in enumerate(["data", "data/0000000000000001", "meta/log"])]
+    kept = [tmp_path / "data/.tmp-young", tmp_path / ".tmp-other", tmp_path / "meta/mine"]
+    for file in [*killed, *kept]:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"half")
+    for file in [*killed, kept[1], kept[2]]:
+        os.utime(file, (time.time() - 3700, time.time() - 3700))
+    assert run(log) in (3, [])
+    assert [file for file in [*killed, *kept] if file.exists()] == kept
+    assert log.read("t").equals(before)
 
 
 def test_what_would_be_collected_is_said_without_doing_it(tmp_path: Path) -> None:
