@@ -183,7 +183,8 @@ class Admin:
 
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Delete topics.  Their names are free at once, their records go with the next maintenance."""
-        self._carry_out({name: DeleteTopic(name=name) for name in topics})
+        state = self._journal.refresh()
+        self._propose({name: DeleteTopic(name=name, topic_id=topic_named(state, name)[0]) for name in topics})
 
     def list_topics(self) -> list[str]:
         """Names, sorted."""
@@ -218,7 +219,9 @@ class Admin:
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Raise topics' partition counts to new totals."""
-        self._carry_out({name: AddPartitions(name=name, total=total) for name, total in totals.items()})
+        state = self._journal.refresh()
+        known = {name: topic_named(state, name)[1].partitions for name in totals}
+        self._propose({n: AddPartitions(name=n, total=total, known=known[n]) for n, total in totals.items()})
 
     # --------------------------------------------------------------------------------------------------------- configs
 
@@ -312,11 +315,14 @@ class Admin:
         known_group(state, group)
         keys = tuple(partition_of(state, tp)[0] for tp in partitions)
         if keys:
-            self._journal.propose(DeleteOffsets(group=group, partitions=keys))
+            self._journal.propose(DeleteOffsets(group=group, partitions=keys, known=True))
 
     def delete_consumer_groups(self, groups: Iterable[str]) -> None:
         """Forget groups.  Raises GroupIdNotFound, GroupInUse if a stream publishes to one."""
-        self._carry_out({name: DeleteOffsets(group=name) for name in groups})
+        names, state = list(groups), self._journal.refresh()
+        for name in names:
+            known_group(state, name)
+        self._propose({name: DeleteOffsets(group=name, known=True) for name in names})
 
     def remove_members_from_consumer_group(self, group: str) -> None:
         """Take a group from its consumer or stream, whose next commit is refused, or from all that share it, who may come
@@ -365,9 +371,12 @@ class Admin:
     # ---------------------------------------------------------------------------------------------------------- common
 
     def _carry_out(self, commands: Mapping[Any, Single]) -> dict[Any, Any]:
+        self._journal.refresh()  # a refusal is final: it must not come of a state that is old
+        return self._propose(commands)
+
+    def _propose(self, commands: Mapping[Any, Single]) -> dict[Any, Any]:
         if not commands:
             return {}
-        self._journal.refresh()  # a refusal is final: it must not come of a state that is old
         replies = self._journal.propose(Several(commands=tuple(commands.values())))
         return dict(zip(commands, replies, strict=True))
 

@@ -73,8 +73,12 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
 class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
     name: str
     total: int
+    known: int = 0
+    """The total that is to be raised: with the new one in its place it is done, by an earlier try for example."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+        if self.known and self.known < self.total == d.topic_named(state, self.name)[1].partitions:
+            return d.Decision((), None)
         return d.decide_add_partitions(state, self.name, self.total)
 
     def topics(self, state: State) -> Sequence[str]:
@@ -95,8 +99,12 @@ class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
 
 class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
     name: str
+    topic_id: str = ""
+    """Of the topic that is meant: one that was deleted by an earlier try is done, and its successor is left alone."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[str]:
+        if self.topic_id and state.names.get(self.name) != self.topic_id:
+            return d.Decision((), self.topic_id)
         return d.decide_delete_topic(state, self.name)
 
     def topics(self, state: State) -> Sequence[str]:
@@ -333,8 +341,12 @@ class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
 
     group: str
     partitions: tuple[tuple[str, int], ...] = ()
+    known: bool = False
+    """It was there when it was asked for: one that is gone is done, by an earlier try for example."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+        if self.known and self.group not in state.groups:
+            return d.Decision((), None)
         known_group(state, self.group)
         d.check_group_free(state, self.group, now_ms)
         check_deletable(state, self.group, self.partitions)

@@ -6,15 +6,21 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from spark_log.errors import InvalidRequest, NotCoordinator
-from spark_log.metadata.commands import Append, CreateTopic
+from spark_log import NewTopic, TopicPartition
+from spark_log.client.log import Log
+from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator
+from spark_log.journal.journal import Journal
+from spark_log.journal.ops import Answered, Changes
+from spark_log.metadata.commands import Append, CreateTopic, DeleteTopic
 from spark_log.metadata.records import Commit
+from spark_log.metadata.state import Coordinator as Holder
 from spark_log.model import DataObject, Run
 from spark_log.node.coordinator import Coordinator
 from spark_log.store.local import LocalStore
@@ -41,6 +47,54 @@ def leading(store: LocalStore) -> Iterator[Coordinator]:
     finally:
         made.stop()
         thread.join()
+
+
+class Lossy:
+    """A link to a coordinator; of each command that it is told to lose, the first answer does not arrive."""
+
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self.loses = False
+
+    def ask(self, holder: Holder, commands: Sequence[Any], since: int) -> Answered:
+        answered = self._coordinator.submit(commands).result(60)
+        if self.loses:
+            self.loses = False
+            error = CoordinatorNotAvailable("the answer was lost")
+            error.maybe_applied = True
+            raise error
+        return answered
+
+    def changes(self, holder: Holder, since: int, wait_ms: int) -> Changes:
+        return Changes(self._coordinator.state.version)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+def test_a_change_by_the_admin_whose_answer_was_lost_is_its_own(tmp_path: Path, coordinator: Coordinator) -> None:
+    """It is sent again, finds what the first try did, and is done; what comes under a name afterwards is left alone."""
+    link = Lossy(coordinator)
+    log = Log(Journal.open(LocalStore(str(tmp_path / "log"), "os"), create=False, link=link, served=True))
+    (old,) = log.admin.create_topics([NewTopic("b", 1)]).values()
+    for change in (
+        lambda: log.admin.create_topics([NewTopic("a", 1)]),
+        lambda: log.admin.create_partitions({"a": 3, "b": 2}),
+        lambda: log.admin.incremental_alter_configs({"a": {"retention.ms": "5"}}),
+        lambda: log.admin.alter_consumer_group_offsets("g", {TopicPartition("a", 0): 0, TopicPartition("b", 0): 0}),
+        lambda: log.admin.delete_consumer_group_offsets("g", [TopicPartition("b", 0)]),
+        lambda: log.admin.delete_records({TopicPartition("a", 0): -1}),
+        lambda: log.admin.delete_consumer_groups(["g"]),
+        lambda: log.admin.delete_topics(["b"]),
+    ):
+        link.loses = True
+        change()
+        assert not link.loses
+    assert [part.partition for part in log.admin.describe_topics(["a"])["a"].partitions] == [0, 1, 2]
+    assert log.admin.list_topics() == ["a"] and log.admin.list_consumer_groups() == []
+    log.admin.create_topics([NewTopic("b", 1)])
+    coordinator.submit([DeleteTopic(name="b", topic_id=old)]).result(60)
+    assert log.admin.list_topics() == ["a", "b"]
 
 
 def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
