@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from spark_log.cli.base import POSITION, Session, Verb, config_option, pass_session, verb
-from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
+from spark_log.cli.output import emit_json, emit_line, emit_rows
 from spark_log.cli.topics import alter_configs
 from spark_log.positions import Position, format_timestamp_ms
 
