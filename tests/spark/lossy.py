@@ -1,0 +1,28 @@
+"""What makes a log lose records under a stream, and what the stream says of it."""
+
+from __future__ import annotations
+
+import pytest
+
+import spark_log
+from spark_log import TopicPartition
+
+GOING_ON = "going on with what is there (failOnDataLoss=false)"
+
+
+def losses(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Warnings of losses so far."""
+    return [message for message in caplog.messages if "failOnDataLoss=false" in message]
+
+
+def trim(log: spark_log.Log, first: int, partition: int = 0, topic: str = "t") -> None:
+    log.admin.delete_records({TopicPartition(topic, partition): first})
+
+
+def put(log: spark_log.Log, count: int, partition: int = 0, topic: str = "t") -> None:
+    log.append(topic, [{"value": "v", "partition": partition}] * count)
+
+
+def recreate(log: spark_log.Log, count: int, topic: str = "t") -> None:
+    log.admin.delete_topics([topic])
+    put(log, count, topic=topic)
