@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_log.client.upload import Uploaded, join_uploads
-from spark_log.errors import CommitUnknown, ConcurrentChange, SparkLogError
+from spark_log.errors import CommitUnknown, ConcurrentChange, CoordinatorNotAvailable, SparkLogError
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Put, Steps
@@ -82,16 +82,21 @@ def commit_uploads(
 
 
 def _persist(journal: Journal, commit: Commit, patience: Patience) -> Committed:
-    """Propose until it is in.  A refusal after a try of unknown outcome says so: that try may be what is refused now."""
+    """Propose until it is in.  A refusal after a try of unknown outcome says so: that try may be what is refused now.
+
+    A coordinator that does not answer is waited for again where there is a deadline, or a try that it may have heard.
+    """
     clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
     for left in reversed(range(patience.tries)):
         try:
-            return journal.propose(Append(commit=commit))
+            return journal.propose(Append(commit=commit), patience.deadline_ms)
         except SparkLogError as error:
-            error.maybe_applied = error.maybe_applied or (unknown and not error.retriable)
-            if not isinstance(error, CommitUnknown | ConcurrentChange):
+            away = isinstance(error, CoordinatorNotAvailable)
+            error.maybe_applied = error.maybe_applied or (unknown and (away or not error.retriable))
+            waited_for = away and (unknown or patience.deadline_ms is not None)
+            if not (waited_for or isinstance(error, CommitUnknown | ConcurrentChange)):
                 raise
-            unknown = True
+            unknown = unknown or not away
             if not left or (patience.deadline_ms is not None and clock.monotonic_ms() + wait >= patience.deadline_ms):
                 raise
         clock.sleep_ms(wait)

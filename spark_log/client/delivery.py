@@ -18,6 +18,7 @@ from spark_log.client.commit import Patience, PlainProducer
 from spark_log.client.futures import Batch, Row
 from spark_log.client.upload import TopicSpec, Uploader, topic_spec
 from spark_log.errors import (
+    CoordinatorNotAvailable,
     InvalidRecord,
     RequestTimedOut,
     SparkLogError,
@@ -71,7 +72,9 @@ class Delivery:
             try:
                 self._attempt([batch for batch in batches if batch.rows], deadline)
                 return
-            except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable) as error:
+            except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable, CoordinatorNotAvailable) as error:
+                if error.maybe_applied and isinstance(error, CoordinatorNotAvailable):
+                    raise
                 # Nothing was committed: the upload was refused, or did not get as far.
                 if self._clock.monotonic_ms() + wait >= deadline:
                     raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
@@ -82,7 +85,7 @@ class Delivery:
         epoch = self._log.upload_epoch()
         uploader = Uploader(self._journal.store, epoch, self._rng, compression=self._settings["compression_type"])
         try:
-            staged = [one for batch in batches if (one := self._stage(uploader, batch)) is not None]
+            staged = [one for batch in batches if (one := self._stage(uploader, batch, deadline)) is not None]
             uploaded = uploader.finish()
         finally:
             uploader.close()
@@ -96,12 +99,12 @@ class Delivery:
         for one in staged:
             self._resolve(one, committed)
 
-    def _stage(self, uploader: Uploader, batch: Batch) -> _Staged | None:
+    def _stage(self, uploader: Uploader, batch: Batch, deadline: int) -> _Staged | None:
         """Put a batch into an upload; if its topic is not there and is not created, it has failed."""
         try:
-            self._log.ensure_topic(batch.topic)
+            self._log.ensure_topic(batch.topic, deadline_ms=deadline)
             spec = topic_spec(self._journal.state, batch.topic)
-        except StorageUnavailable:
+        except (StorageUnavailable, CoordinatorNotAvailable):
             raise
         except SparkLogError as error:
             batch.fail(error)

@@ -146,8 +146,13 @@ class Log:
             state = self.journal.refresh()
         return state.version
 
-    def ensure_topic(self, topic: str, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic that does not exist, with these configs, if `auto.create.topics.enable`."""
+    def ensure_topic(
+        self, topic: str, configs: Mapping[str, str] | None = None, deadline_ms: int | None = None
+    ) -> None:
+        """Create a topic that does not exist, with these configs, if `auto.create.topics.enable`.
+
+        deadline_ms:  on the monotonic clock, up to when a coordinator is waited for; None: as long as changes do.
+        """
         if topic in self.journal.state.names:
             return
         state = self.journal.refresh()
@@ -156,11 +161,12 @@ class Log:
         if not auto_creates(state):
             raise no_such_topic(topic)
         try:
-            self.create_topic(NewTopic(topic, cluster_config(state.configs, "num.partitions"), configs or {}))
+            count = cluster_config(state.configs, "num.partitions")
+            self.create_topic(NewTopic(topic, count, configs or {}), deadline_ms)
         except TopicAlreadyExists:
             self.journal.refresh()
 
-    def create_topic(self, topic: NewTopic) -> str:
+    def create_topic(self, topic: NewTopic, deadline_ms: int | None = None) -> str:
         """Create a topic; its id.  Warns of configs that are accepted but not in force."""
         _, notes = validate_topic_configs(topic.configs)
         for note in notes:
@@ -169,7 +175,7 @@ class Log:
         create = CreateTopic(
             name=topic.name, partitions=topic.num_partitions, configs=dict(topic.configs), topic_id=topic_id
         )
-        return self.journal.propose(create)
+        return self.journal.propose(create, deadline_ms)
 
     def named(self, committed: Committed) -> dict[TopicPartition, range]:
         """Offsets by topic name."""

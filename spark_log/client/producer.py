@@ -19,6 +19,7 @@ from spark_log.client.futures import Batch, RecordFuture
 from spark_log.client.settings import PRODUCER, coder, resolve_settings
 from spark_log.client.upload import topic_spec
 from spark_log.errors import (
+    CoordinatorNotAvailable,
     InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
@@ -143,6 +144,7 @@ class Producer:
 
     def _admit(self, topic: str, size: int) -> Batch:
         """The batch that a record of a topic goes to, when there is room.  Called with the lock held."""
+        deadline = self._clock.monotonic_ms() + self._settings["max_block_ms"]
         while True:
             self._wait_for_room(size)
             batch = self._open.get(topic)
@@ -153,8 +155,12 @@ class Producer:
             # Finding the topic out may take a round trip: others go on sending meanwhile.
             self._lock.release()
             try:
-                self._log.ensure_topic(topic)
+                self._log.ensure_topic(topic, deadline_ms=deadline)
                 spec = topic_spec(self._log.journal.state, topic)
+            except CoordinatorNotAvailable as error:
+                raise RequestTimedOut(
+                    f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: {error}"
+                ) from error
             finally:
                 self._lock.acquire()
             if topic not in self._open and self._refusal is None:

@@ -40,6 +40,7 @@ from spark_log.journal.protocol import (
     propose,
     refresh,
     state_at,
+    unanswered,
 )
 from spark_log.journal.upkeep import is_due, shrink, write_down
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
@@ -195,12 +196,13 @@ class Journal:
                 self._view, self._listed_ms = view, now
         return self._view.state
 
-    def propose(self, decide: Callable[[State, int], Decision[Result]]) -> Result:
+    def propose(self, decide: Callable[[State, int], Decision[Result]], deadline_ms: int | None = None) -> Result:
         """Carry out a decision: it is in the log, durably, when this returns, with its reply.
 
+        deadline_ms:  on the monotonic clock, up to when a coordinator is waited for; None: as long as changes do.
         Raises what the decision raises, CommitUnknown if the storage failed so that it may or may not be in.
         """
-        command = Command(decide)
+        command = Command(decide, deadline_ms=deadline_ms)
         with self._queue_lock:
             self._queue.append(command)
         with self._lock:
@@ -241,8 +243,7 @@ class Journal:
                 )
                 failed.__cause__ = error
             elif isinstance(error, CoordinatorNotAvailable) and error.maybe_applied:
-                failed = CommitUnknown(f"no answer from a coordinator to a change, it may be in: {error}")
-                failed.__cause__ = error
+                failed = unanswered(error, sent=True)
             _fail(commands, failed)
             return
         except BaseException as error:

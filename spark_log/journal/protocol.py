@@ -19,7 +19,14 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spark_log.clock import Clock
-from spark_log.errors import ConcurrentChange, CoordinatorNotAvailable, CorruptObject, InvalidRequest, SparkLogError
+from spark_log.errors import (
+    CommitUnknown,
+    ConcurrentChange,
+    CoordinatorNotAvailable,
+    CorruptObject,
+    InvalidRequest,
+    SparkLogError,
+)
 from spark_log.journal.ops import Answer, Answered, Ask, Changes, Get, List, Op, PutNew, Sleep, Steps
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
@@ -204,6 +211,8 @@ class Command:
     done: bool = False
     sent: bool = False
     """It was sent to a coordinator whose answer is not known."""
+    deadline_ms: int | None = None
+    """On the monotonic clock: it waits no longer for a coordinator; None: as long as changes do."""
 
 
 @dataclass(slots=True)
@@ -302,9 +311,15 @@ def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen
         try:
             answered: Answered = yield asked
         except CoordinatorNotAvailable as error:
+            now = clock.monotonic_ms() + wait
             for command in waiting:
                 command.sent |= error.maybe_applied
-            if clock.monotonic_ms() + wait >= deadline:
+                if command.deadline_ms is not None and now >= command.deadline_ms:
+                    command.error, command.done = unanswered(error, command.sent), True
+            waiting = [command for command in waiting if not command.done]
+            if not waiting:
+                return view
+            if now >= deadline:
                 error.maybe_applied = any(command.sent for command in waiting)
                 raise
             yield Sleep(wait * (1 + context.rng.random()))
@@ -318,6 +333,15 @@ def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen
                 command.reply, command.done = outcome, True
         return (yield from follow(view, answered))
     return view
+
+
+def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
+    """What a change is refused with that no coordinator has answered."""
+    if not sent:
+        return CoordinatorNotAvailable(str(error))
+    unknown = CommitUnknown(f"no answer from a coordinator to a change, it may be in: {error}")
+    unknown.__cause__ = error
+    return unknown
 
 
 def follow(view: View, told: Answered | Changes) -> Steps[View]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import select
 import socket
 import ssl
 import struct
@@ -220,7 +221,7 @@ class HttpLink:
             free = self._free.get(address, [])
             while free:
                 used, connection = free.pop()
-                if time.monotonic() - used < IDLE_S:
+                if time.monotonic() - used < IDLE_S and not _is_dropped(connection):
                     return connection
                 connection.close()
         return None
@@ -260,6 +261,13 @@ def _tls_context(ca: str | None) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=None if ca == "system" else ca)
     except (OSError, ssl.SSLError) as error:
         raise InvalidRequest(f"url: ca={ca} is no file with certificates ({_words(error)})") from error
+
+
+def _is_dropped(connection: http.client.HTTPConnection) -> bool:
+    """Whether the other side has closed it: what is sent on it would be lost, and nobody could say that it was not done."""
+    waiting = select.poll()
+    waiting.register(connection.sock, select.POLLIN)
+    return bool(waiting.poll(0))
 
 
 def _words(error: BaseException) -> str:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,9 +54,9 @@ def values(log: spark_log.Log) -> list[bytes]:
     return list(log.read("t", columns=["value"]).column("value").to_pylist())
 
 
-def impatient(log: spark_log.Log) -> spark_log.Log:
+def impatient(log: spark_log.Log, patience_ms: int = 1000) -> spark_log.Log:
     """The same log, which waits a second for a coordinator instead of half a minute."""
-    log.journal.context = replace(log.journal.context, patience_ms=1000)
+    log.journal.context = replace(log.journal.context, patience_ms=patience_ms)
     return log
 
 
@@ -289,10 +290,23 @@ def test_a_commit_whose_answer_is_lost_says_that_it_may_be_in(services: Services
         assert deaf.heard
 
 
-class Deaf:
-    """Listens at a coordinator's address, takes requests, and hangs up."""
+def test_a_commit_that_may_be_in_stays_so_when_nobody_answers_any_more(services: Services, folder: Path) -> None:
+    """The tries after it reached nobody, and do not make it undone."""
+    running = services.start(folder)
+    with impatient(spark_log.connect(f"pylog://{running.coordinator.address}"), 100) as log:
+        log.append("t", [{"value": b"1"}])
+        services.stop(running)
+        deaf = Deaf(running, once=True)
+        with deaf, pytest.raises(CoordinatorNotAvailable) as refused:
+            log.append("t", [{"value": b"2"}])
+        assert deaf.heard == 1 and refused.value.maybe_applied
 
-    def __init__(self, running: Running) -> None:
+
+class Deaf:
+    """Listens at a coordinator's address, takes requests, or one, and hangs up."""
+
+    def __init__(self, running: Running, *, once: bool = False) -> None:
+        self._once = once
         host, _, port = running.coordinator.address.partition(":")
         self._socket = socket.create_server((host, int(port)))
         self.heard = 0
@@ -306,12 +320,16 @@ class Deaf:
                 return
             with connection:
                 self.heard += len(connection.recv(1000)) > 0
+            if self.heard and self._once:
+                self._socket.close()
+                return
 
     def __enter__(self) -> Deaf:
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):  # it is closed already
+            self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join()
