@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_log
@@ -146,6 +147,24 @@ def test_complete_mode_is_refused(spark: SparkSession, url: str, log: spark_log.
     query = writer.option("checkpointLocation", str(tmp_path / "ck")).trigger(availableNow=True).start(url)
     with pytest.raises(Exception, match="appended to, not overwritten"):
         query.awaitTermination(DEADLINE_S)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "expected"),
+    [
+        ({"continuous": "1 second"}, "does not support continuous processing"),
+        ({"realTime": "5 seconds"}, "REAL_TIME_MODE"),
+    ],
+    ids=["continuous", "real time"],
+)
+def test_spark_refuses_what_is_no_micro_batch(
+    spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path, trigger: dict[str, str], expected: str
+) -> None:
+    """Of any Python source; micro-batches are the way."""
+    log.append("t", texts(1))
+    writer = load_stream(spark, url).writeStream.format("console").outputMode("update").trigger(**trigger)
+    with pytest.raises(PySparkException, match=expected):
+        writer.option("checkpointLocation", str(tmp_path / "c")).start().awaitTermination(DEADLINE_S)
 
 
 def test_a_topic_is_not_created_where_that_is_switched_off(spark: SparkSession, url: str, log: spark_log.Log) -> None:

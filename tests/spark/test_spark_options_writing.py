@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from pyspark_pylog.options import read_options, write_options
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.errors import SparkLogError
+from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.segment.schema import HEADERS
 from tests.spark.builders import asked
 from tests.spark.driver import Write
@@ -46,6 +47,13 @@ def test_a_wrong_write_option_is_named(url: str, options: dict[str, str], expect
         DefaultSource(given).writer(StructType().add("value", "string"), overwrite=False)
     assert expected in str(error.value)
     assert not Path(url).exists()
+
+
+@pytest.mark.parametrize("writer", [DefaultSource.writer, DefaultSource.streamWriter], ids=["batch", "stream"])
+def test_a_write_needs_a_url(writer: Callable[..., object]) -> None:
+    """Or brokers' addresses; Kafka's connector notices only when a task sends."""
+    with pytest.raises(InvalidRequest, match="where is the log?"):
+        writer(DefaultSource({"topic": "t"}), StructType().add("value", "string"), overwrite=False)
 
 
 COLUMNS = [

@@ -255,6 +255,16 @@ def test_a_listener_is_told_the_offsets(spark: SparkSession, url: str, log: spar
     assert listener.seen == [5, 10, 13]
 
 
+def test_progress_tells_how_many_rows_were_written(
+    spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
+) -> None:
+    """By batch, as of Kafka's sink."""
+    log.append("t", texts(13))
+    query = copy(load_stream(spark, url, maxOffsetsPerTrigger=5), url, "copy", checkpoint)
+    told = [progress["sink"]["numOutputRows"] for progress in query.recentProgress]
+    assert [count for count in told if count > 0] == [5, 5, 3]
+
+
 def test_two_queries_write_one_topic_at_once(spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path) -> None:
     """Every record of both, once."""
     log.append("t", texts(40))

@@ -35,6 +35,17 @@ def test_a_query_may_read_other_topics_than_before(
     assert set(stream.offsets[-1]) == {"t", "v", "@topics"} and losses(caplog) == []
 
 
+def test_a_start_counts_only_without_a_checkpoint(url: str, log: spark_log.Log) -> None:
+    """Whatever the options say of it later, a query goes on where it stands."""
+    put(log, 3)
+    stream = Stream(url)
+    stream.run()
+    put(log, 2)
+    assert stream.restart(startingOffsets="latest").run() == rows("t-0", 3, 5)
+    put(log, 2)
+    assert stream.restart(startingOffsets='{"t":{"0":0}}', startingTimestamp="0").run() == rows("t-0", 5, 7)
+
+
 def test_a_batch_that_was_planned_reads_the_topics_it_was_planned_with(url: str, log: spark_log.Log) -> None:
     """Run again after a crash, under another subscription: it must be the same batch to be recognised as such."""
     put(log, 2)
