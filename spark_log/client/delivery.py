@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.client.commit import Patience, PlainProducer
-from spark_log.client.futures import Batch, Row
+from spark_log.client.futures import Batch, Columns, Headers, Ints
 from spark_log.client.upload import TopicSpec, Uploader, topic_spec
 from spark_log.errors import (
     CoordinatorNotAvailable,
@@ -36,7 +35,6 @@ from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADE
 if TYPE_CHECKING:
     from spark_log.client.log import Log
 
-Ints = npt.NDArray[np.int64]
 SLICE_ROWS = 65_536
 
 
@@ -45,7 +43,7 @@ class _Staged(NamedTuple):
 
     batch: Batch
     topic_id: str
-    times: list[int]
+    times: Ints
     partitions: Ints
     """Of each record; -1 for those that have an error."""
     errors: dict[int, BaseException]
@@ -70,7 +68,7 @@ class Delivery:
         wait = self._settings["retry_backoff_ms"]
         while True:
             try:
-                self._attempt([batch for batch in batches if batch.rows], deadline)
+                self._attempt([batch for batch in batches if batch.count], deadline)
                 return
             except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable, CoordinatorNotAvailable) as error:
                 if error.maybe_applied and isinstance(error, CoordinatorNotAvailable):
@@ -109,11 +107,11 @@ class Delivery:
         except SparkLogError as error:
             batch.fail(error)
             return None
-        staged = _Staged(batch, spec.topic_id, [], np.full(len(batch.rows), -1, dtype=np.int64), {})
-        for start in range(0, len(batch.rows), SLICE_ROWS):
-            rows, times = to_rows(batch.rows[start : start + SLICE_ROWS])
-            staged.times.extend(times)
-            self._add(uploader, spec, rows, staged, start)
+        columns = batch.columns
+        assert columns is not None, "it was taken and is not resolved"
+        staged = _Staged(batch, spec.topic_id, columns.times, np.full(batch.count, -1, dtype=np.int64), {})
+        for start in range(0, batch.count, SLICE_ROWS):
+            self._add(uploader, spec, to_rows(columns, start, start + SLICE_ROWS), staged, start)
         return staged
 
     def _add(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, first: int) -> None:
@@ -147,19 +145,18 @@ class Delivery:
 
     def _resolve(self, one: _Staged, committed: Committed | None) -> None:
         bases: dict[int, int] = {}
-        times: Sequence[int] = one.times
+        times = one.times
         if committed is not None:
             bases = {number: span.start for (topic, number), span in committed.ranges.items() if topic == one.topic_id}
-            times = self._log_times(one, bases) or times
-        partitions = one.partitions.tolist()
-        one.batch.resolve(partitions, offsets_of(one.partitions, bases).tolist(), times, one.errors)
+            times = self._log_times(one, bases)
+        one.batch.resolve(one.partitions, offsets_of(one.partitions, bases), times, one.errors)
 
-    def _log_times(self, one: _Staged, bases: dict[int, int]) -> list[int] | None:
+    def _log_times(self, one: _Staged, bases: dict[int, int]) -> Ints:
         """The log's time of the commit, where that is what the topic's records have."""
         for number, base in bases.items():
             stamp = self._append_time((one.topic_id, number), base)
-            return None if stamp is None else [stamp] * len(one.times)
-        return None
+            return one.times if stamp is None else np.full(len(one.times), stamp, dtype=np.int64)
+        return one.times
 
     def _append_time(self, key: TopicKey, base: int) -> int | None:
         part = self._journal.state.partitions.get(key)
@@ -168,19 +165,20 @@ class Delivery:
         return found.min_us // 1000 if found is not None and found.time_kind == APPEND_TIME else None
 
 
-def to_rows(rows: Sequence[Row]) -> tuple[Rows, list[int]]:
-    """Single records as columns, and their timestamps in ms."""
-    keys, values, times, headers, partitions = zip(*rows, strict=True)
-    stamps = pa.array(np.array(times, dtype=np.int64) * 1000).view(TIMESTAMP)
-    columns, schema = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps], RECORD_SCHEMA
+def to_rows(columns: Columns, start: int, end: int) -> Rows:
+    """Single records, those from `start` to `end`, as Arrow columns."""
+    keys, values = columns.keys[start:end], columns.values[start:end]
+    headers, partitions = columns.headers[start:end], columns.partitions[start:end]
+    stamps = pa.array(columns.times[start:end] * 1000).view(TIMESTAMP)
+    arrays, schema = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps], RECORD_SCHEMA
     if any(headers):
-        columns.append(pa.array(list(map(_header_dicts, headers)), HEADERS))
+        arrays.append(pa.array(list(map(_header_dicts, headers)), HEADERS))
         schema = RECORD_SCHEMA_HEADERS
     wanted = None if partitions.count(None) == len(partitions) else pa.array(partitions, pa.int64())
-    return Rows(pa.RecordBatch.from_arrays(columns, schema=schema), wanted), list(times)
+    return Rows(pa.RecordBatch.from_arrays(arrays, schema=schema), wanted)
 
 
-def _header_dicts(headers: Sequence[tuple[str, bytes | None]] | None) -> list[dict[str, Any]] | None:
+def _header_dicts(headers: Headers | None) -> list[dict[str, Any]] | None:
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 

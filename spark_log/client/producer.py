@@ -1,7 +1,7 @@
 """Producers: single records, gathered for a few milliseconds and written together.
 
-`send` appends to a list; one thread in the background makes columns of what was gathered and commits all partitions of all
-topics at once, so a producer costs one upload and one commit a round, however many records there are.
+`send` appends to the lane of a topic; one thread in the background makes columns of what was gathered and commits all partitions
+of all topics at once, so a producer costs one upload and one commit a round, however many records there are.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from spark_log.client.delivery import Delivery
-from spark_log.client.futures import Batch, RecordFuture
+from spark_log.client.futures import NONE, Batch, RecordFuture, stamp_of
+from spark_log.client.lanes import Lane
 from spark_log.client.settings import PRODUCER, coder, resolve_settings
 from spark_log.client.upload import topic_spec
+from spark_log.clock import stamps_of
 from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRecord,
@@ -47,9 +49,10 @@ class Producer:
         self._settings = resolve_settings("producer", PRODUCER, settings)
         self._log = log
         self._clock = log.journal.context.clock
-        self._now_ms = self._clock.now_ms
+        self._now = stamps_of(self._clock)
         self._encode_key = coder(self._settings["key_serializer"], "serialize")
         self._encode_value = coder(self._settings["value_serializer"], "serialize")
+        self._encodes = self._encode_key is not None or self._encode_value is not None
         chosen = self._settings["partitioner"]
         self._choose = chosen if callable(chosen) else None
         self._memory = self._settings["buffer_memory"]
@@ -66,22 +69,24 @@ class Producer:
         """Something to do for the thread."""
         self._room = threading.Condition(self._lock)
         """Something was written."""
-        self._open: dict[str, Batch] = {}
+        self._lanes: dict[str, Lane] = {}
         """By topic: what `send` appends to."""
         self._under_way: tuple[Batch, ...] = ()
         self._buffered = 0
-        """Bytes that were sent and are not written."""
-        self._urgent = self._closing = False
+        """Bytes that the lanes were granted, and of what is under way."""
+        self._urgent = self._closing = self._ended = False
         self._thread: threading.Thread | None = None
 
     def after_fork(self) -> None:
         """In a child: the thread is the parent's, and so are the records."""
-        left = (*self._under_way, *self._open.values())
+        batches, lanes = self._under_way, tuple(self._lanes.values())
         self._begin()
         self._refusal = InvalidRequest(
             "this producer was made before the process was forked, and belongs to the parent: make one in the child"
         )
-        for batch in left:
+        for lane in lanes:
+            lane.abandon(self._refusal)
+        for batch in batches:
             batch.abandon(self._refusal)
 
     # ----------------------------------------------------------------------------------------------------------- send
@@ -101,10 +106,8 @@ class Producer:
         Raises InvalidRecord, MessageTooLarge, UnknownTopicOrPartition for what can be seen at once; RequestTimedOut if
         there was no room in `buffer_memory` for `max_block_ms`.
         """
-        if self._encode_value is not None and value is not None:
-            value = self._encode_value(value)
-        if self._encode_key is not None and key is not None:
-            key = self._encode_key(key)
+        if self._encodes:
+            key, value = self._encoded(key, value)
         size = ROW_OVERHEAD
         if value is not None:
             if type(value) is not bytes:
@@ -118,65 +121,96 @@ class Producer:
             headers = checked_headers(headers)
             size += sum(len(name) + len(item or b"") + ROW_OVERHEAD for name, item in headers)
         if timestamp_ms is None:
-            timestamp_ms = self._now_ms()
-        elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= TIME_MS_MAX:
+            stamp = self._now()
+        elif type(timestamp_ms) is int and 0 <= timestamp_ms <= TIME_MS_MAX:
+            stamp = stamp_of(timestamp_ms)
+        else:
             raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
-        with self._lock:
-            batch = self._open.get(topic)
-            if batch is None or self._buffered + size > self._memory:
-                batch = self._admit(topic, size)
-            if size > batch.limit:
-                raise too_large(topic, size, batch.limit)
-            if partition is None and self._choose is not None:
-                numbers = list(range(batch.partitions))
-                partition = self._choose(key, numbers, numbers)
-            if partition is not None and not (type(partition) is int and 0 <= partition < batch.partitions):
-                raise no_partition(topic, partition, batch.partitions)
-            rows = batch.rows
-            future = RecordFuture(batch, len(rows))
-            rows.append((key, value, timestamp_ms, headers, partition))  # type: ignore[arg-type]
-            self._buffered += size
-            batch.bytes += size
-            if batch.bytes >= batch.full and not self._urgent:
-                self._urgent = True
-                self._work.notify()
+        lane = self._lanes.get(topic)
+        if lane is None or lane.left < size or lane.limit < size:
+            lane = self._admit(topic, size)
+        if partition is not None or self._choose is not None:
+            partition = self._partition(lane, key, partition)
+        future = RecordFuture(lane, key, value, stamp, headers, partition)
+        lane.left -= size
+        lane.rows.append(future)
+        if lane.idle:
+            self._wake(lane)
         return future
 
-    def _admit(self, topic: str, size: int) -> Batch:
-        """The batch that a record of a topic goes to, when there is room.  Called with the lock held."""
-        deadline = self._clock.monotonic_ms() + self._settings["max_block_ms"]
-        while True:
-            self._wait_for_room(size)
-            batch = self._open.get(topic)
-            if batch is not None:
-                return batch
-            if self._refusal is not None:
-                raise self._refusal
-            # Finding the topic out may take a round trip: others go on sending meanwhile.
-            self._lock.release()
-            try:
-                self._log.ensure_topic(topic, deadline_ms=deadline)
-                spec = topic_spec(self._log.journal.state, topic)
-            except CoordinatorNotAvailable as error:
-                raise RequestTimedOut(
-                    f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: {error}"
-                ) from error
-            finally:
-                self._lock.acquire()
-            if topic not in self._open and self._refusal is None:
-                settings, now = self._settings, self._clock.monotonic_ms()
-                self._open[topic] = Batch(spec, settings["max_request_size"], settings["batch_size"], now, self._urge)
-                self._start()
-                self._work.notify()
+    def _encoded(self, key: Any, value: Any) -> tuple[Any, Any]:
+        if self._encode_value is not None and value is not None:
+            value = self._encode_value(value)
+        if self._encode_key is not None and key is not None:
+            key = self._encode_key(key)
+        return key, value
 
-    def _wait_for_room(self, size: int) -> None:
+    def _partition(self, lane: Lane, key: bytes | None, partition: int | None) -> int | None:
+        if partition is None and self._choose is not None:
+            numbers = list(range(lane.partitions))
+            partition = self._choose(key, numbers, numbers)
+        if partition is not None and not (type(partition) is int and 0 <= partition < lane.partitions):
+            raise no_partition(lane.topic, partition, lane.partitions)
+        return partition
+
+    def _admit(self, topic: str, size: int) -> Lane:
+        """The lane of a topic, with credit for a record, when there is room."""
         end = self._clock.monotonic_ms() + self._settings["max_block_ms"]
-        # A record larger than the whole buffer goes alone; the thread's own callbacks cannot wait for it.
-        while (
-            self._buffered and self._buffered + size > self._memory and threading.current_thread() is not self._thread
-        ):
-            if self._refusal is not None:
-                raise self._refusal
+        with self._lock:
+            while True:
+                if self._refusal is not None:
+                    raise self._refusal
+                lane = self._lanes.get(topic)
+                if lane is None or lane.idle:
+                    lane = self._lane(topic, end)
+                if size > lane.limit:
+                    raise too_large(topic, size, lane.limit)
+                if self._grant(lane, size):
+                    return lane
+                self._wait_for_room(size, end)
+
+    def _lane(self, topic: str, end: int) -> Lane:
+        """A lane that follows what its topic is like now."""
+        # Finding the topic out may take a round trip: others go on sending meanwhile.
+        self._lock.release()
+        try:
+            self._log.ensure_topic(topic, deadline_ms=end)
+            spec = topic_spec(self._log.journal.state, topic)
+        except CoordinatorNotAvailable as error:
+            raise RequestTimedOut(
+                f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: {error}"
+            ) from error
+        finally:
+            self._lock.acquire()
+        if self._refusal is not None:
+            raise self._refusal
+        lane = self._lanes.get(topic) or Lane(topic, self._lock, self._urge)
+        lane.follow(spec, self._settings["max_request_size"], self._settings["batch_size"])
+        self._lanes[topic] = lane
+        self._start()
+        return lane
+
+    def _grant(self, lane: Lane, size: int) -> bool:
+        """Give a lane credit for a record, and for more up to a full batch.  False: there is no room."""
+        used = lane.used
+        self._buffered += used - lane.granted  # it gives back what is left
+        lane.granted, lane.left = used, 0
+        room = self._memory - self._buffered
+        # A record larger than the whole buffer goes alone; the thread's own callbacks cannot wait for room.
+        if room < size and self._buffered and threading.current_thread() is not self._thread:
+            return False
+        full = used + size >= lane.full
+        credit = max(size, min(room, lane.full if full else lane.full - used))
+        lane.granted, lane.left = used + credit, credit
+        self._buffered += credit
+        if full and not self._urgent:
+            self._urgent = True
+            self._work.notify()
+        return True
+
+    def _wait_for_room(self, size: int, end: int) -> None:
+        """Wait until enough was written.  Raises RequestTimedOut after `end`."""
+        while self._refusal is None and self._buffered and self._buffered + size > self._memory:
             self._urgent = True
             self._work.notify()
             rest = end - self._clock.monotonic_ms()
@@ -186,6 +220,18 @@ class Producer:
                     f"bytes of buffer_memory={self._memory} wait to be written"
                 )
             self._room.wait(rest / 1000)
+
+    def _wake(self, lane: Lane) -> None:
+        """Let the thread know of records in a lane that it took for empty."""
+        with self._lock:
+            if not self._ended:
+                if lane.idle:
+                    lane.idle, lane.opened_ms = False, self._clock.monotonic_ms()
+                    self._work.notify()
+                return
+            late = lane.take(self._clock.monotonic_ms())
+        assert self._refusal is not None, "a thread ends when nothing more is to be sent"
+        late.fail(self._refusal)
 
     def partitions_for(self, topic: str) -> set[int]:
         """Numbers of a topic's partitions; it is created if that is allowed."""
@@ -216,24 +262,37 @@ class Producer:
         """What was gathered, after the linger; nothing when the producer is closed."""
         linger = self._settings["linger_ms"]
         with self._lock:
-            while not self._open and not self._closing:
+            while not (waiting := self._waiting()) and not self._closing:
                 self._work.wait()
             while not self._urgent and not self._closing:
-                first = min(batch.opened_ms for batch in self._open.values())
-                rest = first + linger - self._clock.monotonic_ms()
+                rest = min(lane.opened_ms for lane in waiting) + linger - self._clock.monotonic_ms()
                 if rest <= 0:
                     break
                 self._work.wait(rest / 1000)
             self._urgent = False
-            self._under_way, self._open = tuple(self._open.values()), {}
+            self._under_way = self._take()
+            self._ended = not self._under_way
             return self._under_way
+
+    def _waiting(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if not lane.idle]
+
+    def _take(self) -> tuple[Batch, ...]:
+        """What is in the lanes.  Called with the lock held."""
+        batches, now = [], self._clock.monotonic_ms()
+        for lane in self._lanes.values():
+            if not lane.idle or lane.rows:
+                granted, batch = lane.granted, lane.take(now)
+                self._buffered -= granted - batch.bytes
+                batches.append(batch)
+        return tuple(batches)
 
     def _write(self, batches: tuple[Batch, ...]) -> None:
         size = sum(batch.bytes for batch in batches)
         if self._no_acks:
             for batch in batches:
                 batch.acknowledge()
-        filled = [batch for batch in batches if batch.rows]
+        filled = [batch for batch in batches if batch.count]
         try:
             if filled:
                 self._delivery.deliver(filled)
@@ -242,7 +301,7 @@ class Producer:
             for batch in filled:
                 batch.fail(error)
         for batch in batches:
-            batch.resolve((), (), (), {})
+            batch.resolve(NONE, NONE, NONE, {})
         with self._lock:
             self._under_way = ()
             self._buffered -= size
@@ -252,12 +311,18 @@ class Producer:
         refusal = RuntimeError(f"the producer's thread failed, nothing more can be sent: {error!r}")
         refusal.__cause__ = error
         with self._lock:
-            self._refusal = refusal
-            left = (*batches, *self._open.values())
-            self._under_way, self._open, self._buffered = (), {}, 0
+            self._refuse(refusal)
+            left = (*batches, *self._take())
+            self._under_way, self._buffered, self._ended = (), 0, True
             self._room.notify_all()
         for batch in left:
             batch.fail(refusal)
+
+    def _refuse(self, refusal: Exception) -> None:
+        """Let nothing more be sent.  Called with the lock held."""
+        self._refusal = refusal
+        for lane in self._lanes.values():
+            lane.limit = -1
 
     def _urge(self) -> None:
         """End the linger: somebody waits."""
@@ -266,7 +331,7 @@ class Producer:
                 "a callback cannot wait for records that are on their way: its thread is to write them"
             )
         with self._lock:
-            self._urgent = bool(self._open)
+            self._urgent = bool(self._waiting())
             self._work.notify()
 
     # -------------------------------------------------------------------------------------------------------- the end
@@ -277,7 +342,7 @@ class Producer:
         timeout: seconds.  Raises TimeoutError when they are over.  Failures are told by the futures.
         """
         with self._lock:
-            waiting = (*self._under_way, *self._open.values())
+            waiting = (*self._under_way, *(lane.batch for lane in self._waiting()))
         if waiting:
             self._urge()
         end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
@@ -290,7 +355,7 @@ class Producer:
         """Flush, and end the thread.  Raises TimeoutError if that takes longer than `timeout` seconds."""
         with self._lock:
             if self._refusal is None:
-                self._refusal = InvalidRequest("the producer is closed")
+                self._refuse(InvalidRequest("the producer is closed"))
             self._closing = True
             thread = self._thread
             self._work.notify()

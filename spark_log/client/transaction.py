@@ -11,11 +11,13 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from spark_log.client.admin import TRANSACTIONAL
 from spark_log.client.commit import Identity, commit_uploads
 from spark_log.client.consumer import Consumer
 from spark_log.client.delivery import to_rows
-from spark_log.client.futures import Row
+from spark_log.client.futures import Columns, Headers
 from spark_log.client.membership import Membership, as_offsets
 from spark_log.client.producer import checked_headers, no_partition, to_bytes
 from spark_log.client.settings import TRANSACTION, coder, resolve_settings
@@ -30,6 +32,8 @@ from spark_log.segment.rows import Rows, conform
 if TYPE_CHECKING:
     from spark_log.client.log import Log
 
+Row = tuple[bytes | None, bytes | None, int, Headers | None, int | None]
+"""Key, value, timestamp in ms, headers, partition."""
 ROWS_MAX = 10_000
 """Single records are gathered up to so many before they are encoded."""
 
@@ -164,7 +168,9 @@ class Transaction:
         """Single records that were sent go before what is appended next."""
         if rows := self._rows.pop(topic, None):
             try:
-                self._add(self._open_uploader(), topic, to_rows(rows)[0])
+                keys, values, times, headers, partitions = zip(*rows, strict=True)
+                columns = Columns(keys, values, np.array(times, dtype=np.int64), headers, partitions)
+                self._add(self._open_uploader(), topic, to_rows(columns, 0, len(rows)))
             except Exception as error:
                 # All of them were taken before: without them a commit would not be what was asked for.
                 self._failed = error

@@ -430,3 +430,39 @@ def test_a_handle_that_lay_idle_goes_on_writing(tmp_path: Path) -> None:
     time.sleep(0.01)
     idle.append("orders", [{"value": "2"}])
     assert values(log, "orders")[-1] == b"2"
+
+
+def test_no_record_is_left_behind_between_two_rounds(tmp_path: Path) -> None:
+    """Threads that send without a lock always wake the thread that writes: nobody waits here, so nobody asks for haste."""
+    log = new_log(tmp_path, orders=1)
+    producer = log.producer(linger_ms=0)
+    futures: list[RecordFuture] = []
+
+    def work() -> None:
+        for n in range(60):
+            futures.append(producer.send("orders", b"x"))
+            time.sleep(0.001 * (n % 3))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    end = time.monotonic() + 60
+    while not all(future.done() for future in futures) and time.monotonic() < end:
+        time.sleep(0.005)
+    assert all(future.done() for future in futures)
+    producer.close()
+    assert len(values(log, "orders")) == 240
+
+
+def test_a_future_holds_its_record_only_until_it_is_taken(tmp_path: Path) -> None:
+    """Who keeps a million futures does not keep a million records."""
+    log = new_log(tmp_path, orders=1)
+    with log.producer() as producer:
+        value = b"%d" % random.getrandbits(64)
+        held = sys.getrefcount(value)
+        future = producer.send("orders", value)
+        future.result(60)
+        producer.flush()
+    assert future.succeeded() and sys.getrefcount(value) == held
