@@ -12,7 +12,7 @@ unexport SPARK_HOME
 # The editable install links file by file, so it is made anew when dependencies or the set of files change, not their contents.
 INSTALLED := $(VENV)/installed-$(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: setup quickstart test test-kafka test-azure check sim bench bench-kafka docs clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-azure check sim bench bench-kafka bench-clients docs clean links-are-gone
 
 setup: $(INSTALLED)
 
@@ -57,6 +57,10 @@ bench: setup
 # pylog beside Spark's Kafka connector, with a real broker: `make bench-kafka ROWS=1000000 BENCH="--parts write,read"`.
 bench-kafka: setup
 	$(BIN)/python -m benchmarks.beside_kafka $(if $(ROWS),--rows $(ROWS)) $(BENCH)
+
+# The clients beside librdkafka and kafka-python, one message at a time, with a real broker.
+bench-clients: setup
+	$(BIN)/python benchmarks/clients.py --peers librdkafka,kafka-python $(if $(ROWS),--rows $(ROWS)) $(BENCH)
 
 docs: setup
 	$(BIN)/python docs/generate.py

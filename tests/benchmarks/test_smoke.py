@@ -11,6 +11,7 @@ import pytest
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 TINY = {
+    "clients": 300,
     "commit": 30,
     "coordinator": 100,
     "memory": 8,

@@ -1,0 +1,403 @@
+"""The sides of benchmarks/clients.py: pylog's clients, embedded and through a coordinator, and those of Kafka.
+
+Each sends one message by one call that gives a future or takes a callback, and gets one object for each message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import subprocess
+import sys
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import spark_log
+from benchmarks.beside_kafka.figures import Round
+from benchmarks.beside_kafka.machine import cpu_seconds
+
+ROOT = Path(__file__).parent.parent
+PARTITIONS = 4
+PAUSE_LIMIT_S = 30
+
+
+class Side(ABC):
+    """One way to send and to receive."""
+
+    name: str
+    share = 1.0
+    """Of the messages that the others move: a slow side would make everything long."""
+    roots: tuple[int, ...] = ()
+    """Processes that take part, beside this one and its children."""
+
+    @abstractmethod
+    def create(self, topic: str) -> None:
+        """An empty topic of PARTITIONS partitions."""
+
+    @abstractmethod
+    def produce(self, topic: str, values: Sequence[bytes]) -> None:
+        """One call a message; all are acknowledged, and none has failed, when it returns."""
+
+    @abstractmethod
+    def polls(self, topic: str) -> Iterator[int]:
+        """Of the messages of a topic from the first on, how many came with each poll; each was an object."""
+
+    @abstractmethod
+    def one_by_one(self, topic: str, values: Sequence[bytes]) -> list[float]:
+        """Seconds that each message took to its acknowledgement, the next one being sent after it."""
+
+
+class Waiting(ABC):
+    """A side whose consumers wait for news: how long it takes to them."""
+
+    @abstractmethod
+    @contextmanager
+    def ends(self, topic: str) -> Iterator[tuple[Callable[[bytes], object], Callable[[], bool]]]:
+        """(send one message, poll: whether there was one)."""
+
+    @abstractmethod
+    def member(self, topic: str, group: str, events: Events, stop: threading.Event) -> None:
+        """A member of a group, with the range assignor, until it is to stop."""
+
+
+class Events:
+    """When which partitions were given up and got, by all members of a group."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[float, str, int, int]] = []
+
+    def add(self, what: str, count: int) -> None:
+        self.seen.append((time.perf_counter(), what, threading.get_ident(), count))
+
+
+class Pylog(Side, Waiting):
+    """A log at a URL."""
+
+    def __init__(self, name: str, url: str) -> None:
+        self.name, self.url = name, url
+        self.log = spark_log.connect(url)
+
+    def create(self, topic: str) -> None:
+        self.log.create_topic(spark_log.NewTopic(topic, PARTITIONS))
+
+    def produce(self, topic: str, values: Sequence[bytes]) -> None:
+        with self.log.producer() as producer:
+            futures = [producer.send(topic, value) for value in values]
+            producer.flush()
+        assert all(future.exception() is None for future in futures)
+
+    def polls(self, topic: str) -> Iterator[int]:
+        with self.log.consumer(topic, auto_offset_reset="earliest") as consumer:
+            while True:
+                found = consumer.poll(timeout_ms=1000)
+                yield sum(len(record.value) > 0 for records in found.values() for record in records)
+
+    def one_by_one(self, topic: str, values: Sequence[bytes]) -> list[float]:
+        with self.log.producer() as producer:
+            return [timed(lambda value=value: producer.send(topic, value).result(60)) for value in values]
+
+    def append(self, topic: str, table: object) -> None:
+        """Everything at once."""
+        self.log.append(topic, table)
+
+    def arrow_polls(self, topic: str) -> Iterator[int]:
+        """As `polls`, but each gives a table."""
+        with self.log.consumer(topic, auto_offset_reset="earliest") as consumer:
+            while True:
+                yield consumer.poll_arrow(timeout_ms=1000).num_rows
+
+    @contextmanager
+    def ends(self, topic: str) -> Iterator[tuple[Callable[[bytes], object], Callable[[], bool]]]:
+        other = spark_log.connect(self.url)
+        with other.consumer(topic, auto_offset_reset="latest") as consumer:
+            consumer.poll(0)
+            yield lambda value: self.log.append(topic, [{"value": value}]), lambda: bool(consumer.poll(5000))
+
+    def member(self, topic: str, group: str, events: Events, stop: threading.Event) -> None:
+        class Listener:
+            def on_partitions_assigned(self, partitions: Sequence[object]) -> None:
+                events.add("assigned", len(partitions))
+
+            def on_partitions_revoked(self, partitions: Sequence[object]) -> None:
+                events.add("revoked", len(partitions))
+
+        with spark_log.connect(self.url).consumer(
+            group_id=group, partition_assignment_strategy="range", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.subscribe([topic], listener=Listener())
+            while not stop.is_set():
+                consumer.poll(200)
+
+
+class Librdkafka(Side, Waiting):
+    """confluent-kafka, a thin layer over librdkafka, with its defaults."""
+
+    name = "librdkafka"
+
+    def __init__(self, address: str, broker: int) -> None:
+        from confluent_kafka.admin import AdminClient
+
+        self.address, self.roots = address, (broker,)
+        self.admin = AdminClient({"bootstrap.servers": address, "log_level": 0})  # it outlives the broker
+
+    def create(self, topic: str) -> None:
+        from confluent_kafka.admin import NewTopic
+
+        for waiting in self.admin.create_topics([NewTopic(topic, PARTITIONS, 1)]).values():
+            waiting.result(60)
+
+    def produce(self, topic: str, values: Sequence[bytes]) -> None:
+        """Without a callback each, which is less than the others do: only how many are left at the end is known."""
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address, "acks": "all"})
+        for value in values:
+            while True:
+                try:
+                    producer.produce(topic, value)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+        assert producer.flush(60) == 0
+
+    def polls(self, topic: str) -> Iterator[int]:
+        with closing(self._consumer(topic)) as consumer:
+            while True:
+                yield sum(
+                    message.error() is None and len(message.value()) > 0 for message in consumer.consume(500, 1.0)
+                )
+
+    def _consumer(self, topic: str) -> object:
+        from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+        consumer = Consumer({"bootstrap.servers": self.address, "group.id": topic, "enable.auto.commit": False})
+        consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in range(PARTITIONS)])
+        return consumer
+
+    def one_by_one(self, topic: str, values: Sequence[bytes]) -> list[float]:
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address, "acks": "all"})
+
+        def send(value: bytes) -> None:
+            producer.produce(topic, value)
+            assert producer.flush(60) == 0
+
+        return [timed(lambda value=value: send(value)) for value in values]
+
+    @contextmanager
+    def ends(self, topic: str) -> Iterator[tuple[Callable[[bytes], object], Callable[[], bool]]]:
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address, "acks": "all", "linger.ms": 0})
+
+        def send(value: bytes) -> None:
+            producer.produce(topic, value)
+            producer.flush()
+
+        with closing(self._consumer(topic)) as consumer:
+            send(b"the first")
+            while consumer.poll(1.0) is None:
+                pass
+            yield send, lambda: consumer.poll(5.0) is not None
+
+    def member(self, topic: str, group: str, events: Events, stop: threading.Event) -> None:
+        from confluent_kafka import Consumer
+
+        settings = {"group.id": group, "partition.assignment.strategy": "range", "auto.offset.reset": "earliest"}
+        with closing(Consumer({"bootstrap.servers": self.address, **settings})) as consumer:
+            consumer.subscribe(
+                [topic],
+                on_assign=lambda _, partitions: events.add("assigned", len(partitions)),
+                on_revoke=lambda _, partitions: events.add("revoked", len(partitions)),
+            )
+            while not stop.is_set():
+                consumer.poll(0.2)
+
+
+class LibrdkafkaCallbacks(Librdkafka):
+    """With a callback for each message, which hears of its error."""
+
+    name = "librdkafka, callbacks"
+
+    def produce(self, topic: str, values: Sequence[bytes]) -> None:
+        from confluent_kafka import Producer
+
+        producer = Producer({"bootstrap.servers": self.address, "acks": "all"})
+        failed: list[object] = []
+
+        def delivered(error: object, message: object) -> None:
+            if error is not None:
+                failed.append(error)
+
+        for number, value in enumerate(values):
+            while True:
+                try:
+                    producer.produce(topic, value, on_delivery=delivered)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+            if not number & 1023:
+                producer.poll(0)
+        assert producer.flush(60) == 0 and not failed
+
+    def polls(self, topic: str) -> Iterator[int]:
+        """By `poll`, which gives one at a time."""
+        with closing(self._consumer(topic)) as consumer:
+            while True:
+                message = consumer.poll(1.0)
+                yield int(message is not None and message.error() is None and len(message.value()) > 0)
+
+
+class KafkaPython(Side):
+    """kafka-python, which is Python all through, with its defaults."""
+
+    name, share = "kafka-python", 0.05
+
+    def __init__(self, peer: Librdkafka) -> None:
+        self.peer, self.address, self.roots = peer, peer.address, peer.roots
+
+    def create(self, topic: str) -> None:
+        self.peer.create(topic)
+
+    def produce(self, topic: str, values: Sequence[bytes]) -> None:
+        from kafka import KafkaProducer
+
+        with closing(KafkaProducer(bootstrap_servers=self.address, acks="all")) as producer:
+            futures = [producer.send(topic, value) for value in values]
+            producer.flush()
+            assert all(future.succeeded() for future in futures)
+
+    def polls(self, topic: str) -> Iterator[int]:
+        from kafka import KafkaConsumer
+
+        consumer = KafkaConsumer(topic, bootstrap_servers=self.address, auto_offset_reset="earliest")
+        with closing(consumer):
+            while True:
+                found = consumer.poll(timeout_ms=1000)
+                yield sum(len(record.value) > 0 for records in found.values() for record in records)
+
+    def one_by_one(self, topic: str, values: Sequence[bytes]) -> list[float]:
+        from kafka import KafkaProducer
+
+        with closing(KafkaProducer(bootstrap_servers=self.address, acks="all")) as producer:
+            return [timed(lambda value=value: producer.send(topic, value).get(60)) for value in values]
+
+
+# --------------------------------------------------------------------------------------------------------- measuring them
+
+
+def timed(run: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    run()
+    return time.perf_counter() - begun
+
+
+class Watch:
+    """Seconds, and CPU seconds of all that takes part, from its making on."""
+
+    def __init__(self, roots: Sequence[int]) -> None:
+        gc.collect()
+        self._roots = roots
+        self._cpu, self._begun = cpu_seconds(roots), time.perf_counter()
+
+    def round(self) -> Round:
+        return Round(time.perf_counter() - self._begun, cpu_seconds(self._roots) - self._cpu)
+
+
+def drained(polls: Iterator[int], count: int, roots: Sequence[int]) -> Round:
+    """From the first poll that gave something, which is when connections and positions are there, to the last message."""
+    with closing(polls):  # type: ignore[type-var]
+        first = next(found for found in polls if found)
+        watch, left = Watch(roots), count - first
+        while left > 0:
+            left -= next(polls)
+        found = watch.round()
+    share = count / max(1, count - first)
+    return Round(found.seconds * share, found.cpu_seconds * share)
+
+
+def latencies(side: Waiting, topic: str, count: int) -> list[float]:
+    """Seconds from the call that sends in one thread to the message in the hands of another."""
+    found = []
+    with side.ends(topic) as (send, poll):
+        for _ in range(count):
+            begun: list[float] = []
+
+            def go(begun: list[float] = begun) -> None:
+                begun.append(time.perf_counter())
+                send(b"x" * 100)
+
+            timer = threading.Timer(0.03, go)
+            timer.start()
+            while not poll():
+                pass
+            found.append(time.perf_counter() - begun[0])
+            timer.join()
+    return found
+
+
+def rebalance_pauses(side: Waiting, topic: str, group: str, rounds: int) -> list[float]:
+    """Seconds in which a group of three, then four, does nothing, since the fourth joins, again and again.
+
+    From the first member that gives its partitions up to the last that has new ones.
+    """
+    events, stop, pauses = Events(), threading.Event(), []
+    threads = [started(side, topic, group, events, stop) for _ in range(3)]
+    try:
+        _settled(events, 3)
+        for _ in range(rounds):
+            time.sleep(0.3)
+            events.seen.clear()
+            leave = threading.Event()
+            fourth = started(side, topic, group, events, leave)
+            _settled(events, 4)
+            seen = list(events.seen)
+            # A member that was woken after the others had ended their round goes through another one with all of them.
+            pauses.append(max(at for at, *_ in seen) - min(at for at, what, *_ in seen if what == "revoked"))
+            events.seen.clear()
+            leave.set()
+            fourth.join()
+            _settled(events, 3)
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()
+    return pauses
+
+
+def started(side: Waiting, topic: str, group: str, events: Events, stop: threading.Event) -> threading.Thread:
+    thread = threading.Thread(target=side.member, args=(topic, group, events, stop), daemon=True)
+    thread.start()
+    return thread
+
+
+def _settled(events: Events, members: int) -> None:
+    """Wait until so many members have all the partitions among them, for a while."""
+    deadline = time.monotonic() + PAUSE_LIMIT_S
+    while time.monotonic() < deadline:
+        has: dict[int, int] = {}
+        for _, what, member, count in list(events.seen):
+            has[member] = count if what == "assigned" else 0
+        if sum(has.values()) == PARTITIONS and sum(count > 0 for count in has.values()) == members:
+            time.sleep(0.3)
+            return
+        time.sleep(0.005)
+    raise RuntimeError(f"the group has not settled with {members} members in {PAUSE_LIMIT_S} s: {events.seen}")
+
+
+@contextmanager
+def coordinator(folder: Path, address: str) -> Iterator[str]:
+    """A coordinator of a log, in a process of its own."""
+    command = [sys.executable, "-m", "spark_log.cli", "-u", str(folder), "serve", "--listen", address]
+    with (
+        subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server,
+        contextlib.ExitStack() as end,
+    ):
+        end.callback(server.terminate)
+        assert server.stdout is not None and "listening" in server.stdout.readline()
+        yield f"pylog://{address}"

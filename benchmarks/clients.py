@@ -1,0 +1,267 @@
+"""How fast are the clients, one message at a time, beside those of Kafka?
+
+    python benchmarks/clients.py                                        # pylog alone
+    python benchmarks/clients.py --peers librdkafka,kafka-python        # beside a real broker, which is fetched once
+
+Messages of 100 bytes that lz4 cannot make smaller, 4 partitions, all acknowledged: one call for each, with a future (or a
+callback, or nothing, as librdkafka's defaults are) and one object for each that comes.  All sides run in turn; a ratio is the
+median of the ratios round by round.  pylog syncs what it writes, Kafka does not.  By hand: in CPython a call with a handful of
+checks takes 0.3 us and an object 0.05 to 0.1, so a million a second is what one thread can do, in C about as much with Python's
+call into it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import random
+import statistics
+import string
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import pyarrow as pa
+
+from benchmarks import common
+from benchmarks._clients import (
+    KafkaPython,
+    Librdkafka,
+    LibrdkafkaCallbacks,
+    Pylog,
+    Side,
+    Waiting,
+    Watch,
+    coordinator,
+    drained,
+    latencies,
+    rebalance_pauses,
+)
+from benchmarks.beside_kafka.figures import Round, markdown, number, percentile
+from benchmarks.coordinator import free_port
+from spark_log.testing import kafka
+
+ROOT = Path(__file__).parent.parent
+ROWS = 500_000
+SIZE = 100
+PEERS = {"librdkafka": "confluent_kafka", "kafka-python": "kafka"}
+"""And the modules that they come with."""
+EMBEDDED, SERVED = "pylog, embedded", "pylog, coordinator"
+PRODUCE, CONSUME, APPEND, ARROW = "send", "poll", "append of Arrow", "poll_arrow"
+Rounds = dict[tuple[str, str], list[tuple[int, Round]]]
+"""By (work, side): messages and time of each round."""
+
+
+def main() -> None:
+    given = arguments()
+    alone = not given.peers
+    with sides(given.peers) as all_sides:
+        rounds = moves(all_sides, given.rows, given.rounds, given.warm)
+        waits = waits_of(all_sides, min(300, given.rows))
+        pauses = pauses_of(all_sides, 1 if given.rows < 1000 else 5)
+    print(table(rounds, alone))
+    print("\n" + waits_table(waits, pauses))
+    common.report("clients", **figures(rounds, waits, pauses))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=ROWS, help=f"messages a round ({ROWS}); kafka-python a twentieth")
+    parser.add_argument("--rounds", type=int, default=5, help="of each side that count")
+    parser.add_argument("--warm", type=int, default=1, help="rounds before them")
+    parser.add_argument("--peers", type=_peers, default=(), help=f"some of {','.join(PEERS)}; none unless told")
+    return parser.parse_args()
+
+
+def _peers(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(",")) if text else ()
+    for name in names:
+        if name not in PEERS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {','.join(PEERS)}")
+        if importlib.util.find_spec(PEERS[name]) is None:
+            raise argparse.ArgumentTypeError(f"{name} is not installed: pip install '.[dev]'")
+    return names
+
+
+@contextmanager
+def sides(peers: Sequence[str]) -> Iterator[list[Side]]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(common.folder()))
+        found: list[Side] = []
+        embedded = Pylog(EMBEDDED, str(folder / "embedded"))
+        url = stack.enter_context(coordinator(folder / "served", f"127.0.0.1:{free_port()}"))
+        found += [embedded, Pylog(SERVED, url)]
+        if peers:
+            jars = Path(os.environ.get("PYLOG_KAFKA", ROOT / ".pylog" / "kafka"))
+            broker = stack.enter_context(kafka.broker(jars, free_ports(), {"log.segment.delete.delay.ms": "1000"}))
+            pid = int((jars / "run" / "pid").read_text())
+            librdkafka = Librdkafka(broker.address, pid)
+            if "librdkafka" in peers:
+                found += [librdkafka, LibrdkafkaCallbacks(broker.address, pid)]
+            if "kafka-python" in peers:
+                found.append(KafkaPython(librdkafka))
+        yield found
+
+
+def free_ports() -> int:
+    """The first of two neighbouring ones."""
+    from benchmarks.beside_kafka.sides import two_free_ports
+
+    return two_free_ports()
+
+
+def messages(count: int, rng: random.Random) -> list[bytes]:
+    """More different ones than lz4 looks back."""
+    pool = ["".join(rng.choices(string.ascii_letters, k=SIZE)).encode() for _ in range(min(count, 5000))]
+    return [pool[n % len(pool)] for n in range(count)]
+
+
+# ---------------------------------------------------------------------------------------------------------------- measuring
+
+
+def moves(all_sides: Sequence[Side], rows: int, rounds: int, warm: int) -> Rounds:
+    """Messages in, then out, side by side."""
+    values, found = messages(rows, random.Random(1)), {}
+    for turn in range(warm + rounds):
+        for side in all_sides:
+            for work, count, one in moved(side, values[: max(1, int(rows * side.share))]):
+                if turn >= warm:
+                    found.setdefault((work, side.name), []).append((count, one))
+    return found
+
+
+def moved(side: Side, values: Sequence[bytes]) -> Iterator[tuple[str, int, Round]]:
+    topic, roots, count = f"t-{time.monotonic_ns()}", (os.getpid(), *side.roots), len(values)
+    side.create(topic)
+    watch = Watch(roots)
+    side.produce(topic, values)
+    yield PRODUCE, count, watch.round()
+    yield CONSUME, count, drained(side.polls(topic), count, roots)
+    if isinstance(side, Pylog):
+        arrow = f"{topic}-arrow"
+        side.create(arrow)
+        data = pa.table({"value": pa.array(values, pa.binary())})
+        watch = Watch(roots)
+        side.append(arrow, data)
+        yield APPEND, count, watch.round()
+        watch = Watch(roots)
+        left, polls = count, side.arrow_polls(arrow)
+        while left > 0:
+            left -= next(polls)
+        yield ARROW, count, watch.round()
+        polls.close()  # type: ignore[attr-defined]
+        side.log.admin.delete_topics([topic, arrow])
+
+
+Waits = dict[str, dict[str, list[float]]]
+"""By what is done and side, seconds."""
+ONE_BY_ONE, TO_POLL = "send and wait, one by one", "append → poll of another"
+
+
+def waits_of(all_sides: Sequence[Side], count: int) -> Waits:
+    """In turn, a stretch of each side at a time."""
+    found: Waits = {ONE_BY_ONE: {}, TO_POLL: {}}
+    for stretch in range(2):
+        for side in all_sides:
+            if isinstance(side, LibrdkafkaCallbacks):
+                continue
+            topic = f"w-{stretch}-{time.monotonic_ns()}"
+            side.create(topic)
+            times = side.one_by_one(topic, messages(max(2, count // 2), random.Random(stretch)))
+            found[ONE_BY_ONE].setdefault(side.name, []).extend(times[1:])
+            if isinstance(side, Waiting):
+                topic = f"l-{stretch}-{time.monotonic_ns()}"
+                side.create(topic)
+                found[TO_POLL].setdefault(side.name, []).extend(latencies(side, topic, max(2, count // 3)))
+    return found
+
+
+def pauses_of(all_sides: Sequence[Side], rounds: int) -> dict[str, list[float]]:
+    """Of an eager rebalance when a fourth member joins; embedded there are no groups to share."""
+    found = {}
+    for side in all_sides:
+        if isinstance(side, Waiting) and side.name != EMBEDDED and not isinstance(side, LibrdkafkaCallbacks):
+            topic = f"r-{time.monotonic_ns()}"
+            side.create(topic)
+            # Members of librdkafka hear of a rebalance by the next of their heartbeats, 3 s apart.
+            found[side.name] = rebalance_pauses(side, topic, topic, rounds if isinstance(side, Pylog) else 1)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------------- telling
+
+
+def rates(rounds: Rounds, work: str, side: str) -> list[float]:
+    return [count / one.seconds for count, one in rounds.get((work, side), [])]
+
+
+def rate(rounds: Rounds, work: str, side: str) -> float:
+    """Messages a second."""
+    return statistics.median(rates(rounds, work, side))
+
+
+def cpu(rounds: Rounds, work: str, side: str) -> float:
+    """Microseconds a message, of client and server."""
+    return statistics.median(one.cpu_seconds / count for count, one in rounds[work, side]) * 1e6
+
+
+def times_as_fast(rounds: Rounds, work: str, side: str, other: str) -> float:
+    """The median of the ratios round by round."""
+    both = zip(rates(rounds, work, side), rates(rounds, work, other), strict=True)
+    return statistics.median(ours / theirs for ours, theirs in both)
+
+
+def table(rounds: Rounds, alone: bool) -> str:
+    head = ["what", "side", "messages/s", "CPU µs a message", "pylog embedded is", "through a coordinator"]
+    lines = []
+    for work, side in sorted(rounds, key=lambda one: [PRODUCE, CONSUME, APPEND, ARROW].index(one[0])):
+        line = [work, side, number(rate(rounds, work, side)), number(cpu(rounds, work, side))]
+        if not side.startswith("pylog"):
+            line += [f"{times_as_fast(rounds, work, ours, side):.2f} times as fast" for ours in (EMBEDDED, SERVED)]
+        lines.append(line if alone else [*line, "", ""][:6])
+    return markdown([head[:4] if alone else head, *lines])
+
+
+def waits_table(waits: Waits, pauses: dict[str, list[float]]) -> str:
+    lines = [
+        [what, side, *(number(percentile(times, part) * 1000) for part in (50, 99))]
+        for what, of_sides in waits.items()
+        for side, times in of_sides.items()
+    ]
+    lines += [
+        [
+            "a fourth member joins: nobody has partitions",
+            side,
+            number(statistics.median(times) * 1000),
+            number(max(times) * 1000),
+        ]
+        for side, times in pauses.items()
+    ]
+    return markdown([["what", "side", "ms p50", "ms p99 (most)"], *lines])
+
+
+def figures(rounds: Rounds, waits: Waits, pauses: dict[str, list[float]]) -> dict[str, Any]:
+    """What the targets are about."""
+    found: dict[str, Any] = {}
+    for short, ours in (("embedded", EMBEDDED), ("coordinator", SERVED)):
+        for what, work in (("send", PRODUCE), ("poll", CONSUME), ("append", APPEND), ("poll_arrow", ARROW)):
+            found[f"{short}_{what}_per_second"] = round(rate(rounds, work, ours))
+        for work, side in rounds:
+            if not side.startswith("pylog"):
+                found[f"{short}_{work}_times_{side}"] = times_as_fast(rounds, work, ours, side)
+        for name, what in (("one_by_one_p50_ms", ONE_BY_ONE), ("append_to_poll_p50_ms", TO_POLL)):
+            found[f"{short}_{name}"] = percentile(waits[what][ours], 50) * 1000
+    found["rebalance_pause_ms"] = statistics.median(pauses[SERVED]) * 1000
+    targets = {"send_times_librdkafka": 1, "send_times_kafka_python": 20, "poll_times_librdkafka": 1}
+    waits_targets = {"one_by_one_ms": 5, "append_to_poll_ms": 15, "rebalance_pause_ms": 300}
+    return {**found, "targets": {**targets, **waits_targets}}
+
+
+if __name__ == "__main__":
+    main()
