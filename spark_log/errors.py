@@ -99,6 +99,14 @@ class ProducerFenced(SparkLogError):
         """The epoch in force."""
 
 
+class TransactionTimedOut(SparkLogError):
+    """A transaction was open for longer than its `transaction_timeout_ms`: nothing of it is in, nor will be."""
+
+
+class InvalidTxnState(SparkLogError):
+    """A transaction cannot be aborted: it has committed."""
+
+
 class OutOfOrderSequence(SparkLogError):
     """A producer skipped a sequence number, or repeats one too old to be recognised."""
 

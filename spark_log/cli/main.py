@@ -12,6 +12,7 @@ from spark_log.cli.records import consume, produce
 from spark_log.cli.segments import segment
 from spark_log.cli.serve import serve
 from spark_log.cli.topics import topic
+from spark_log.cli.transactions import transaction
 from spark_log.cli.upkeep import checkpoint, gc, maintain, merge, verify
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
@@ -68,6 +69,7 @@ for command in (
     cluster,
     config,
     producer,
+    transaction,
     completion,
 ):
     pylog.add_command(command)

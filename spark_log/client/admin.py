@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from spark_log.client.groups import GroupDescription, describe_groups
 from spark_log.client.resolve import offsets_for_times, partition_of, resolve
+from spark_log.client.transactions import (
+    TRANSACTIONAL,
+    TransactionDescription,
+    TransactionListing,
+    describe_transactions,
+    list_transactions,
+)
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
 from spark_log.journal.upkeep import read_pieces
 from spark_log.metadata.commands import (
     UNFENCED,
     WHOLE,
+    AbortTransaction,
     AddPartitions,
     CommitOffsets,
     CreateTopic,
@@ -35,7 +43,7 @@ from spark_log.metadata.commands import (
 from spark_log.metadata.decide import topic_named
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.sharing import members_in_force
-from spark_log.metadata.state import Partition, Producer, State, TopicKey
+from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
 from spark_log.net.client import HttpLink
 from spark_log.positions import At, Latest, parse_position
@@ -51,8 +59,6 @@ from spark_log.settings import (
 if TYPE_CHECKING:
     from spark_log.client.log import Log
 
-TRANSACTIONAL = "txn:"
-"""How the producer of a transactional id is called in the state."""
 
 Reply = TypeVar("Reply")
 
@@ -124,17 +130,6 @@ class ProducerDescription(NamedTuple):
     """Milliseconds, of its last commit."""
     last_offset: int
     """Of its last record in the partition."""
-
-
-class TransactionListing(NamedTuple):
-    """A transactional id.  Embedded, an open transaction lives in its process alone, so the state is of the last one."""
-
-    transactional_id: str
-    producer_epoch: int
-    state: str
-    """CompleteCommit if this epoch has committed, Empty if it has not (yet)."""
-    last_commit_ms: int
-    """Of its last commit or take-over."""
 
 
 class ClusterDescription(NamedTuple):
@@ -357,16 +352,18 @@ class Admin:
 
     def list_transactions(self) -> list[TransactionListing]:
         """Transactional ids that are known."""
-        producers = self._journal.refresh().producers
-        return [
-            _transaction(name.removeprefix(TRANSACTIONAL), known)
-            for name, known in sorted(producers.items())
-            if name.startswith(TRANSACTIONAL)
-        ]
+        return list_transactions(self._journal.refresh(), self._journal.context.clock.now_ms())
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Their newest transactions, with the offsets that they committed.  Raises InvalidRequest for an unknown id."""
+        return describe_transactions(self._journal.refresh(), transactional_ids, self._journal.context.clock.now_ms())
 
     def abort_transaction(self, transactional_id: str) -> None:
-        """End a transaction that hangs: its process can commit no more.  Raises InvalidRequest for an unknown id."""
-        self._carry_out({transactional_id: InitProducer(producer=TRANSACTIONAL + transactional_id, must_exist=True)})
+        """End a transaction that hangs: its process can commit no more.
+
+        Raises InvalidRequest for an unknown id, InvalidTxnState if the transaction has committed.
+        """
+        self._carry_out({transactional_id: AbortTransaction(producer=TRANSACTIONAL + transactional_id)})
 
     # ---------------------------------------------------------------------------------------------------------- common
 
@@ -413,7 +410,3 @@ def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
         ends = [end for kept in known.kept for *at, _, end in kept.ranges if tuple(at) == key]
         if ends:
             yield ProducerDescription(name, known.epoch, known.last, known.time, max(ends) - 1)
-
-
-def _transaction(name: str, known: Producer) -> TransactionListing:
-    return TransactionListing(name, known.epoch, "CompleteCommit" if known.kept else "Empty", known.time)

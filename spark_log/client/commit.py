@@ -13,7 +13,7 @@ from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Put, Steps
 from spark_log.journal.protocol import data_key
-from spark_log.metadata.commands import Append
+from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.index import IndexPart, encode_index
 from spark_log.metadata.records import Commit, GroupCommit
@@ -57,8 +57,11 @@ def commit_uploads(
     uploads: Sequence[Uploaded],
     groups: Sequence[GroupCommit] = (),
     patience: Patience = PATIENCE,
+    by: Sequence[tuple[str, Committer]] = (),
 ) -> Committed:
     """Commit uploads, made under upload epoch `epoch`, in their order, and groups' positions with them.
+
+    by:  the members of groups that commit them.
 
     Raises CommitUnknown when the storage failed so often that it may or may not be in; made again with the same identity
     it lands once.
@@ -78,10 +81,10 @@ def commit_uploads(
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
-    return _persist(journal, commit, patience)
+    return _persist(journal, Append(commit=commit, by=tuple(by)), patience)
 
 
-def _persist(journal: Journal, commit: Commit, patience: Patience) -> Committed:
+def _persist(journal: Journal, append: Append, patience: Patience) -> Committed:
     """Propose until it is in.  A refusal after a try of unknown outcome says so: that try may be what is refused now.
 
     A coordinator that does not answer is waited for again where there is a deadline, or a try that it may have heard.
@@ -89,7 +92,7 @@ def _persist(journal: Journal, commit: Commit, patience: Patience) -> Committed:
     clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
     for left in reversed(range(patience.tries)):
         try:
-            return journal.propose(Append(commit=commit), patience.deadline_ms)
+            return journal.propose(append, patience.deadline_ms)
         except SparkLogError as error:
             away = isinstance(error, CoordinatorNotAvailable)
             error.maybe_applied = error.maybe_applied or (unknown and (away or not error.retriable))

@@ -34,6 +34,7 @@ from spark_log.errors import (
     SparkLogError,
     UnknownTopicOrPartition,
 )
+from spark_log.metadata.commands import Committer
 from spark_log.metadata.decide import refuse_progress_topic
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import State, TopicKey
@@ -505,6 +506,10 @@ class Consumer:
         """Positions, those given or of what was given out, for a transaction to commit with its records."""
         positions = self._positions() if offsets is None else as_offsets(offsets)
         return self._group("commit_offsets").group_commit(self._journal.state, positions)
+
+    def committer(self) -> Committer | None:
+        """As which member of its group it commits them, where a coordinator asks for that."""
+        return self._group("commit_offsets").committer()
 
     def _group(self, what: str, join: bool = True) -> Membership:
         self._check_open()

@@ -148,9 +148,9 @@ class Membership:
         Raises IllegalGeneration if the group was taken, CommitUnknown if the storage failed.
         """
         self.settle()
-        self._commit(self.group_commit(self._journal.state, offsets), self._committer())
+        self._commit(self.group_commit(self._journal.state, offsets), self.committer())
 
-    def _committer(self) -> Committer | None:
+    def committer(self) -> Committer | None:
         """As whom it commits, where a coordinator asks for that."""
         return None
 
@@ -164,7 +164,7 @@ class Membership:
         commit = self.group_commit(self._journal.state, offsets)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
-        self._pending.append(_Pending(self._worker.submit(self._commit, commit, self._committer()), offsets, callback))
+        self._pending.append(_Pending(self._worker.submit(self._commit, commit, self.committer()), offsets, callback))
 
     def call_back(self) -> None:
         """Tell the callbacks of commits that are done."""

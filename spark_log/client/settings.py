@@ -130,7 +130,7 @@ TRANSACTION: Mapping[str, Setting] = {
 } | {
     "acks": _one_of("all", -1, "-1"),
     "partitioner": Setting("default", lambda given: isinstance(given, str), "a partitioner's name"),
-    "transaction_timeout_ms": _whole(60_000),
+    "transaction_timeout_ms": _whole(60_000, 1),
 }
 
 _ELSEWHERE = {

@@ -274,7 +274,7 @@ class SharedMembership(Membership):
             )
         return commit
 
-    def _committer(self) -> Committer:
+    def committer(self) -> Committer:
         return Committer(self._member, self._wishes.instance)
 
     # ------------------------------------------------------------------------------------------------- in a round's thread

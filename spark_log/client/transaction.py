@@ -1,11 +1,12 @@
 """Transactions: records of many topics and consumers' positions, all in one commit or none of it.
 
 Objects are staged while the block runs and committed when it is left without an exception.  Nothing of an open or a broken
-off transaction is ever in the log, so no reader waits for one.
+off transaction is ever in the log but that its id was taken, so no reader waits for one.
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from spark_log.client.admin import TRANSACTIONAL
 from spark_log.client.commit import Identity, commit_uploads
 from spark_log.client.consumer import Consumer
 from spark_log.client.delivery import to_rows
@@ -21,9 +21,18 @@ from spark_log.client.futures import Columns, Headers
 from spark_log.client.membership import Membership, as_offsets
 from spark_log.client.producer import checked_headers, no_partition, to_bytes
 from spark_log.client.settings import TRANSACTION, coder, resolve_settings
+from spark_log.client.transactions import TRANSACTIONAL
 from spark_log.client.upload import Uploader, topic_spec
-from spark_log.errors import InvalidRequest, InvalidTimestamp
-from spark_log.metadata.commands import UNFENCED, InitProducer
+from spark_log.errors import (
+    CommitUnknown,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    InvalidTimestamp,
+    SparkLogError,
+    StorageUnavailable,
+    TransactionTimedOut,
+)
+from spark_log.metadata.commands import UNFENCED, AbortTransaction, Committer, InitProducer
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
@@ -31,6 +40,8 @@ from spark_log.segment.rows import Rows, conform
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
+
+logger = logging.getLogger("spark_log")
 
 Row = tuple[bytes | None, bytes | None, int, Headers | None, int | None]
 """Key, value, timestamp in ms, headers, partition."""
@@ -42,8 +53,9 @@ class Transaction:
     """One transaction: a context manager, entered once.
 
     Entering takes the id over: who held it before can commit no more.  Raises on leaving: ProducerFenced if somebody newer
-    has taken the id, IllegalGeneration if a consumer's group was taken, UploadFenced (retriable: nothing was written, do it
-    again) if it took longer than `gc.fence.age.ms`, CommitUnknown if the storage failed.
+    has taken the id or it was aborted, TransactionTimedOut after `transaction_timeout_ms`, IllegalGeneration if a
+    consumer's group was taken, UploadFenced (retriable: nothing was written, do it again) if it took longer than
+    `gc.fence.age.ms`, CommitUnknown if the storage failed.
     """
 
     def __init__(self, log: Log, transactional_id: str, **settings: Any) -> None:
@@ -61,15 +73,18 @@ class Transaction:
         self._encode_value = coder(self._settings["value_serializer"], "serialize")
         self._rows: dict[str, list[Row]] = {}
         self._groups: list[GroupCommit] = []
+        self._by: dict[str, Committer] = {}
         self._uploader: Uploader | None = None
         self._upload_epoch = 0
         self._failed: Exception | None = None
+        self._timeout_ms: int = self._settings["transaction_timeout_ms"]
+        self._deadline_ms = 0
 
     def __enter__(self) -> Transaction:
         if self.epoch >= 0:
             raise InvalidRequest("a transaction is used once: call log.transaction(...) for the next")
-        name = TRANSACTIONAL + self.transactional_id
-        self.epoch = self._journal.propose(InitProducer(producer=name))
+        self._deadline_ms = self._journal.context.clock.monotonic_ms() + self._timeout_ms
+        self.epoch = self._journal.propose(InitProducer(producer=self._producer, timeout_ms=self._timeout_ms))
         self._upload_epoch = self._log.upload_epoch()
         self._uploader = Uploader(
             self._journal.store,
@@ -84,16 +99,45 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         uploader = self._open_uploader()
+        committed = False
         try:
             if kind is None:
-                self._commit(uploader)
+                committed = self._commit(uploader)
+        except BaseException as failed:
+            error = failed
+            raise
         finally:
             uploader.close()
             self._uploader = None
+            if not committed:
+                self._abort(error)
+
+    def _abort(self, error: BaseException | None) -> None:
+        """Have the log know that this transaction is over; if it cannot, its timeout ends it.
+
+        error:  why it is over.
+        """
+        cut_off = error is not None and not isinstance(error, Exception)
+        if cut_off or isinstance(error, CommitUnknown | CoordinatorNotAvailable | StorageUnavailable):
+            return  # nobody waits longer for this than for the error
+        try:
+            self._journal.propose(AbortTransaction(producer=self._producer, epoch=self.epoch))
+        except SparkLogError as failed:
+            logger.warning(
+                "transaction %r is over, but shown as ongoing for its %d ms: %s",
+                self.transactional_id,
+                self._timeout_ms,
+                failed,
+            )
+
+    @property
+    def _producer(self) -> str:
+        return TRANSACTIONAL + self.transactional_id
 
     def append(self, topic: str, data: object) -> None:
         """Add records: whatever `log.append` takes."""
         uploader = self._open_uploader()
+        self._check_time()
         try:
             self._encode(topic)
             for rows in conform(data, now_us=self._journal.context.clock.now_ms() * 1000):
@@ -114,6 +158,7 @@ class Transaction:
     ) -> None:
         """Add one record."""
         self._open_uploader()
+        self._check_time()
         row = self._row(topic, value, key, headers, partition, timestamp_ms)
         rows = self._rows.setdefault(topic, [])
         rows.append(row)
@@ -156,7 +201,10 @@ class Transaction:
         group by name, which no generation guards."""
         self._open_uploader()
         if isinstance(consumer, Consumer):
-            self._groups.append(consumer.group_commit(offsets))
+            commit, by = consumer.group_commit(offsets), consumer.committer()
+            self._groups.append(commit)
+            if by is not None:
+                self._by[commit.group] = by
             return
         if offsets is None:
             raise InvalidRequest('commit_offsets: with a group\'s name, give offsets: ("billing", {tp: 42})')
@@ -180,7 +228,16 @@ class Transaction:
         self._log.ensure_topic(topic)
         uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms())
 
-    def _commit(self, uploader: Uploader) -> None:
+    def _check_time(self) -> None:
+        """Whoever goes on writing should not hear of it at the end only."""
+        if self._journal.context.clock.monotonic_ms() > self._deadline_ms:
+            raise TransactionTimedOut(
+                f"transaction {self.transactional_id!r} has been open for longer than transaction_timeout_ms "
+                f"({self._timeout_ms}): nothing of it is in; do it again, or give it more time"
+            )
+
+    def _commit(self, uploader: Uploader) -> bool:
+        """Whether there was anything to commit."""
         if self._failed is not None:
             raise InvalidRequest(
                 f"transaction {self.transactional_id!r} cannot be committed, a write in it failed: {self._failed}"
@@ -189,10 +246,13 @@ class Transaction:
             self._encode(topic)
         uploaded = uploader.finish()
         if not uploaded.slices and not self._groups:
-            return
-        identity = Identity(producer=TRANSACTIONAL + self.transactional_id, epoch=self.epoch, sequence=0)
-        committed = commit_uploads(self._journal, identity, self._upload_epoch, [uploaded], self._groups)
+            return False
+        identity = Identity(producer=self._producer, epoch=self.epoch, sequence=0)
+        committed = commit_uploads(
+            self._journal, identity, self._upload_epoch, [uploaded], self._groups, by=tuple(self._by.items())
+        )
         self.offsets = self._log.named(committed)
+        return True
 
     def _open_uploader(self) -> Uploader:
         if self._uploader is None:

@@ -152,11 +152,21 @@ class _PackedCommitted(NamedTuple):
     repeated: bool
 
 
+class Committer(NamedTuple):
+    """A consumer of a group that is shared, as its coordinator knows it."""
+
+    member_id: str
+    """Empty: it is no member."""
+    group_instance_id: str | None = None
+
+
 class Append(Command, frozen=True, kw_only=True, tag="append"):
     """Make uploads records of the log, with positions of groups."""
 
     role = "write"
     commit: r.Commit
+    by: tuple[tuple[str, Committer], ...] = ()
+    """Whom the coordinator has to find among the members of groups whose positions are committed, by group."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[d.Committed]:
         _check_objects(self.commit)
@@ -198,19 +208,28 @@ _OBJECT = re.compile(r"data/[0-9a-f]{16}/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
-    """Take over a transactional id; one that is not known is refused if it has to be."""
+    """Take over a transactional id, and open a transaction if it is given time."""
 
     role = "write"
     producer: str
-    must_exist: bool = False
+    timeout_ms: int = 0
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        if self.must_exist and self.producer not in state.producers:
-            raise InvalidRequest(
-                f"transactional id {self.producer.partition(':')[2]!r} is not known; log.admin.list_transactions() shows "
-                "those that are"
-            )
-        return d.decide_init_producer(state, self.producer)
+        if self.timeout_ms < 0:
+            raise InvalidRequest(f"timeout_ms: {self.timeout_ms} is below 0")
+        return d.decide_init_producer(state, self.producer, self.timeout_ms)
+
+
+class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
+    """End a transaction, so that it can commit no more."""
+
+    role = "write"
+    producer: str
+    epoch: int | None = None
+    """Of the transaction that is meant; None: whichever is open."""
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        return d.decide_abort(state, self.producer, self.epoch)
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
@@ -223,14 +242,6 @@ class Stand(NamedTuple):
     partition: int
     offset: int | None
     """None: nowhere yet."""
-
-
-class Committer(NamedTuple):
-    """A consumer of a group that is shared, as its coordinator knows it."""
-
-    member_id: str
-    """Empty: it is no member."""
-    group_instance_id: str | None = None
 
 
 class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
@@ -425,6 +436,7 @@ Single: TypeAlias = (
     | Trim
     | Append
     | InitProducer
+    | AbortTransaction
     | CommitOffsets
     | JoinGroup
     | LeaveGroup

@@ -17,13 +17,16 @@ from spark_log.errors import (
     GroupInUse,
     IllegalGeneration,
     InvalidPartitions,
+    InvalidRequest,
     InvalidTopic,
+    InvalidTxnState,
     NotCoordinator,
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
     TopicAlreadyExists,
     TopicDeletionDisabled,
+    TransactionTimedOut,
     UnknownProducerId,
     UnknownTopicOrPartition,
     UploadFenced,
@@ -32,7 +35,7 @@ from spark_log.groups.group import Roster
 from spark_log.metadata import records as r
 from spark_log.metadata.replay import admits, next_generation
 from spark_log.metadata.sharing import expired_positions, members_in_force
-from spark_log.metadata.state import Group, State, Topic, TopicKey
+from spark_log.metadata.state import Group, Producer, State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import (
@@ -194,6 +197,7 @@ def decide_commit(state: State, commit: r.Commit) -> Decision[Committed]:
         if not commit.dense and commit.sequence <= known.last:
             return Decision((), Committed(known.version, {}, repeated=True))
     _check_producer(state, commit)
+    _check_time(state, commit)
     if commit.upload_epoch <= state.fence:
         raise UploadFenced(
             f"the upload began at version {commit.upload_epoch}, older than the fence at {state.fence}: write the data again"
@@ -224,6 +228,21 @@ def _check_producer(state: State, commit: r.Commit) -> None:
     raise OutOfOrderSequence(f"producer {name}: commit {commit.sequence} does not follow {known.last}")
 
 
+def _check_time(state: State, commit: r.Commit) -> None:
+    """Whoever lists transactions must not take one for over that commits later."""
+    known = state.producers.get(commit.producer)
+    if known is not None and is_timed_out(known, state.time):
+        raise TransactionTimedOut(
+            f"producer {commit.producer}: its transaction was open for {state.time - known.time} ms, longer than "
+            f"transaction_timeout_ms ({known.timeout_ms}): nothing of it is in; do it again, or give it more time"
+        )
+
+
+def is_timed_out(known: Producer, now_ms: int) -> bool:
+    """Whether a transaction that was opened has not been committed in time."""
+    return known.timeout_ms > 0 and not known.kept and now_ms - known.time > known.timeout_ms
+
+
 def _check_topics(state: State, commit: r.Commit) -> None:
     named = {(run.topic_id, run.partition) for _, run in commit.slices} | {(t, p) for t, p, _ in commit.pieces}
     for topic_id, number in sorted(named):
@@ -244,10 +263,34 @@ def _next_ranges(state: State, commit: r.Commit) -> dict[TopicKey, range]:
     return {key: range(ends[key], ends[key] + count) for key, count in rows.items()}
 
 
-def decide_init_producer(state: State, producer: str) -> Decision[int]:
-    """Take over a transactional id.  The reply is the new epoch; whoever held it before is fenced."""
+def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> Decision[int]:
+    """Take over a transactional id.  The reply is the new epoch; whoever held it before is fenced.
+
+    timeout_ms:  of the transaction that is opened; 0: none is.
+    """
     known = state.producers.get(producer)
-    return Decision((r.InitProducer(producer=producer),), 0 if known is None else known.epoch + 1)
+    record = r.InitProducer(producer=producer, timeout_ms=timeout_ms)
+    return Decision((record,), 0 if known is None else known.epoch + 1)
+
+
+def decide_abort(state: State, producer: str, epoch: int | None) -> Decision[int]:
+    """End the transaction of an id, so that it can commit no more.  The reply is the epoch in force.
+
+    epoch:  of the transaction that is meant; None: whichever is open.
+    Raises InvalidTxnState for one that has committed, InvalidRequest for an id that is not known.
+    """
+    known, name = state.producers.get(producer), producer.partition(":")[2]
+    if known is None:
+        raise InvalidRequest(
+            f"transactional id {name!r} is not known; log.admin.list_transactions() shows those that are"
+        )
+    if known.aborted or (epoch is not None and epoch != known.epoch):
+        return Decision((), known.epoch)
+    if known.kept:
+        raise InvalidTxnState(
+            f"transaction {name!r} has committed with epoch {known.epoch}: none is open under that id"
+        )
+    return Decision((r.InitProducer(producer=producer, aborted=True),), known.epoch + 1)
 
 
 def epoch_of_holder(state: State, producer: str, holder: str) -> int:

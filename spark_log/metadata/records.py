@@ -105,6 +105,10 @@ class InitProducer(Record, frozen=True, kw_only=True, tag="init_producer"):
     """A new holder of a transactional id: the epoch goes up by one, sequences start at 0, the holder before is fenced."""
 
     producer: str
+    timeout_ms: int = 0
+    """The holder has a transaction open, which is over after so long; 0: none."""
+    aborted: bool = False
+    """It has no holder: this is how a transaction ends that does not commit."""
 
 
 class Commit(Record, frozen=True, kw_only=True, tag="commit"):

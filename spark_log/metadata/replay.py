@@ -196,7 +196,13 @@ def _live(state: State, topic_id: str) -> Topic | None:
 def _init_producer(state: State, record: r.InitProducer) -> State:
     known = state.producers.get(record.producer)
     epoch = 0 if known is None else known.epoch + 1
-    new = Producer(epoch=epoch, version=state.version, time=state.time)
+    new = Producer(
+        epoch=epoch,
+        version=state.version,
+        time=state.time,
+        timeout_ms=record.timeout_ms,
+        aborted=record.aborted,
+    )
     return replace(state, producers=state.producers.set(record.producer, new))
 
 

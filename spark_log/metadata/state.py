@@ -72,6 +72,10 @@ class Producer(NamedTuple):
     time: int = 0
     kept: tuple[Kept, ...] = ()
     """The last five commits of this epoch."""
+    timeout_ms: int = 0
+    """So long after it began, this epoch's transaction can commit no more; 0: as long as it likes, or there is none."""
+    aborted: bool = False
+    """This epoch ended a transaction."""
 
     @property
     def last(self) -> int:

@@ -41,8 +41,9 @@ from spark_log.groups.messages import (
 from spark_log.groups.offsets import may_expire
 from spark_log.groups.rounds import Step, remove_member
 from spark_log.journal.ops import Answered
-from spark_log.metadata.commands import AnyCommand, CommitOffsets, SetGeneration
+from spark_log.metadata.commands import AnyCommand, Append, CommitOffsets, Committer, SetGeneration
 from spark_log.metadata.decide import check_group_free
+from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import Group as Stored
 from spark_log.metadata.state import State
 from spark_log.net.messages import GroupView
@@ -172,18 +173,25 @@ class Groups:
 
         The generation is looked at once more when the positions are decided on.
         """
-        if not isinstance(command, CommitOffsets) or command.by is None:
+        asked = _committers(command)
+        if not asked:
             return None
         self.notice()
         if not self._epoch:
             return self._journal.not_leading()
-        group_id, by = command.commit.group, command.by
+        transactional = isinstance(command, Append)
+        found = (self._judged(group, by, transactional) for group, by in asked)
+        return next((error for error in found if error is not None), None)
+
+    def _judged(self, commit: GroupCommit, by: Committer, transactional: bool) -> SparkLogError | None:
+        group_id = commit.group
         answered = self._step(
             OffsetCommitRequest(
                 group_id=group_id,
                 member_id=by.member_id,
                 group_instance_id=by.group_instance_id,
-                generation_id=command.commit.generation,
+                generation_id=commit.generation,
+                transactional=transactional,
             )
         )
         found = answered.result()
@@ -400,6 +408,16 @@ def _error_of(done: asyncio.Future[Answered]) -> SparkLogError | None:
         return outcome if isinstance(outcome, SparkLogError) else None
     assert isinstance(error, SparkLogError), error
     return error
+
+
+def _committers(command: AnyCommand) -> list[tuple[GroupCommit, Committer]]:
+    """Positions in a command that members commit, and who says to."""
+    if isinstance(command, CommitOffsets):
+        return [] if command.by is None else [(command.commit, command.by)]
+    if not isinstance(command, Append) or not command.by:
+        return []
+    by = dict(command.by)
+    return [(commit, by[commit.group]) for commit in command.commit.groups if commit.group in by]
 
 
 def _code_of(error: SparkLogError | None) -> Code:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from spark_log.metadata.commands import (
+    AbortTransaction,
     Append,
     CommitOffsets,
     Expire,
@@ -16,7 +17,7 @@ from spark_log.metadata.commands import (
     Swap,
 )
 
-_QUIET = (CommitOffsets, Expire, Fence, InitProducer, SetGeneration, SignOfLife, Swap)
+_QUIET = (AbortTransaction, CommitOffsets, Expire, Fence, InitProducer, SetGeneration, SignOfLife, Swap)
 """Nobody who waits for records waits for these."""
 
 

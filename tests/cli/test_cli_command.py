@@ -71,6 +71,9 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "topic list",
         "topic offsets",
         "topic trim",
+        "transaction abort",
+        "transaction describe",
+        "transaction list",
         "verify",
     ]
 

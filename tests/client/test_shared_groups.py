@@ -258,6 +258,23 @@ def test_positions_that_a_transaction_commits_are_fenced_too(team: Team) -> None
         txn.__exit__(None, None, None)
 
 
+def test_of_two_with_one_instance_id_the_older_ones_transaction_is_refused(team: Team) -> None:
+    """The generation is still its own, but its place is another's: neither records nor positions are in."""
+    old = team.join(group_instance_id="a")
+    team.poll_until(team.is_shared)
+    txn = team.log.transaction("copy")
+    txn.__enter__()
+    txn.append("out", [{"value": b"twice"}])
+    txn.commit_offsets(old, {TopicPartition("t", 0): 1})
+    team.members.remove(old)
+    new = team.join(group_instance_id="a")
+    team.poll_until(lambda: new.assignment() == ALL)
+    with pytest.raises(FencedInstanceId):
+        txn.__exit__(None, None, None)
+    assert team.log.read("out").num_rows == 0 and new.committed(TopicPartition("t", 0)) is None
+    old.close()
+
+
 def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team) -> None:
     """Neither a consumer with partitions assigned by hand, nor an administrator, nor one without the coordinator's groups."""
     team.fill(4)

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,9 +18,11 @@ from spark_log.errors import (
     IllegalGeneration,
     InvalidRecord,
     InvalidRequest,
+    InvalidTxnState,
     MessageTooLarge,
     OffsetOutOfRange,
     ProducerFenced,
+    TransactionTimedOut,
     UnknownTopicOrPartition,
 )
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -91,14 +94,98 @@ def test_the_admin_fences_and_shows_transactional_ids(tmp_path: Path) -> None:
     with pytest.raises(ProducerFenced), log.transaction("t") as txn:
         txn.send("orders", b"2")
         assert log.admin.fence_producers(["t"]) == {"t": 2}
+    assert [(one.producer_epoch, one.state) for one in log.admin.list_transactions()] == [(2, "Empty")]
     with pytest.raises(ProducerFenced), log.transaction("t") as txn:
         txn.send("orders", b"3")
         log.admin.abort_transaction("t")
     (listed,) = log.admin.list_transactions()
-    assert (listed.transactional_id, listed.producer_epoch, listed.state) == ("t", 4, "Empty")
+    assert (listed.transactional_id, listed.producer_epoch, listed.state) == ("t", 4, "CompleteAbort")
     with pytest.raises(InvalidRequest, match="not known"):
         log.admin.abort_transaction("nope")
     assert values(log, "orders") == [b"1"]
+
+
+def test_an_administrator_sees_what_transactions_do(tmp_path: Path) -> None:
+    """Ongoing while it runs, with its time, then how it ended, and which offsets it committed."""
+    log = new_log(tmp_path, orders=2)
+    seen = []
+
+    def states() -> dict[str, str]:
+        return {one.transactional_id: one.state for one in log.admin.list_transactions()}
+
+    with log.transaction("good", transaction_timeout_ms=50_000) as txn:
+        txn.send("orders", b"x", partition=1)
+        seen = log.admin.list_transactions()
+    with pytest.raises(ZeroDivisionError), log.transaction("bad"):
+        assert states() == {"good": "CompleteCommit", "bad": "Ongoing"}
+        raise ZeroDivisionError
+    with log.transaction("idle"):
+        pass
+    assert [(one.transactional_id, one.state, one.timeout_ms) for one in seen] == [("good", "Ongoing", 50_000)]
+    assert states() == {"bad": "CompleteAbort", "good": "CompleteCommit", "idle": "CompleteAbort"}
+    found = log.admin.describe_transactions(["good", "bad"])
+    assert found["good"].offsets == {TopicPartition("orders", 1): range(1)} and found["bad"].offsets == {}
+    with pytest.raises(InvalidRequest, match="not known"):
+        log.admin.describe_transactions(["nope"])
+
+
+def test_a_transaction_that_took_too_long_commits_nothing(tmp_path: Path) -> None:
+    """It is over when its time is, for whoever looks, and its process hears of it at the next write or at the end."""
+    log = new_log(tmp_path, orders=1)
+    with (
+        pytest.raises(TransactionTimedOut, match="transaction_timeout_ms"),
+        log.transaction("t", transaction_timeout_ms=300) as txn,
+    ):
+        txn.send("orders", b"1")
+        time.sleep(0.4)
+        assert [one.state for one in log.admin.list_transactions()] == ["CompleteAbort"]
+        with pytest.raises(TransactionTimedOut):
+            txn.append("orders", [{"value": "2"}])
+    with log.transaction("t", transaction_timeout_ms=60_000) as txn:
+        txn.send("orders", b"3")
+    assert values(log, "orders") == [b"3"]
+    with pytest.raises(InvalidRequest, match="transaction_timeout_ms"):
+        log.transaction("t", transaction_timeout_ms=0)
+
+
+def test_what_has_committed_is_not_aborted(tmp_path: Path) -> None:
+    """Whoever thinks that it hangs is told; to abort twice is to abort once."""
+    log = new_log(tmp_path, orders=1)
+    with log.transaction("t") as txn:
+        txn.send("orders", b"1")
+    with pytest.raises(InvalidTxnState, match="has committed"):
+        log.admin.abort_transaction("t")
+    hanging = log.transaction("t")
+    hanging.__enter__()
+    log.admin.abort_transaction("t")
+    log.admin.abort_transaction("t")
+    with pytest.raises(ProducerFenced):
+        hanging.send("orders", b"2")
+        hanging.__exit__(None, None, None)
+    assert [(one.producer_epoch, one.state) for one in log.admin.list_transactions()] == [(2, "CompleteAbort")]
+
+
+def test_the_end_of_an_old_transaction_does_not_end_a_new_one(tmp_path: Path) -> None:
+    """One that was taken over and fails afterwards says nothing about its successor."""
+    log = new_log(tmp_path, orders=1)
+    old = log.transaction("t")
+    old.__enter__()
+    with log.transaction("t") as txn:
+        old.__exit__(ValueError, ValueError("late"), None)
+        txn.send("orders", b"new")
+    assert values(log, "orders") == [b"new"]
+
+
+def test_no_reader_waits_for_an_open_transaction(tmp_path: Path) -> None:
+    """What others commit meanwhile is read at once; what was staged comes with the commit, behind it."""
+    log = new_log(tmp_path, orders=1)
+    consumer = log.consumer("orders", auto_offset_reset="earliest")
+    with log.transaction("t") as txn:
+        txn.send("orders", b"staged")
+        log.append("orders", [{"value": "meanwhile"}])
+        assert [record.value for records in consumer.poll(5000).values() for record in records] == [b"meanwhile"]
+    assert [record.value for records in consumer.poll(5000).values() for record in records] == [b"staged"]
+    consumer.close()
 
 
 def test_a_consumer_that_lost_its_group_stops_the_transaction(tmp_path: Path) -> None:

@@ -91,12 +91,12 @@ def _read_last(view: View) -> Appended:
     return view, seen
 
 
-def _believe(view: View, batch: Batch) -> Appended:
+def _believe(view: View, batch: Batch, decided: State) -> Appended:
     answer = yield PutNew(log_key(view.state.version + 1), encode_batch(batch))
     return _carried(view, batch, view.checkpoint) if answer is Answer.CREATED else (yield from _read_last(view))
 
 
-def _list_first(view: View, batch: Batch) -> Appended:
+def _list_first(view: View, batch: Batch, decided: State) -> Appended:
     names = yield List(CHECKPOINTS)
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
@@ -105,7 +105,7 @@ def _list_first(view: View, batch: Batch) -> Appended:
     return (yield from _read_last(view))
 
 
-def _always_parallel(view: View, batch: Batch) -> Appended:
+def _always_parallel(view: View, batch: Batch, decided: State) -> Appended:
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
     if answer is not Answer.EXISTS:
@@ -116,7 +116,7 @@ def _always_parallel(view: View, batch: Batch) -> Appended:
     return (yield from _read_last(view))
 
 
-def _decide_unlisted(view: View, batch: Batch) -> Appended:
+def _decide_unlisted(view: View, batch: Batch, decided: State) -> Appended:
     key = log_key(view.state.version + 1)
     if (yield PutNew(key, encode_batch(batch))) is Answer.EXISTS:
         found = yield Get(key)

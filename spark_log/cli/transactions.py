@@ -1,0 +1,88 @@
+"""`pylog transaction …`: transactional ids and what became of their transactions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_log.cli.base import Session, confirmed, guarded, pass_session, verb
+from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
+from spark_log.positions import format_timestamp_ms
+
+if TYPE_CHECKING:
+    from spark_log.client.transactions import TransactionListing
+
+COLUMNS = ["transaction", "state", "epoch", "time", "timeout_ms"]
+
+
+@click.group()
+def transaction() -> None:
+    """List, describe and abort transactions.
+
+    An open transaction holds nothing back: what it commits, it commits at its end.
+    """
+
+
+@verb(transaction, "list")
+@pass_session
+def list_transactions(session: Session) -> None:
+    """List transactional ids, with the state of their newest transaction and since when it has it.
+
+    \b
+    Example:
+      pylog transaction list
+    """
+    emit_rows(session, COLUMNS, [_row(found) for found in session.connect().admin.list_transactions()])
+
+
+@verb(transaction, "describe")
+@click.argument("transactional_id")
+@pass_session
+def describe_transaction(session: Session, transactional_id: str) -> None:
+    """Show a transaction, and the offsets that it committed.
+
+    \b
+    Example:
+      pylog transaction describe etl-1
+    """
+    found = session.connect().admin.describe_transactions([transactional_id])[transactional_id]
+    offsets = [
+        {"topic": tp.topic, "partition": tp.partition, "start": at.start, "end": at.stop}
+        for tp, at in sorted(found.offsets.items())
+    ]
+    if session.json:
+        emit_json({**_row(found.listing), "offsets": offsets})
+        return
+    emit_fields(session, _row(found.listing))
+    if offsets:
+        emit_rows(session, ["topic", "partition", "start", "end"], offsets)
+
+
+@verb(transaction, "abort")
+@click.argument("transactional_id")
+@guarded
+@pass_session
+def abort_transaction(session: Session, transactional_id: str, dry_run: bool, yes: bool) -> None:
+    """End a transaction that hangs: its process can commit no more.
+
+    \b
+    Example:
+      pylog transaction abort etl-1 --yes
+    """
+    admin = session.connect().admin
+    found = admin.describe_transactions([transactional_id])[transactional_id].listing
+    what = f"abort transaction {transactional_id} ({found.state}, epoch {found.producer_epoch})"
+    if confirmed(what, dry_run=dry_run, yes=yes):
+        admin.abort_transaction(transactional_id)
+        emit_line(session, f"transaction {transactional_id} aborted", {"transaction": transactional_id})
+
+
+def _row(found: TransactionListing) -> dict[str, Any]:
+    return {
+        "transaction": found.transactional_id,
+        "state": found.state,
+        "epoch": found.producer_epoch,
+        "time": format_timestamp_ms(found.last_change_ms),
+        "timeout_ms": found.timeout_ms or None,
+    }
