@@ -16,7 +16,6 @@ import pyarrow.compute as pc
 
 from pyspark_pylog.batch import journal_of
 from pyspark_pylog.frame import Piece
-from pyspark_pylog.notices import counted
 from pyspark_pylog.options import Location
 from spark_log.client.log import Log, auto_creates, no_such_topic
 from spark_log.client.upload import Fault, TopicSpec, faults_of, specs_of
@@ -24,6 +23,7 @@ from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, Spar
 from spark_log.segment.rows import Rows, header_counts
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.settings import check_topic_name
+from spark_log.words import counted
 
 Numbers = npt.NDArray[np.intp]
 LETTERS_TAKE_ALL = {"max.message.bytes": str(2**31 - 1), "message.timestamp.after.max.ms": str(2**63 - 1)}

@@ -103,7 +103,10 @@ def parse_json(text: str, option: str, shape: str) -> dict[str, Any]:
 def check_batch(start: Bounds, end: Bounds) -> None:
     """A batch starts at what is there and ends at what may come.  Raises InvalidRequest."""
     if any(isinstance(position, Latest) for position in start.positions):
-        raise InvalidRequest(f"option {start.option}: a batch cannot start at latest, there would be nothing to read")
+        raise InvalidRequest(
+            f"option {start.option}: a batch cannot start at latest, there would be nothing to read; "
+            "for the last 100 of each partition use latest-100"
+        )
     if any(isinstance(position, Earliest) for position in end.positions):
         raise InvalidRequest(f"option {end.option}: a batch cannot end at earliest, there would be nothing to read")
 
@@ -139,7 +142,9 @@ def check_named(wanted: Mapping[str, set[int] | None], start: Bounds, end: Bound
     """Positions are for what is read: by topic, its partitions, or None for all.  Raises InvalidRequest."""
     for bounds in (start, end):
         for topic in sorted(bounds.named - set(wanted)):
-            raise InvalidRequest(f"option {bounds.option} names {topic!r}, which is not read")
+            raise InvalidRequest(
+                f"option {bounds.option} names {topic!r}, which is not read: {', '.join(sorted(wanted)) or 'no topic'} is"
+            )
         for tp in sorted(bounds.partitions):
             numbers = wanted[tp.topic]
             if numbers is not None and tp.partition not in numbers:

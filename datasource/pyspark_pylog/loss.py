@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark_pylog.notices import counted, notice
+from pyspark_pylog.notices import notice
 from spark_log.errors import DataLoss
 from spark_log.model import TopicPartition
+from spark_log.words import counted
 
 NAMED = 10
 """An error names so many ranges."""

@@ -26,11 +26,6 @@ def notice(level: int, message: str) -> None:
     logger.log(level, "%s", message)
 
 
-def counted(count: int, what: str) -> str:
-    """`1 row`, `2 rows`."""
-    return f"{count} {what}" if count == 1 else f"{count} {what}s"
-
-
 def tell(notes: Iterable[str]) -> None:
     """Warnings about options, one line each."""
     for note in notes:

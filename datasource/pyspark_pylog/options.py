@@ -388,11 +388,17 @@ def _location(options: Options) -> Location:
         raise InvalidRequest(
             "where is the log? give its URL: .load(URL), .save(URL), .start(URL) or .option('path', URL)"
         )
-    if "path" not in options and "://" not in url:
+    if "path" not in options and "/" not in url:
         url = f"pylog://{url}"
     storage = {name.removeprefix("storage."): options[name] for name in options if name.startswith("storage.")}
     durability = one_of(options, "durability", "disk", "os")
     return Location(url=url.strip(), storage=storage, durability=durability, token=options.get("token"))
+
+
+_INSTEAD = {
+    "subscribe": ": to write to a topic, use the option topic",
+    "topic": ": to read a topic, use the option subscribe",
+}
 
 
 def _check_names(options: Options, uses: str) -> None:
@@ -407,7 +413,8 @@ def _check_names(options: Options, uses: str) -> None:
         if name in known or name.startswith(("storage.", "kafka.")):
             continue
         if name in SPELLING:
-            raise InvalidRequest(f"option {spelt(name)} is for {'reads' if uses == WRITES else 'writes'}")
+            where = "reads" if uses == WRITES else "writes"
+            raise InvalidRequest(f"option {spelt(name)} is for {where}{_INSTEAD.get(name, '')}")
         near = get_close_matches(name, known, n=1)
         hint = f"; did you mean {spelt(near[0])}?" if near else ""
         raise InvalidRequest(f"option {name} is not known{hint}")

@@ -47,7 +47,7 @@ def whole(options: Options, name: str) -> int | None:
         return None
     text = options[name].strip()
     if not text.isdecimal():
-        raise InvalidRequest(f"option {spelt(name)}: {text!r} is not a whole number")
+        raise InvalidRequest(f"option {spelt(name)}: {text!r} is not a whole number, 0 or more")
     return int(text)
 
 

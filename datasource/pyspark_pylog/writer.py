@@ -29,7 +29,7 @@ from pyspark_pylog.batch import quiet_gc, store_of
 from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.frame import pieces, written_columns
 from pyspark_pylog.journals import kept_journal
-from pyspark_pylog.notices import counted, tell
+from pyspark_pylog.notices import tell
 from pyspark_pylog.options import WriteOptions, write_options
 from pyspark_pylog.values import Options
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
@@ -39,6 +39,7 @@ from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import Committed, epoch_of_holder
+from spark_log.words import counted
 
 logger = logging.getLogger("spark_log")
 

@@ -9,6 +9,7 @@ import click
 from spark_log.cli.base import Failed, Session, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
 from spark_log.errors import SparkLogError
+from spark_log.net.address import is_coordinator
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -68,6 +69,8 @@ def release(session: Session, force: bool) -> None:
     Example:
       pylog cluster release --force
     """
+    if is_coordinator(session.url or ""):
+        raise click.UsageError("give the URL of the log's storage: a coordinator that is gone cannot release it")
     journal = session.connect().journal
     held = journal.refresh().coordinator
     if not held.address:

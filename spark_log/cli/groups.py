@@ -14,6 +14,7 @@ from spark_log.cli.output import age_text, emit_fields, emit_json, emit_line, em
 from spark_log.cli.topics import partitions_named
 from spark_log.groups.group import LIVE_STATES
 from spark_log.positions import Position, format_timestamp_ms
+from spark_log.words import counted
 
 if TYPE_CHECKING:
     from spark_log.client.groups import GroupDescription, MemberDescription
@@ -259,6 +260,8 @@ def seek(
 ) -> None:
     """Move a group to a position, or to where another group stands.  No consumer of the group should be running.
 
+    A Spark stream goes by its checkpoint: it starts at its group's position only with a new one.
+
     \b
     Example:
       pylog group seek billing --to now-1h --topic orders
@@ -279,7 +282,7 @@ def seek(
     rows = _moves(state, name, new)
     if dry_run:
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
-    elif confirmed(f"move group {name} in {_counted(rows, 'partition')}", dry_run=False, yes=yes):
+    elif confirmed(f"move group {name} in {counted(len(rows), 'partition')}", dry_run=False, yes=yes):
         log.admin.alter_consumer_group_offsets(name, {tp: OffsetAndMetadata(offset) for tp, offset in new.items()})
         emit_rows(session, ["topic", "partition", "from", "to"], rows)
 
@@ -294,10 +297,6 @@ def _check_free(log: Log, name: str) -> None:
 def _near(state: State, name: str) -> str:
     near = get_close_matches(name, list(state.groups), n=1)
     return f"; or did you mean {near[0]}?" if near else ""
-
-
-def _counted(things: Sequence[object], what: str) -> str:
-    return f"{len(things)} {what}{'' if len(things) == 1 else 's'}"
 
 
 def _wanted(log: Log, state: State, where: str | None, name: str) -> list[TopicPartition]:
@@ -352,6 +351,6 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
     log = session.connect()
     positions = list(standings(log.journal.refresh(), name))
     _check_free(log, name)
-    if confirmed(f"delete group {name} with {_counted(positions, 'position')}", dry_run=dry_run, yes=yes):
+    if confirmed(f"delete group {name} with {counted(len(positions), 'position')}", dry_run=dry_run, yes=yes):
         log.admin.delete_consumer_groups([name])
         emit_line(session, f"group {name} deleted", {"group": name})

@@ -19,6 +19,7 @@ from spark_log.cli.topics import partitions_named
 from spark_log.errors import InvalidRecord
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Earliest, Position
+from spark_log.words import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -70,7 +71,7 @@ def produce(
         keys, values = _split(lines, key, key_delimiter, count)
         log.append(topic, _table(keys, values, partition, pairs))
         count += len(lines)
-    emit_line(session, f"{count} records appended to {topic}", {"topic": topic, "records": count})
+    emit_line(session, f"{counted(count, 'record')} appended to {topic}", {"topic": topic, "records": count})
 
 
 def _line_groups(stream: IO[bytes]) -> Iterator[list[bytes]]:

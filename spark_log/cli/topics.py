@@ -21,6 +21,7 @@ from spark_log.cli.base import (
 from spark_log.cli.output import emit_fields, emit_line, emit_rows
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Position, format_timestamp_ms
+from spark_log.words import counted
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -154,7 +155,7 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
     """
     admin = session.connect().admin
     records = admin.describe_topics([name])[name].rows
-    if confirmed(f"delete topic {name} with {records} records", dry_run=dry_run, yes=yes):
+    if confirmed(f"delete topic {name} with {counted(records, 'record')}", dry_run=dry_run, yes=yes):
         admin.delete_topics([name])
         emit_line(session, f"topic {name} deleted", {"topic": name, "records": records})
 
@@ -186,7 +187,7 @@ def trim(session: Session, name: str, position: Position, partition: int | None,
     count = sum(row["records"] for row in rows)
     if dry_run:
         emit_rows(session, ["partition", "from", "to", "records"], rows)
-    elif confirmed(f"remove {count} records of topic {name}", dry_run=False, yes=yes):
+    elif confirmed(f"remove {counted(count, 'record')} of topic {name}", dry_run=False, yes=yes):
         log.admin.delete_records(offsets)
         emit_rows(session, ["partition", "from", "to", "records"], rows)
 

@@ -9,6 +9,7 @@ import click
 
 from spark_log.cli.base import DURATION, Failed, Session, Verb, confirmed, guarded, pass_session
 from spark_log.cli.output import emit_json, emit_line, emit_rows, progress_bars, size_text
+from spark_log.words import counted
 
 if TYPE_CHECKING:
     from spark_log.node.maintain import Report
@@ -43,9 +44,10 @@ def maintain(session: Session, every_ms: int | None) -> None:
 
 def _say(session: Session, report: Report) -> None:
     text = (
-        f"version {report.version}: {report.expired_records} records expired, {report.merged_slices} slices merged into "
-        f"{report.segments} segments ({size_text(report.segment_bytes)}), {report.collected} objects, {report.truncated} old "
-        f"records, {report.pins} pins and {report.unfinished} unfinished files deleted"
+        f"version {report.version}: {counted(report.expired_records, 'record')} expired, "
+        f"{counted(report.merged_slices, 'slice')} merged into {counted(report.segments, 'segment')} "
+        f"({size_text(report.segment_bytes)}), {counted(report.collected, 'object')}, {counted(report.truncated, 'old record')}, "
+        f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
     )
     emit_line(session, text, asdict(report))
 
@@ -64,7 +66,9 @@ def merge(session: Session) -> None:
     log = session.connect()
     with progress_bars() as progress:
         tally = run(log, progress=progress)
-    text = f"{tally.slices} slices merged into {tally.segments} segments ({size_text(tally.bytes)})"
+    text = (
+        f"{counted(tally.slices, 'slice')} merged into {counted(tally.segments, 'segment')} ({size_text(tally.bytes)})"
+    )
     emit_line(session, text, asdict(tally))
 
 

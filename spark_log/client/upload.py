@@ -255,7 +255,8 @@ def _no_partition(spec: TopicSpec, rows: Rows) -> Fault | None:
         return None
 
     def reason(row: int) -> str:
-        return no_such_partition("a record names", int(numbers[row]), spec.partitions, spec.name)
+        named = no_such_partition("a record names", int(numbers[row]), spec.partitions, spec.name)
+        return f"{named}; leave the column 'partition' out, or give the topic more partitions"
 
     return Fault(InvalidRecord, wrong, reason)
 

@@ -8,6 +8,7 @@ from spark_log.errors import GroupInUse
 from spark_log.groups.group import RosterMember
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.metadata.state import Group, State, TopicKey
+from spark_log.words import counted
 
 
 def members_in_force(state: State, group: str) -> tuple[RosterMember, ...]:
@@ -21,7 +22,7 @@ def check_not_shared(state: State, group: str) -> None:
     members = members_in_force(state, group)
     if members:
         raise GroupInUse(
-            f"group {group!r} is shared by {len(members)} members, {members[0].member_id} among them: stop them, or use "
+            f"group {group!r} is shared by {counted(len(members), 'member')}, {members[0].member_id} among them: stop them, or use "
             "another group",
             owner=members[0].member_id,
         )

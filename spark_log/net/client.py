@@ -46,6 +46,8 @@ from spark_log.net.messages import (
 CONNECT_S = 3.0
 ANSWER_S = 30.0
 """A coordinator answers within this, the time that it was asked to wait apart, or is taken for gone."""
+START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
+"""Pauses in which a coordinator whose address refuses connections may have started again."""
 IDLE_S = 30.0
 """A connection that lay idle for longer is not used again: the other side may be about to close it."""
 REPLY_BYTES_MAX = 64 << 20
@@ -66,16 +68,27 @@ class HttpLink:
         renew_after_fork(self)
 
     def info(self) -> ClusterInfo:
-        """What the first coordinator that answers says of its log.
+        """What the first coordinator that answers says of its log; one that starts anew is waited for.
 
         Raises CoordinatorNotAvailable, with what each address said.
         """
-        said = []
+        for pause_s in START_S:
+            try:
+                return self._info()
+            except CoordinatorNotAvailable as error:
+                if not isinstance(error.__cause__, ConnectionRefusedError):
+                    raise
+            time.sleep(pause_s)
+        return self._info()
+
+    def _info(self) -> ClusterInfo:
+        said, last = [], None
         for address in self._target.addresses:
             try:
                 data = self._request(address, "GET", "/v1/cluster", None, ANSWER_S)
             except CoordinatorNotAvailable as error:
                 said.append(_or_kafka(address, error))
+                last = error.__cause__
                 continue
             found: ClusterInfo = decode(data, ClusterInfo, f"the answer of {address}")
             if found.pylog != PROTOCOL:
@@ -83,7 +96,9 @@ class HttpLink:
                     f"{address} speaks version {found.pylog} of the protocol, this pylog {PROTOCOL}: update the older one"
                 )
             return found
-        raise CoordinatorNotAvailable("; ".join(said))
+        raise CoordinatorNotAvailable(
+            f"{'; '.join(said)}; `pylog serve` starts a coordinator, and a log that has none is opened by its storage's URL"
+        ) from last
 
     def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
         for command in commands:

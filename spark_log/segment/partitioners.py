@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord, InvalidRequest
 from spark_log.segment.murmur2 import partition_for_key
+from spark_log.words import counted
 
 Partitions = npt.NDArray[np.integer[Any]]
 STICKY_BATCH_BYTES = 16_384
@@ -172,7 +173,7 @@ def outside(partitions: Partitions, count: int) -> npt.NDArray[np.bool_]:
 
 def no_such_partition(who: str, partition: int, count: int, topic: str) -> str:
     """The sentence; `who` with a verb, as "a record names"."""
-    return f"{who} partition {partition} of topic {topic!r}, which has {count} partitions (0 to {count - 1})"
+    return f"{who} partition {partition} of topic {topic!r}, which has {counted(count, 'partition')} (0 to {count - 1})"
 
 
 def split(records: pa.RecordBatch, partitions: Partitions, count: int) -> list[tuple[int, pa.RecordBatch]]:

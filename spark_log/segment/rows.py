@@ -87,11 +87,19 @@ def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
     for start in range(0, len(rows), _ROWS_MAX):
         part = rows[start : start + _ROWS_MAX]
         for row in part:
-            if not isinstance(row, Mapping):
-                raise InvalidRecord(f"a list of records must hold dicts, and a {type(row).__name__} was found in it")
+            _check_dict(row)
         names = [name for name in INPUT_COLUMNS if any(name in row for row in part)]  # type: ignore[operator]
         arrays = {n: _array(n, [row.get(n) for row in part], types.get(n)) for n in names}  # type: ignore[attr-defined]
         yield from pa.table(arrays).to_batches()
+
+
+def _check_dict(row: object) -> None:
+    """A dict that has no value may have it misspelt, and would be taken for a tombstone."""
+    if not isinstance(row, Mapping):
+        raise InvalidRecord(f"a list of records must hold dicts, and a {type(row).__name__} was found in it")
+    if "value" not in row:
+        names = ", ".join(map(repr, row)) or "nothing"
+        raise InvalidRecord(f"a record has no 'value', it has {names}; for a record without a value give None")
 
 
 def _array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:

@@ -14,6 +14,7 @@ from spark_log.store.memory import MemoryStore
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 """Of two letters at least: one is a drive."""
+ADDRESS = re.compile(r"[A-Za-z0-9.-]+:[0-9]+")
 
 
 def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durability: str = "disk") -> ObjectStore:
@@ -25,6 +26,8 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
     if not found:
         if not url:
             raise InvalidRequest(f"url: {url!r} has no path")
+        if ADDRESS.fullmatch(url):
+            raise InvalidRequest(f"url: {url!r} is an address: a coordinator is pylog://{url}, and a folder ./{url}")
         return _local(url, url, storage_options, durability)
     scheme, rest = found[1].lower(), url[found.end() :]
     match scheme:

@@ -64,7 +64,7 @@ class FsspecStore:
         if scheme not in BACKENDS:
             raise InvalidRequest(
                 f"url: {scheme}: cannot carry a log, since it has no way to create a name exclusively; possible are "
-                f"paths, file://, {', '.join(f'{name}://' for name in BACKENDS)}"
+                f"paths, file://, {', '.join(f'{name}://' for name in BACKENDS)}, and pylog:// for a coordinator"
             )
         self._backend = BACKENDS[scheme]
         self._address = rest.removeprefix("//").rstrip("/")

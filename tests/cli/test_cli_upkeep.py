@@ -24,7 +24,7 @@ def small(pylog: Pylog) -> Pylog:
 
 def test_maintain(small: Pylog) -> None:
     """A round, and what it did."""
-    assert "6 slices merged into 1 segments" in small.ok("maintain")
+    assert "6 slices merged into 1 segment " in small.ok("maintain")
     assert small.json("maintain")["merged_slices"] == 0
     assert len(small.ok("consume", "orders").splitlines()) == 15
 
@@ -130,6 +130,7 @@ def test_a_log_whose_coordinator_crashed_is_released_by_hand(pylog: Pylog) -> No
     assert pylog.json("cluster", "release") == {"released": False}
     journal.take_over(0, "127.0.0.1:1", "here")
     assert "127.0.0.1:1 has this log" in pylog.refused("cluster", "release")
+    assert "URL of the log's storage" in Pylog("pylog://127.0.0.1:1").wrong("cluster", "release", "--force")
     assert pylog.json("cluster", "info")["coordinator"] == "127.0.0.1:1"
     assert pylog.json("cluster", "release", "--force") == {"released": True}
     assert pylog.json("cluster", "info")["coordinator"] == ""

@@ -115,6 +115,16 @@ def test_who_waits_goes_on_as_soon_as_the_coordinator_is_back(services: Services
         assert values(log) == [b"1", b"2"]
 
 
+def test_who_starts_while_the_coordinator_starts_waits_for_it(services: Services, folder: Path) -> None:
+    """A job that is sent off in that moment need not fail."""
+    address = f"127.0.0.1:{free_port()}"
+    started = threading.Timer(0.5, services.start, (folder,), {"listen": address})
+    started.start()
+    with spark_log.connect(f"pylog://{address}") as log:
+        log.append("t", [{"value": b"1"}])
+    started.join()
+
+
 def leave_behind(folder: Path, address: str, host: str) -> None:
     """A log whose coordinator died without a word."""
     Journal.open(LocalStore(str(folder), "os"), create=True).take_over(0, address, host)

@@ -194,8 +194,8 @@ def test_bad_rows_fail_the_write_by_default(url: str, log: spark_log.Log) -> Non
     with pytest.raises(SparkLogError) as error:
         write(url, *rows, badRecords=" Fail ")
     assert str(error.value) == (
-        "a record names partition 9 of topic 't', which has 1 partitions (0 to 0) (2 of 3 rows read so far by this task "
-        "cannot be written; badRecords=topic:NAME sends such rows to a topic of their own)"
+        "a record names partition 9 of topic 't', which has 1 partition (0 to 0); leave the column 'partition' out, or give the "
+        "topic more partitions (2 of 3 rows read so far by this task cannot be written; badRecords=topic:NAME sends such rows to a topic of their own)"
     )
     assert log.read("t").num_rows == 1 and log.admin.list_topics() == ["t"]
 
@@ -299,7 +299,10 @@ def test_the_driver_warns_of_bad_rows(url: str, log: spark_log.Log, caplog: pyte
         write(url, {"value": "1"}, {"value": "2", "partition": 5}, {"value": "3", "partition": 6})
         write(url, {"value": "1"})
         write(url, {"value": "4", "partition": 7})
-    why = "a record names partition {} of topic 't', which has 1 partitions (0 to 0)"
+    why = (
+        "a record names partition {} of topic 't', which has 1 partition (0 to 0); leave the column 'partition' out, or give "
+        "the topic more partitions"
+    )
     assert caplog.messages == [
         f"2 rows could not be written and went to topic 'dead'; the first: {why.format(5)}",
         f"1 row could not be written and went to topic 'dead'; the first: {why.format(7)}",

@@ -205,9 +205,11 @@ def test_the_path_goes_before_kafkas_bootstrap_servers() -> None:
 
 
 def test_kafkas_bootstrap_servers_may_be_where_the_log_is() -> None:
-    """A URL, or the address of a coordinator."""
+    """A URL, a path, or the address of a coordinator."""
     given = {"subscribe": "t", "kafka.bootstrap.servers": " s3://bucket/log "}
     assert read_options(given, streaming=False).location.url == "s3://bucket/log"
+    given["kafka.bootstrap.servers"] = "/data/log"
+    assert read_options(given, streaming=False).location.url == "/data/log"
     given["kafka.bootstrap.servers"] = "host:9550"
     assert read_options(given, streaming=False).location.url == "pylog://host:9550"
 

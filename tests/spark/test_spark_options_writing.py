@@ -34,7 +34,7 @@ WRITES: list[tuple[dict[str, str], str]] = [
     ({"txnVersion": "1"}, "txnAppId and txnVersion go together"),
     ({"txnAppId": "a", "txnVersion": "one"}, "option txnVersion: 'one' is not a whole number"),
     ({"producerId": "p"}, "option producerId is for streams"),
-    ({"subscribe": "t"}, "option subscribe is for reads"),
+    ({"subscribe": "t"}, "option subscribe is for reads: to write to a topic, use the option topic"),
     ({"partitoner": "sticky"}, "option partitoner is not known; did you mean partitioner?"),
 ]
 

@@ -188,6 +188,7 @@ def test_faults_hit_the_keys_that_they_name() -> None:
         ("dbfs:/mnt/log", "no way to create a name exclusively"),
         ("file://data/log", "file:///data/log"),
         ("file://", "has no path"),
+        ("127.0.0.1:9550", "a coordinator is pylog://127.0.0.1:9550, and a folder ./127.0.0.1:9550"),
         ("", "has no path"),
     ],
 )

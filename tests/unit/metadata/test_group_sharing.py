@@ -79,7 +79,7 @@ def test_who_is_no_member_does_not_take_or_move_a_shared_group(log: Led) -> None
         c.DeleteOffsets(group="g", partitions=((topic, 0),)),
         c.CommitOffsets(commit=positions("g", topic, 9), from_outside=True),
     ):
-        with pytest.raises(GroupInUse, match="shared by 1 members, a among them") as caught:
+        with pytest.raises(GroupInUse, match="shared by 1 member, a among them") as caught:
             log.do(command)
         assert caught.value.owner == "a"
 

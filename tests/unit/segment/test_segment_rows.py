@@ -144,6 +144,16 @@ def test_dicts_frames_and_streams_are_taken() -> None:
     assert conformed(dicts)["headers"].to_pylist() == [None, [{"key": "h", "value": b"3"}]]
 
 
+@pytest.mark.parametrize(
+    ("rows", "found"), [([{}], "nothing"), ([{"value": "1"}, {"valeu": "2", "key": "k"}], "'valeu', 'key'")]
+)
+def test_a_dict_without_a_value_is_refused(rows: list[dict[str, str]], found: str) -> None:
+    """It would be a tombstone, or nothing at all, where a name was misspelt; a value of None is a tombstone."""
+    with pytest.raises(InvalidRecord, match=f"a record has no 'value', it has {found}; .* give None"):
+        conformed(rows)
+    assert conformed([{"value": None}])["value"].to_pylist() == [None]
+
+
 def frame() -> pd.DataFrame:
     return pd.DataFrame(
         {

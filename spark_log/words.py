@@ -1,0 +1,8 @@
+"""How sentences for people are put together."""
+
+from __future__ import annotations
+
+
+def counted(count: int, what: str) -> str:
+    """`1 row`, `2 rows`."""
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
