@@ -86,9 +86,10 @@ def _owners(read: SliceRead, known: Sequence[Cut], count: int) -> Iterator[Cut]:
 
 
 def task_bytes(total: int, tasks: int, most: int) -> int:
-    """How much one task reads of `total` bytes: its share if `tasks` run at once, but neither more than `most`, nor so little
-    that starting it is what takes the time."""
-    return min(most, max(TASK_BYTES_MIN, math.ceil(total / tasks)))
+    """How much one task reads of `total` bytes: its share if `tasks` run at once, in as many rounds as it takes for none to read
+    more than `most`, but not so little that starting it is what takes the time."""
+    rounds = max(1, math.ceil(total / (tasks * most)))
+    return min(most, max(TASK_BYTES_MIN, math.ceil(total / (tasks * rounds))))
 
 
 def split_by_bytes(reads: Sequence[SliceRead], bytes_each: int) -> list[list[SliceRead]]:
