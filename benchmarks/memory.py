@@ -1,7 +1,7 @@
 """How much memory does a task take at its peak, whatever the size of the segment?
 
 A writer keeps at most its buffer (64 MB) and about two batches; a reader about three batches.  Each runs in a process of
-its own over 0.25, 0.5 and 1 GB of values that lz4 halves.  `rss` is how far the process grows above what it takes
+its own over 0.25, 0.5 and 1 GB of values that compression halves.  `rss` is how far the process grows above what it takes
 after one record was written and read, the allocator's waste included; `live` is what is in use at the peak: Arrow's memory
 and Python's, in another run, since tracing has a cost of its own.
 """

@@ -2,7 +2,7 @@
 
 Ours: 4 M records of 4 partitions, all seven columns, to noop.  The other: a source that yields batches of the same rows,
 columns and sizes, made once in each worker.  By hand: the transfer and the JVM take 0.3–0.5 s a million rows, decoding
-lz4 0.03 and the constant columns 0.02: 0.9 of the null source.
+zstd 0.07 and the constant columns 0.02: 0.9 of the null source.
 """
 
 from __future__ import annotations

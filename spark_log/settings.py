@@ -198,7 +198,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
             synonyms=(("uncompressed", "none"),),
             why_not_others=" (Arrow buffers cannot be compressed with gzip or snappy; zstd is the nearest to gzip, lz4 to snappy)",
         ),
-        "Compression of new segments; `producer` leaves it to the writer, whose default is lz4. `uncompressed` is `none`.",
+        "Compression of new segments; `producer` leaves it to the writer, whose default is zstd. `uncompressed` is `none`.",
     ),
     ConfigSpec(
         "max.message.bytes",

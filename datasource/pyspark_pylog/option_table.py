@@ -145,8 +145,8 @@ WRITING = (
     Option(
         "compression",
         "WT",
-        "`lz4`",
-        "`lz4`, `zstd`, `none`, where the topic's `compression.type` leaves it to the producer",
+        "`zstd`",
+        "`zstd`, `lz4`, `none`, where the topic's `compression.type` leaves it to the producer",
     ),
     Option("acks", "WT", "`all`", "`0`, `1` and `all` are one: success is reported when the data is durable"),
     Option("durability", "WT", "`disk`", "on a local disk, `os` does not wait for it"),

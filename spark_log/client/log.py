@@ -28,6 +28,7 @@ from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, NewTopic, TopicPartition
 from spark_log.positions import At, parse_position
 from spark_log.segment.rows import conform
+from spark_log.segment.schema import DEFAULT_COMPRESSION
 from spark_log.settings import cluster_config, validate_topic_configs
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ class Log:
         txn_version: int | None = None,
         *,
         partitioner: str = "default",
-        compression: str = "lz4",
+        compression: str = DEFAULT_COMPRESSION,
         acks: str | int = "all",
     ) -> dict[TopicPartition, range]:
         """Append records, all or nothing, and give the offsets that they got.
@@ -120,7 +121,13 @@ class Log:
         return self.named(commit_uploads(self.journal, identity, epoch, [uploaded]))
 
     def upload(
-        self, topic: str, data: object, epoch: int, *, partitioner: str = "default", compression: str = "lz4"
+        self,
+        topic: str,
+        data: object,
+        epoch: int,
+        *,
+        partitioner: str = "default",
+        compression: str = DEFAULT_COMPRESSION,
     ) -> Uploaded:
         """Write records as objects under an upload epoch, without committing them."""
         clock = self.journal.context.clock

@@ -80,7 +80,7 @@ PRODUCER: Mapping[str, Setting] = {
     "acks": _one_of("all", -1, 0, 1, "-1", "0", "1"),
     "batch_size": _whole(16_384),
     "buffer_memory": _whole(33_554_432, 1, 1 << 30),
-    "compression_type": _one_of("lz4", *(word for word in COMPRESSIONS if word != "lz4")),
+    "compression_type": _one_of(*COMPRESSIONS),
     "delivery_timeout_ms": _whole(120_000),
     "enable_idempotence": _flag(True),
     "key_serializer": _function("a function from a key to bytes"),
@@ -92,7 +92,7 @@ PRODUCER: Mapping[str, Setting] = {
     "retries": _whole(INT_MAX),
     "value_serializer": _function("a function from a value to bytes"),
 }
-"""Where the default is not Kafka's: `compression_type` is lz4, as for all that pylog writes."""
+"""Where the default is not Kafka's: `compression_type` is zstd, as for all that pylog writes."""
 
 CONSUMER: Mapping[str, Setting] = {
     **_CONNECTION,

@@ -30,12 +30,11 @@ from spark_log.segment.partitioners import (
     split,
 )
 from spark_log.segment.rows import Rows
-from spark_log.segment.schema import COMPRESSIONS
+from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION
 from spark_log.segment.writer import SegmentWriter, row_bytes
 from spark_log.settings import topic_config
 from spark_log.store.base import ObjectStore
 
-DEFAULT_COMPRESSION = "lz4"
 BUFFER_BYTES = 64 << 20
 _NO_LIMIT_MS = 2**63 - 1
 

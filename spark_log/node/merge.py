@@ -24,7 +24,7 @@ from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataO
 from spark_log.node.packing import SEGMENT_BYTES, find_stretches, is_worth, live_bytes, thin_objects
 from spark_log.segment.index import Index
 from spark_log.segment.reader import BatchRef, Place, decode_batch, decode_run, find_batches, parse_index
-from spark_log.segment.schema import TIMESTAMP
+from spark_log.segment.schema import DEFAULT_COMPRESSION, TIMESTAMP
 from spark_log.segment.writer import SegmentWriter
 from spark_log.settings import topic_config
 
@@ -158,7 +158,7 @@ def _write_segment(
     topic = state.topics[stretch.key[0]]
     codec = topic_config(topic.configs, "compression.type")
     # `producer` leaves it to the writer, and a merge writes as writers do by default.
-    writer = SegmentWriter(compression="lz4" if codec == "producer" else codec, open_spool=open_spool)
+    writer = SegmentWriter(compression=DEFAULT_COMPRESSION if codec == "producer" else codec, open_spool=open_spool)
     try:
         taken = yield from _fill(state, writer, stretch)
         if not taken:

@@ -22,7 +22,7 @@ from spark_log.model import Run
 from spark_log.segment import ipc
 from spark_log.segment.index import BatchEntry, encode_index
 from spark_log.segment.rows import header_counts
-from spark_log.segment.schema import COMPRESSIONS, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
 
 _MIB = 1 << 20
 _ROW_OVERHEAD = 16
@@ -104,7 +104,7 @@ class SegmentWriter:
     def __init__(
         self,
         *,
-        compression: str = "lz4",
+        compression: str = DEFAULT_COMPRESSION,
         batch_rows: int = 10_000,
         batch_bytes: int = 2 * _MIB,
         buffer_bytes: int = 64 * _MIB,

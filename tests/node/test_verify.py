@@ -35,20 +35,22 @@ def test_a_sound_log(log: Log) -> None:
     assert log.journal.refresh().version == version
 
 
-def segment(tmp_path: Path) -> Path:
-    return max(tmp_path.glob("data/*/*.seg"), key=lambda file: file.stat().st_size)
+def segment(log: Log, tmp_path: Path) -> Path:
+    """The largest that is read."""
+    live = {tmp_path / read.slice.object for read in log.plan("t")}
+    return max(live, key=lambda file: file.stat().st_size)
 
 
 def test_an_object_that_is_gone(log: Log, tmp_path: Path) -> None:
     """Its name is said."""
-    gone = segment(tmp_path)
+    gone = segment(log, tmp_path)
     gone.unlink()
     assert f"{gone.relative_to(tmp_path)}: the object is not there" in messages(log)
 
 
 def test_an_object_that_was_cut(log: Log, tmp_path: Path) -> None:
     """Both sizes are said."""
-    cut = segment(tmp_path)
+    cut = segment(log, tmp_path)
     size = cut.stat().st_size
     cut.write_bytes(cut.read_bytes()[:-1])
     assert f"the object has {size - 1} bytes, not {size}" in messages(log)
@@ -56,7 +58,7 @@ def test_an_object_that_was_cut(log: Log, tmp_path: Path) -> None:
 
 def test_a_flipped_bit_is_found_by_reading_deep(log: Log, tmp_path: Path) -> None:
     """A batch whose bytes have changed is named with object, position, topic and partition."""
-    file = segment(tmp_path)
+    file = segment(log, tmp_path)
     data = bytearray(file.read_bytes())
     data[len(data) // 4] ^= 1
     file.write_bytes(data)

@@ -26,7 +26,7 @@ WRITES: list[tuple[dict[str, str], str]] = [
     ({"topic": "../etc"}, "'../etc'"),
     ({"topic": "a b"}, "'a b'"),
     ({"topic": "x" * 250}, "249"),
-    ({"compression": "brotli"}, "option compression: 'brotli' is not one of lz4, zstd, none"),
+    ({"compression": "brotli"}, "option compression: 'brotli' is not one of zstd, lz4, none"),
     ({"acks": "2"}, "option acks: '2' is not one of all, -1, 0, 1"),
     ({"partitioner": "hash"}, "option partitioner: there is no partitioner 'hash'"),
     ({"durability": "some"}, "option durability: 'some' is not one of disk, os"),

@@ -80,7 +80,7 @@ def test_every_length_of_a_cut_off_object_is_noticed() -> None:
 
 def test_a_run_that_was_replaced_by_another_is_noticed_before_its_first_batch() -> None:
     """Good bytes in the wrong place are not the bytes that the slice names."""
-    data, written = write([("t", 0, numbered(4)), ("t", 1, numbered(4, first=4))])
+    data, written = write([("t", 0, numbered(4)), ("t", 1, numbered(4, first=4))], compression="none")
     first, second = written.runs
 
     with pytest.raises(CorruptObject, match="changed since it was written"):
