@@ -4,8 +4,8 @@
 
 A real broker and the connector are fetched once.  Each kind of work is run by all sides in turn, first to warm up, then to
 count; what is given is the median of the ratios pair by pair.  `stock` is what everybody gets; `recommended` gives both
-sides the settings of conf/spark-defaults.conf and a checkpoint that renames in place, and Kafka what its users set for
-throughput.  Prints a table and writes all figures to a file.
+sides the settings of conf/spark-defaults.conf, conf/spark-python and a checkpoint that renames in place, and Kafka what its
+users set for throughput.  Prints a table and writes all figures to a file.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ SETTINGS = {
     ),
 }
 """Recommended, for both sides."""
+PYTHONS = {STOCK: sys.executable, RECOMMENDED: str(ROOT / "conf" / "spark-python")}
+"""Of Spark's Python processes."""
 SHUFFLE = {"spark.sql.shuffle.partitions": str(common.PARTITIONS)}
 """Always: 200 tasks of nothing on two cores would hide what is compared."""
 BROKER = {"log.segment.delete.delay.ms": "1000"}
@@ -52,6 +54,7 @@ PARTS = (*(work.name for work in (*WORK, *query.WORK)), "latency")
 def main() -> None:
     given = arguments()
     jars = Path(os.environ.get("PYLOG_KAFKA", ROOT / ".pylog" / "kafka"))
+    os.environ["PYLOG_PYTHON"] = sys.executable
     found = Found([], [], [])
     with broker(jars, two_free_ports(), BROKER) as running:
         for settings in given.settings:
@@ -101,6 +104,7 @@ def _some_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
 @contextmanager
 def bench_of(given: argparse.Namespace, settings: str, running: Broker) -> Iterator[tuple[Bench, Path]]:
     """A session of its own, with the data in its memory.  The JVM goes on, and with it what it has compiled."""
+    os.environ["PYSPARK_PYTHON"] = PYTHONS[settings]
     confs = {"spark.jars": running.jars, **SHUFFLE, **(SETTINGS if settings == RECOMMENDED else {})}
     spark = common.session(confs)
     warm = given.warm if settings == given.settings[0] else min(given.warm, 1)
