@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from spark_log.cli.base import Root, Verb, common_options
+from spark_log.cli.bench import bench
 from spark_log.cli.cluster import cluster
 from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
@@ -70,6 +71,7 @@ for command in (
     config,
     producer,
     transaction,
+    bench,
     completion,
 ):
     pylog.add_command(command)

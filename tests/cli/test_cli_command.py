@@ -42,6 +42,8 @@ def test_the_manual_is_up_to_date() -> None:
 def test_the_verbs_are_those_of_this_version() -> None:
     """What a later version brings is not there before it works."""
     assert [path.removeprefix("pylog ") for path, _ in verbs()] == [
+        "bench consume",
+        "bench produce",
         "checkpoint",
         "cluster health",
         "cluster info",
