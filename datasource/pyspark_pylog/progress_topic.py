@@ -1,8 +1,8 @@
 """`subscribe=__consumer_offsets`: where groups stand, in batches and as a stream.
 
 The records are made of the log's state, so one task hands them on.  A batch with an open end makes them when its query
-runs, and puts them under the query's name, so that all scans of the query have the same ones (`pins.py`); those of a
-micro-batch travel with its plan.
+runs, of the version that is pinned under the query's name, so that all scans of the query see the same (`pins.py`); those of
+a micro-batch travel with its plan.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ from spark_log.metadata.progress_topic import PARTITIONS, Progress, ProgressReco
 from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import At, AtTime, Position
+from spark_log.store.base import ObjectStore
 
 logger = logging.getLogger("spark_log")
 
@@ -76,15 +77,8 @@ class ProgressReader(DataSourceReader):
             yield to_batch(partition.records if partition.settled else self._records_now(partition), self.schema)
 
     def _records_now(self, task: RecordsTask) -> Sequence[ProgressRecord]:
-        store, pin = store_of(self.options.location), query_of_task(self.scan).pin
-
-        def make() -> bytes:
-            journal = Journal.open(store, create=False)
-            version = read_pin(pinned(store, pin, lambda: make_pin(journal))).version
-            return encode(progress_at(journal, version))
-
         try:
-            progress = decode(pinned(store, f"{pin}-progress", make), Progress)
+            progress = pinned_progress(store_of(self.options.location), query_of_task(self.scan).pin)
         except (StorageUnavailable, ObjectNotFound):
             raise
         except StorageError as error:
@@ -210,6 +204,18 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def commit(self, end: dict[str, Any]) -> None:
         """Where the stream stands is Spark's to keep."""
+
+
+def pinned_progress(store: ObjectStore, name: str) -> Progress:
+    """The topic at the version that all scans of a query see, whoever settles it under the query's name."""
+    pin = read_pin(pinned(store, name, lambda: make_pin(Journal.open(store, create=False))))
+    if pin.progress is not None:
+        return pin.progress
+
+    def late() -> bytes:
+        return encode(progress_at(Journal.open(store, create=False), pin.version))
+
+    return decode(pinned(store, f"{name}-progress", late), Progress)
 
 
 def progress_at(journal: Journal, version: int) -> Progress:

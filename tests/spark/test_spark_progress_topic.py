@@ -16,7 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark_pylog.options import ReadOptions, read_options
-from pyspark_pylog.progress_topic import ProgressReader, ProgressStreamReader, progress_at
+from pyspark_pylog.pins import POSITIONS_MAX, make_pin, pinned
+from pyspark_pylog.progress_topic import ProgressReader, ProgressStreamReader, pinned_progress
 from pyspark_pylog.ranges import wanted_partitions
 
 import spark_log
@@ -182,25 +183,49 @@ def test_partitions_that_are_assigned(url: str, filled: spark_log.Log) -> None:
 
 
 def test_a_query_sees_groups_and_topics_at_one_version(filled: spark_log.Log) -> None:
-    """Groups may have moved between the first of its tasks, which settles the version, and the one that asks for them."""
+    """Whichever of its scans settled the version, and however long before a task asks where groups stand."""
     first = commit(filled, "a", 1)
     filled.append("t", [{"value": "x"}])
-    version = filled.journal.state.version
-    assert standing(r._asdict() for r in progress_at(filled.journal, version).records) == [("a", "t-0", 1)]
-    commit(filled, "a", 2)
-    commit(filled, "b", 3)
-    then = progress_at(filled.journal, version)
+    store, version = filled.journal.store, filled.journal.state.version
+    pinned(store, "meta/pin/q", lambda: make_pin(filled.journal))
+    for number in range(110):
+        commit(filled, "a", number % 5)
+    then = pinned_progress(store, "meta/pin/q")
     assert standing(record._asdict() for record in then.records) == [("a", "t-0", 1)]
     assert (then.version, then.end) == (version, first + 1)
 
 
-def test_a_version_that_is_not_known_any_more_is_told(filled: spark_log.Log) -> None:
-    """A checkpoint took its place before anybody asked where groups stood."""
-    version = commit(filled, "a", 1)
+@pytest.fixture
+def wide(log: spark_log.Log) -> spark_log.Log:
+    """Topic t, with more positions of group a, which are 0, than a pin holds."""
+    log.admin.create_topics([NewTopic("t", POSITIONS_MAX + 1)])
+    log.append("t", [{"value": "x", "partition": 0}] * 5)
+    commit(log, "a", *([0] * (POSITIONS_MAX + 1)))
+    return log
+
+
+def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> None:
+    """They are found in the log when they are asked for."""
+    store = wide.journal.store
+    pinned(store, "meta/pin/q", lambda: make_pin(wide.journal))
+    commit(wide, "a", 5)
+    commit(wide, "b", 3)
+    assert {at for *_, at in standing(r._asdict() for r in pinned_progress(store, "meta/pin/q").records)} == {0}
+    wide.append("t", [{"value": "x"}])
+    pinned(store, "meta/pin/later", lambda: make_pin(wide.journal))
+    wide.append("t", [{"value": "x"}])
+    later = pinned_progress(store, "meta/pin/later")
+    assert len(later.records) == POSITIONS_MAX + 2 and later.version == wide.journal.state.version - 1
+
+
+def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> None:
+    """Of many positions, when a checkpoint took its place before anybody asked where groups stood."""
+    store, version = wide.journal.store, wide.journal.state.version
+    pinned(store, "meta/pin/q", lambda: make_pin(wide.journal))
     for number in range(110):
-        commit(filled, "a", number % 5)
+        commit(wide, "a", number % 5)
     with pytest.raises(ConcurrentChange, match=f"version {version} of the log, .* run the query again"):
-        progress_at(filled.journal, version)
+        pinned_progress(store, "meta/pin/q")
 
 
 # ------------------------------------------------------------------------------------------------------------ as a stream
