@@ -74,6 +74,9 @@ class _Spot:
     cursor: Cursor | None = None
 
 
+_NOWHERE = _Spot(("", -1))
+
+
 class Consumer:
     """A consumer of subscribed topics or assigned partitions."""
 
@@ -105,7 +108,12 @@ class Consumer:
         """The assignment was not brought in line with the state yet."""
         self._looked_ms = -LOOK_MS
         self._committed_ms = self._clock.monotonic_ms()
-        self._chunk: deque[ConsumerRecord] = deque()
+        self._parts: deque[list[ConsumerRecord]] = deque()
+        """Read for iteration, each of one partition, and not begun."""
+        self._ahead: Iterator[ConsumerRecord] = iter(())
+        """The rest of the one that was begun,"""
+        self._ahead_of = _NOWHERE
+        """and where it is from."""
         longest = LAST_WAIT_MS if log.journal.store.local else LAST_WAIT_REMOTE_MS
         self._wait_ms_max = min(longest, max(self._settings["fetch_max_wait_ms"], FIRST_WAIT_MS))
         if topics:
@@ -177,18 +185,22 @@ class Consumer:
 
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for it, for `consumer_timeout_ms` if that is set.  Its position moves with it."""
-        if not self._chunk:
-            self._chunk = deque(self._next_chunk())
-            if not self._chunk:
-                raise StopIteration
-        record = self._chunk.popleft()
-        self._spots[TopicPartition(record.topic, record.partition)].position = record.offset + 1
-        return record
+        while True:
+            for record in self._ahead:
+                self._ahead_of.position = record.offset + 1
+                return record
+            if not self._parts:
+                self._parts.extend(self._next_parts())
+                if not self._parts:
+                    raise StopIteration
+            part = self._parts.popleft()
+            self._ahead, self._ahead_of = iter(part), self._spots[TopicPartition(part[0].topic, part[0].partition)]
 
-    def _next_chunk(self) -> Iterator[ConsumerRecord]:
+    def _next_parts(self) -> list[list[ConsumerRecord]]:
         self._forget_ahead()
-        parts = self._wait(self._settings["consumer_timeout_ms"], self._settings["max_poll_records"], None)
-        return (record for records in self._readable(parts) for record in records)
+        return self._readable(
+            self._wait(self._settings["consumer_timeout_ms"], self._settings["max_poll_records"], None)
+        )
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Records that are there, at most `max_records` (`max_poll_records`); waits for the first of them.
@@ -318,10 +330,14 @@ class Consumer:
 
     def _forget_ahead(self) -> None:
         """Records that were read and not given out, by iteration or because something failed, are read again."""
-        self._chunk.clear()
+        self._forget_parts()
         for spot in self._spots.values():
             if spot.cursor is not None and spot.cursor.at != spot.position:
                 spot.cursor = None
+
+    def _forget_parts(self) -> None:
+        self._parts.clear()
+        self._ahead, self._ahead_of = iter(()), _NOWHERE
 
     # ------------------------------------------------------------------------------------------------------ the group
 
@@ -379,7 +395,7 @@ class Consumer:
         """Others have the partitions: tell the listener once; and refuse from then on, if there is an error."""
         gone = tuple(self._spots)
         self._spots, self._assigned_once = {}, False
-        self._chunk.clear()
+        self._forget_parts()
         if gone:
             self._tell("on_partitions_lost", gone)
         if error is not None:
@@ -397,7 +413,7 @@ class Consumer:
             self._auto_commit(force=True)
             self._tell("on_partitions_revoked", gone)
             self._spots = {tp: spot for tp, spot in self._spots.items() if tp not in gone}
-            self._chunk.clear()
+            self._forget_parts()
             for spot in self._spots.values():
                 spot.cursor = None
         new = sorted(tp for tp in wanted if tp not in self._spots)
@@ -448,7 +464,7 @@ class Consumer:
             self._leave(membership)
         self._spots, self._topics, self._pattern = {}, frozenset(), None
         self._subscribed = self._assigned_once = self._began = False
-        self._chunk.clear()
+        self._forget_parts()
 
     def _leave(self, membership: Membership) -> None:
         try:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.client.fetch import Fetched
@@ -92,7 +94,7 @@ def to_records(
     """Records as Python values up to the first one that a deserializer fails at, and what it failed with."""
     keys, no_key = _decoded(part, "key", decode_key)
     values, no_value = _decoded(part, "value", decode_value)
-    times = (part.records.column("timestamp").view(pa.int64()).to_numpy() // 1000).tolist()
+    times = (_micros(part.records.column("timestamp")) // 1000).tolist()
     rows = zip(
         repeat(part.read.topic),
         repeat(part.read.partition),
@@ -104,7 +106,15 @@ def to_records(
         strict=False,  # ends where a key or value is missing
     )
     failed = [error for error in (no_key, no_value) if error is not None]
-    return list(map(ConsumerRecord._make, rows)), min(failed, key=lambda error: error.offset, default=None)
+    # What ConsumerRecord._make does, without a call of Python for each: 60 ns where that takes 250.
+    records = list(map(tuple.__new__, repeat(ConsumerRecord), rows))
+    return records, min(failed, key=lambda error: error.offset, default=None)
+
+
+def _micros(stamps: pa.Array) -> npt.NDArray[np.int64]:
+    """As numpy without `to_numpy`, which imports pandas the first time, if it is there: 0.3 s before the first record."""
+    data: npt.NDArray[np.int64] = np.frombuffer(stamps.buffers()[1], dtype=np.int64)
+    return data[stamps.offset : stamps.offset + len(stamps)]
 
 
 def _decoded(part: Fetched, column: str, decode: Coder) -> tuple[Sequence[Any], RecordDeserialization | None]:
