@@ -238,10 +238,12 @@ class Consumer:
         if not self._subscribed and not self._spots:
             raise InvalidRequest("the consumer reads nothing yet: subscribe() to topics or assign() partitions")
         start, wait = self._clock.monotonic_ms(), FIRST_WAIT_MS
+        heard: State | None = None
         while True:
             if self._membership is not None:
                 self._membership.call_back()
-            self._look()
+            self._look(heard)
+            heard = None
             self._auto_commit()
             if parts := self._take(rows, size):
                 return parts
@@ -252,7 +254,7 @@ class Consumer:
                 continue
             group = "" if self._membership is None else self._membership.group
             topics = sorted({spot.key[0] for spot in self._spots.values()})
-            self._journal.wait(min(wait, left), left, group=group, topics=topics)
+            heard = self._journal.wait(min(wait, left), left, group=group, topics=topics)
             wait = min(wait * 1.5, self._wait_ms_max)
 
     def _take(self, rows: int, size: int | None) -> list[Fetched]:
@@ -341,15 +343,21 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------------------------ the group
 
-    def _look(self) -> None:
-        """Take notice of new records, topics, partitions and owners."""
+    def _look(self, heard: State | None = None) -> None:
+        """Take notice of new records, topics, partitions and owners.
+
+        heard:  what a wait has ended with, just now: it need not be asked for again.
+        """
         now, membership = self._clock.monotonic_ms(), self._membership
         self._stale |= membership is not None and membership.heed()
         if now - self._looked_ms < LOOK_MS and not self._stale and self._anything_ready():
             fresh = self._journal.state
         else:
             self._looked_ms = now
-            fresh = self._journal.poll() if self._assigned_once else self._journal.refresh()
+            if not self._assigned_once:
+                fresh = self._journal.refresh()
+            else:
+                fresh = self._journal.poll() if heard is None else heard
             self._keep_group(fresh)
         if fresh is self._state and self._assigned_once and not self._stale:
             return
