@@ -8,10 +8,8 @@ state of the log, so it never sees half of a commit's end.  Not safe for threads
 from __future__ import annotations
 
 import logging
-import re
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,22 +18,20 @@ import pyarrow as pa
 from spark_log.client.fetch import Fetched
 from spark_log.client.membership import Callback, Membership, as_offsets
 from spark_log.client.plan import OffsetRange, plan_reads
-from spark_log.client.readers import Cursor, readable
+from spark_log.client.readers import readable
 from spark_log.client.resolve import offsets_for_times, partition_of
 from spark_log.client.scan import SCAN_SCHEMA, fetch_ranges, to_batch
 from spark_log.client.settings import CONSUMER, coder, resolve_settings
 from spark_log.client.sharing import open_membership
+from spark_log.client.spots import NOWHERE, Reading, Spot, Spots, anything_ready, forget_ahead
+from spark_log.client.subscribed import Subscribed
 from spark_log.errors import (
-    DataLoss,
     IllegalGeneration,
     InvalidRequest,
-    NoOffsetForPartition,
-    OffsetOutOfRange,
     SparkLogError,
     UnknownTopicOrPartition,
 )
 from spark_log.metadata.commands import Committer
-from spark_log.metadata.decide import refuse_progress_topic
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
@@ -61,22 +57,6 @@ class OffsetAndTimestamp(NamedTuple):
     """Milliseconds."""
 
 
-@dataclass(slots=True)
-class _Spot:
-    """Where the consumer stands in one partition."""
-
-    key: TopicKey
-    position: int | None = None
-    """None: to be found out when it is first needed."""
-    new: bool = False
-    """The partition appeared under a subscription: all of it is new."""
-    paused: bool = False
-    cursor: Cursor | None = None
-
-
-_NOWHERE = _Spot(("", -1))
-
-
 class Consumer:
     """A consumer of subscribed topics or assigned partitions."""
 
@@ -89,19 +69,12 @@ class Consumer:
         self._decode_value = coder(self._settings["value_deserializer"], "deserialize")
         group = self._settings["group_id"]
         self._membership = None if group is None else open_membership(log.journal, self._settings)
-        self._spots: dict[TopicPartition, _Spot] = {}
-        self._topics: frozenset[str] = frozenset()
-        self._pattern: re.Pattern[str] | None = None
-        self._subscribed = False
-        self._listener: object = None
+        self._reading = Reading(log.journal, self._membership, self._settings, self._look_again)
+        self._spots: Spots = {}
+        self._subscribed: Subscribed | None = None
         self._assigned_once = False
         self._round = 0
         """Of the group, that the listener was told of."""
-        self._seen: frozenset[TopicPartition] = frozenset()
-        """What the subscription was about at the last look."""
-        self._appeared: frozenset[TopicPartition] = frozenset()
-        """Of that, what was not there when the subscription began."""
-        self._began = False
         self._closed = False
         self._state: State = log.journal.state
         self._stale = True
@@ -112,7 +85,7 @@ class Consumer:
         """Read for iteration, each of one partition, and not begun."""
         self._ahead: Iterator[ConsumerRecord] = iter(())
         """The rest of the one that was begun,"""
-        self._ahead_of = _NOWHERE
+        self._ahead_of = NOWHERE
         """and where it is from."""
         longest = LAST_WAIT_MS if log.journal.store.local else LAST_WAIT_REMOTE_MS
         self._wait_ms_max = min(longest, max(self._settings["fetch_max_wait_ms"], FIRST_WAIT_MS))
@@ -126,18 +99,12 @@ class Consumer:
 
         listener:  an object with any of on_partitions_assigned, on_partitions_revoked, on_partitions_lost.
         """
-        names = frozenset([topics] if isinstance(topics, str) else topics)
-        if bool(names) == (pattern is not None):
-            raise InvalidRequest("subscribe: give topics or a pattern, one of them")
+        subscribed = Subscribed(topics, pattern, listener)
         self._check_open()
-        if self._spots and not self._subscribed:
+        if self._spots and self._subscribed is None:
             raise InvalidRequest("subscribe: partitions were assigned by hand; unsubscribe() first")
-        for name in names:
-            refuse_progress_topic(name)
-        compiled = None if pattern is None else _compiled(pattern)
-        self._topics, self._pattern, self._listener, self._subscribed = names, compiled, listener, True
+        self._subscribed, self._assigned_once = subscribed, False
         self._forget_ahead()
-        self._assigned_once = self._began = False
         if self._membership is not None and self._membership.lost(self._journal.state):
             self._membership.forget()
 
@@ -155,7 +122,7 @@ class Consumer:
         wanted = {TopicPartition(*tp): partition_of(state, TopicPartition(*tp))[0] for tp in partitions}
         self._auto_commit(force=True)
         known = {tp: spot for tp, spot in self._spots.items() if wanted.get(tp) == spot.key}
-        self._spots = {tp: known.get(tp) or _Spot(key) for tp, key in wanted.items()}
+        self._spots = {tp: known.get(tp) or Spot(key) for tp, key in wanted.items()}
         self._forget_ahead()
 
     def assignment(self) -> set[TopicPartition]:
@@ -164,9 +131,7 @@ class Consumer:
 
     def subscription(self) -> set[str] | None:
         """The topics subscribed to; None if there is no subscription."""
-        if not self._subscribed:
-            return None
-        return set(self._topics) if self._pattern is None else {tp.topic for tp in self._spots}
+        return None if self._subscribed is None else set(self._subscribed.names(self._spots))
 
     def topics(self) -> set[str]:
         """All topics of the log."""
@@ -235,7 +200,7 @@ class Consumer:
     def _wait(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
         """What is there; nothing only if `timeout_ms` is over."""
         self._check_open()
-        if not self._subscribed and not self._spots:
+        if self._subscribed is None and not self._spots:
             raise InvalidRequest("the consumer reads nothing yet: subscribe() to topics or assign() partitions")
         start, wait = self._clock.monotonic_ms(), FIRST_WAIT_MS
         heard: State | None = None
@@ -245,7 +210,7 @@ class Consumer:
             self._look(heard)
             heard = None
             self._auto_commit()
-            if parts := self._take(rows, size):
+            if parts := self._reading.take(self._spots, self._state, rows, size):
                 return parts
             left = timeout_ms - (self._clock.monotonic_ms() - start)
             if left <= 0:
@@ -257,89 +222,18 @@ class Consumer:
             heard = self._journal.wait(min(wait, left), left, group=group, topics=topics)
             wait = min(wait * 1.5, self._wait_ms_max)
 
-    def _take(self, rows: int, size: int | None) -> list[Fetched]:
-        """What is there up to the end of one state, partition by partition, the one that was last served going last."""
-        for tp, spot in self._spots.items():
-            if spot.position is None and spot.key in self._state.partitions:
-                self._position(tp, spot)  # where `latest` is must not depend on whose turn it is
-        parts: list[Fetched] = []
-        for tp in tuple(self._spots):
-            while rows > 0 and (size is None or size > 0):
-                part = self._take_from(tp, rows)
-                if part is None:
-                    break
-                parts.append(part)
-                rows -= part.records.num_rows
-                size = None if size is None else size - part.records.nbytes
-            if rows <= 0 or (size is not None and size <= 0):
-                self._spots[tp] = self._spots.pop(tp)
-                break
-        return parts
-
-    def _take_from(self, tp: TopicPartition, rows: int) -> Fetched | None:
-        spot = self._spots[tp]
-        if spot.paused or spot.key not in self._state.partitions:
-            return None
-        position = self._position(tp, spot)
-        if spot.cursor is None:
-            spot.cursor = Cursor(self._journal, tp, spot.key, position)
-        try:
-            return spot.cursor.take(self._state, rows)
-        except (DataLoss, UnknownTopicOrPartition):
-            # Trimmed or deleted since the last look: look again and start from what is there.
-            spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at)
-            self._state, self._stale = self._journal.refresh(), True
-            return None
-
-    def _position(self, tp: TopicPartition, spot: _Spot) -> int:
-        """The offset to read next, found out or moved into what is there by `auto_offset_reset`."""
-        part = self._state.partitions.get(spot.key)
-        if part is None:
-            raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was deleted")
-        at = spot.cursor.at if spot.cursor is not None else spot.position
-        if at is None:
-            at = self._committed(spot)
-        if at is not None and part.start <= at <= part.end:
-            if spot.position is None:
-                spot.position = at
-            return at
-        spot.position, spot.cursor = self._reset(tp, spot, at), None
-        return spot.position
-
-    def _committed(self, spot: _Spot) -> int | None:
-        committed = None if self._membership is None else self._membership.position(self._state, spot.key)
-        return None if committed is None else committed.offset
-
-    def _reset(self, tp: TopicPartition, spot: _Spot, at: int | None) -> int:
-        part, policy = self._state.partitions[spot.key], self._settings["auto_offset_reset"]
-        if at is not None:
-            logger.warning("offset %d of %s-%d is not there, there are %d to %d", at, *tp, part.start, part.end)
-        if policy == "earliest" or (at is None and spot.new):
-            return part.start
-        if policy == "latest":
-            return part.end
-        if at is None:
-            raise NoOffsetForPartition(
-                f"{tp.topic}-{tp.partition}: group {self._settings['group_id']!r} has committed no offset and "
-                "auto_offset_reset is 'none'; seek() or commit one"
-            )
-        raise OffsetOutOfRange(
-            f"offset {at} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.end}, and "
-            "auto_offset_reset is 'none'; seek() to one that is there",
-            start=part.start,
-            end=part.end,
-        )
+    def _look_again(self) -> State:
+        self._state, self._stale = self._journal.refresh(), True
+        return self._state
 
     def _forget_ahead(self) -> None:
         """Records that were read and not given out, by iteration or because something failed, are read again."""
         self._forget_parts()
-        for spot in self._spots.values():
-            if spot.cursor is not None and spot.cursor.at != spot.position:
-                spot.cursor = None
+        forget_ahead(self._spots.values())
 
     def _forget_parts(self) -> None:
         self._parts.clear()
-        self._ahead, self._ahead_of = iter(()), _NOWHERE
+        self._ahead, self._ahead_of = iter(()), NOWHERE
 
     # ------------------------------------------------------------------------------------------------------ the group
 
@@ -350,7 +244,7 @@ class Consumer:
         """
         now, membership = self._clock.monotonic_ms(), self._membership
         self._stale |= membership is not None and membership.heed()
-        if now - self._looked_ms < LOOK_MS and not self._stale and self._anything_ready():
+        if now - self._looked_ms < LOOK_MS and not self._stale and anything_ready(self._spots.values(), self._state):
             fresh = self._journal.state
         else:
             self._looked_ms = now
@@ -364,7 +258,7 @@ class Consumer:
         self._state, self._stale = fresh, False
         if self._subscribed:
             self._join()
-            self._follow()
+            self._follow(self._subscribed)
             if membership is not None and not membership.settled:
                 return
         elif gone := [tp for tp, spot in self._spots.items() if not _is_live(fresh, tp, spot.key)]:
@@ -379,15 +273,6 @@ class Consumer:
             self._membership.keep(state)
         except SparkLogError as error:
             logger.warning("group %s is not shown to be in use: %s", self._membership.group, error)
-
-    def _anything_ready(self) -> bool:
-        return any(
-            spot.cursor is not None
-            and not spot.paused
-            and spot.key in self._state.partitions
-            and spot.cursor.ready(self._state)
-            for spot in self._spots.values()
-        )
 
     def _join(self) -> None:
         membership = self._membership
@@ -409,11 +294,11 @@ class Consumer:
         if error is not None:
             raise error
 
-    def _follow(self) -> None:
+    def _follow(self, subscribed: Subscribed) -> None:
         """Bring the assignment in line with the topics that are there, and with what the group leaves to this consumer."""
-        membership, wanted = self._membership, self._wanted()
+        membership, wanted = self._membership, subscribed.wanted(self._state)
         if membership is not None:
-            share = membership.share(self._state, self._topics if self._pattern is None else _topics_of(wanted))
+            share = membership.share(self._state, subscribed.names(wanted))
             if share is not None:
                 wanted = {tp: key for tp, key in wanted.items() if tp in share}
         gone = [tp for tp, spot in self._spots.items() if wanted.get(tp) != spot.key]
@@ -426,25 +311,11 @@ class Consumer:
                 spot.cursor = None
         new = sorted(tp for tp in wanted if tp not in self._spots)
         for tp in new:
-            self._spots[tp] = _Spot(wanted[tp], new=tp in self._appeared)
+            self._spots[tp] = Spot(wanted[tp], new=subscribed.is_new(tp))
         if membership is None or membership.settled:
             self._tell_assigned(new, 0 if membership is None else membership.round)
         if membership is not None:
             membership.hold(wanted)
-
-    def _wanted(self) -> dict[TopicPartition, TopicKey]:
-        """All partitions that the subscription is about; it is noted which of them are new."""
-        state = self._state
-        wanted = {
-            TopicPartition(name, number): (topic_id, number)
-            for name, topic_id in state.names.items()
-            if (name in self._topics if self._pattern is None else self._pattern.fullmatch(name))
-            for number in range(state.topics[topic_id].partitions)
-        }
-        there = frozenset(wanted)
-        self._appeared = (self._appeared | (there - self._seen)) & there if self._began else frozenset()
-        self._seen, self._began = there, True
-        return wanted
 
     def _tell_assigned(self, new: Sequence[TopicPartition], number: int) -> None:
         """number:  of the group's round."""
@@ -453,11 +324,8 @@ class Consumer:
             self._tell("on_partitions_assigned", new)
 
     def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
-        method = getattr(self._listener, what, None)
-        if method is None and what == "on_partitions_lost":
-            method = getattr(self._listener, "on_partitions_revoked", None)
-        if method is not None:
-            method(list(partitions))
+        if self._subscribed is not None:
+            self._subscribed.tell(what, partitions)
 
     def _let_go(self) -> None:
         """End a subscription or an assignment: commit, tell the listener, leave the group."""
@@ -466,12 +334,11 @@ class Consumer:
             self._auto_commit(force=True)
         except IllegalGeneration as error:
             logger.warning("positions were not committed: %s", error)
-        if self._subscribed and self._spots:
+        if self._spots:
             self._tell("on_partitions_revoked", tuple(self._spots))
         if membership is not None and membership.joined:
             self._leave(membership)
-        self._spots, self._topics, self._pattern = {}, frozenset(), None
-        self._subscribed = self._assigned_once = self._began = False
+        self._spots, self._subscribed, self._assigned_once = {}, None, False
         self._forget_parts()
 
     def _leave(self, membership: Membership) -> None:
@@ -556,8 +423,7 @@ class Consumer:
         """The offset of the next record that will be given."""
         spot = self._spot(partition)
         if spot.position is None:
-            self._state, self._stale = self._journal.refresh(), True
-            self._position(partition, spot)
+            self._reading.position(self._look_again(), partition, spot)
         assert spot.position is not None, "found out just now"
         return spot.position
 
@@ -634,7 +500,7 @@ class Consumer:
         records = next(fetch_ranges(self._journal, reads, ["timestamp"])).records
         return int(records.column("timestamp").view(pa.int64())[0].as_py()) // 1000
 
-    def _spot(self, partition: TopicPartition) -> _Spot:
+    def _spot(self, partition: TopicPartition) -> Spot:
         self._be_assigned()
         spot = self._spots.get(partition)
         if spot is None:
@@ -680,23 +546,12 @@ class Consumer:
             raise InvalidRequest("the consumer is closed")
 
 
-def _compiled(pattern: str) -> re.Pattern[str]:
-    try:
-        return re.compile(pattern)
-    except re.error as error:
-        raise InvalidRequest(f"pattern: {pattern!r} is not a regular expression: {error}") from error
-
-
 def _limit(given: int | None, default: int) -> int:
     if given is None:
         return default
     if given < 1:
         raise InvalidRequest(f"max_records: {given} is not possible; give a number from 1")
     return given
-
-
-def _topics_of(partitions: Iterable[TopicPartition]) -> frozenset[str]:
-    return frozenset(tp.topic for tp in partitions)
 
 
 def _is_live(state: State, tp: TopicPartition, key: TopicKey) -> bool:

@@ -1,0 +1,142 @@
+"""Where a consumer stands in each partition, and the records from there on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_log.client.fetch import Fetched
+from spark_log.client.membership import Membership
+from spark_log.client.readers import Cursor
+from spark_log.errors import DataLoss, NoOffsetForPartition, OffsetOutOfRange, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import TopicPartition
+
+logger = logging.getLogger("spark_log")
+
+
+@dataclass(slots=True)
+class Spot:
+    """Where the consumer stands in one partition."""
+
+    key: TopicKey
+    position: int | None = None
+    """None: to be found out when it is first needed."""
+    new: bool = False
+    """The partition appeared under a subscription: all of it is new."""
+    paused: bool = False
+    cursor: Cursor | None = None
+
+
+NOWHERE = Spot(("", -1))
+Spots = dict[TopicPartition, Spot]
+"""In the order in which they are served next."""
+
+
+def forget_ahead(spots: Iterable[Spot]) -> None:
+    """Records that were read and not given out, by iteration or because something failed, are read again."""
+    for spot in spots:
+        if spot.cursor is not None and spot.cursor.at != spot.position:
+            spot.cursor = None
+
+
+def anything_ready(spots: Iterable[Spot], state: State) -> bool:
+    """Whether one of the partitions that were begun has more."""
+    return any(
+        spot.cursor is not None and not spot.paused and spot.key in state.partitions and spot.cursor.ready(state)
+        for spot in spots
+    )
+
+
+class Reading:
+    """Reads on at the spots of a consumer.
+
+    look_again:  called when what was there is not any more; the state that it gives counts from then on.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        membership: Membership | None,
+        settings: Mapping[str, Any],
+        look_again: Callable[[], State],
+    ) -> None:
+        self._journal = journal
+        self._membership = membership
+        self._settings = settings
+        self._look_again = look_again
+
+    def take(self, spots: Spots, state: State, rows: int, size: int | None) -> list[Fetched]:
+        """What is there up to the end of one state, partition by partition, the one that was last served going last."""
+        for tp, spot in spots.items():
+            if spot.position is None and spot.key in state.partitions:
+                self.position(state, tp, spot)  # where `latest` is must not depend on whose turn it is
+        parts: list[Fetched] = []
+        for tp in tuple(spots):
+            while rows > 0 and (size is None or size > 0):
+                part = self._take_from(state, tp, spots[tp], rows)
+                if part is None:
+                    break
+                parts.append(part)
+                rows -= part.records.num_rows
+                size = None if size is None else size - part.records.nbytes
+            if rows <= 0 or (size is not None and size <= 0):
+                spots[tp] = spots.pop(tp)
+                break
+        return parts
+
+    def _take_from(self, state: State, tp: TopicPartition, spot: Spot, rows: int) -> Fetched | None:
+        if spot.paused or spot.key not in state.partitions:
+            return None
+        position = self.position(state, tp, spot)
+        if spot.cursor is None:
+            spot.cursor = Cursor(self._journal, tp, spot.key, position)
+        try:
+            return spot.cursor.take(state, rows)
+        except (DataLoss, UnknownTopicOrPartition):
+            # Trimmed or deleted since the last look: look again and start from what is there.
+            spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at)
+            self._look_again()
+            return None
+
+    def position(self, state: State, tp: TopicPartition, spot: Spot) -> int:
+        """The offset to read next in a partition, found out or moved into what is there by `auto_offset_reset`."""
+        part = state.partitions.get(spot.key)
+        if part is None:
+            raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was deleted")
+        at = spot.cursor.at if spot.cursor is not None else spot.position
+        if at is None:
+            at = self._committed(state, spot)
+        if at is not None and part.start <= at <= part.end:
+            if spot.position is None:
+                spot.position = at
+            return at
+        spot.position, spot.cursor = self._reset(state, tp, spot, at), None
+        return spot.position
+
+    def _committed(self, state: State, spot: Spot) -> int | None:
+        committed = None if self._membership is None else self._membership.position(state, spot.key)
+        return None if committed is None else committed.offset
+
+    def _reset(self, state: State, tp: TopicPartition, spot: Spot, at: int | None) -> int:
+        part, policy = state.partitions[spot.key], self._settings["auto_offset_reset"]
+        if at is not None:
+            logger.warning("offset %d of %s-%d is not there, there are %d to %d", at, *tp, part.start, part.end)
+        if policy == "earliest" or (at is None and spot.new):
+            return part.start
+        if policy == "latest":
+            return part.end
+        if at is None:
+            raise NoOffsetForPartition(
+                f"{tp.topic}-{tp.partition}: group {self._settings['group_id']!r} has committed no offset and "
+                "auto_offset_reset is 'none'; seek() or commit one"
+            )
+        raise OffsetOutOfRange(
+            f"offset {at} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.end}, and "
+            "auto_offset_reset is 'none'; seek() to one that is there",
+            start=part.start,
+            end=part.end,
+        )
