@@ -10,7 +10,15 @@ import pytest
 from tests.client import logs
 from tests.services import Services
 
-BOTH_WAYS = ("test_admin", "test_consumer", "test_producer", "test_scan", "test_sharing", "test_transaction")
+BOTH_WAYS = (
+    "test_admin",
+    "test_clients_page",
+    "test_consumer",
+    "test_producer",
+    "test_scan",
+    "test_sharing",
+    "test_transaction",
+)
 EMBEDDED_ONLY = ("log_on(", "Flaky(", "quick_store(", "journal.propose(", '"""Embedded, ')
 """What a test does that brings its own store, or decisions that are no commands and cannot travel; or it says so."""
 

@@ -21,10 +21,15 @@ services: Services | None = None
 
 def new_log(folder: Path, **topics: int) -> spark_log.Log:
     """A log with topics, by name their partition count."""
-    log = spark_log.connect(str(folder / "log") if services is None else services.url(folder / "log"))
+    log = spark_log.connect(log_url(folder))
     if topics:
         log.admin.create_topics([spark_log.NewTopic(name, count) for name, count in topics.items()])
     return log
+
+
+def log_url(folder: Path) -> str:
+    """Of the storage, or of the coordinator, which is started if there is none."""
+    return str(folder / "log") if services is None else services.url(folder / "log")
 
 
 def log_on(store: ObjectStore) -> spark_log.Log:

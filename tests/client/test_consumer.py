@@ -407,6 +407,35 @@ def test_paused_partitions_give_nothing(tmp_path: Path) -> None:
         assert seen(consumer.poll(1000)) == [0, 1, 2]
 
 
+def test_a_listener_may_seek_in_what_it_was_just_assigned(tmp_path: Path) -> None:
+    """So that a consumer can start where its own books say, and not where the group stands."""
+    log = new_log(tmp_path, orders=2)
+    fill(log)
+
+    class Seeks(Listener):
+        def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
+            super().on_partitions_assigned(partitions)
+            for tp in partitions:
+                consumer.seek(tp, 7 if tp == P0 else 0)
+
+    listener = Seeks()
+    with log.consumer(group_id="g") as consumer:
+        consumer.subscribe(["orders"], listener=listener)
+        assert seen(consumer.poll(20_000)) == [7, 8, 9]
+    assert listener.told[0] == ("assigned", [P0, P1]) and len(listener.told) == 2
+
+
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+def test_a_record_is_not_held_back_by_fetch_max_wait_ms(tmp_path: Path, wait_ms: int) -> None:
+    """However long or short it is: it is given when it comes, and a poll without records takes as long as it was given."""
+    log = new_log(tmp_path, orders=1)
+    with reader(log, "orders", fetch_max_wait_ms=wait_ms) as consumer:
+        began = time.monotonic()
+        assert consumer.poll(200) == {} and 0.2 <= time.monotonic() - began < 10
+        threading.Timer(0.2, fill, (spark_log.connect(log.url), 1)).start()
+        assert seen(consumer.poll(60_000)) == [0] and time.monotonic() - began < 30
+
+
 def test_offsets_by_time_and_at_the_ends(tmp_path: Path) -> None:
     """The first record at or after a time, with its own time; None beyond the last."""
     log = new_log(tmp_path, orders=2)

@@ -310,29 +310,87 @@ def test_a_version_that_is_no_number_gets_a_sentence(small: Running, since: str)
     assert code == 400 and answer["message"].startswith("since: ")
 
 
+def spoilt(good: bytes, rng: random.Random) -> bytes:
+    """A body with bytes changed, cut, doubled; deep nests; other types."""
+    data = bytearray(good)
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data)) if data else 0
+        match rng.randrange(4):
+            case 0:
+                data[at : at + 1] = rng.randbytes(1)
+            case 1:
+                del data[at : at + rng.randint(1, 20)]
+            case 2:
+                data[at:at] = data[at : at + rng.randint(1, 20)]
+            case _:
+                data[at:at] = rng.choice([b"[" * 3000, b'{"a":' * 2000, b"null", b"1e999", b"\xff\xfe", b'"'])
+    return bytes(data)
+
+
 def test_malformed_json_never_writes_anything_and_always_gets_a_sentence(small: Running) -> None:
-    """A good request with bytes changed, cut, doubled; deep nests; other types: 4xx, or it was still good."""
-    address, rng = small.coordinator.address, random.Random(7)
-    good = body_of(small, GOOD | {"type": "no such"})
+    """A request with bytes that are wrong: 4xx."""
+    rng, good = random.Random(7), body_of(small, GOOD | {"type": "no such"})
     for trial in range(150):
-        data = bytearray(good)
-        for _ in range(rng.randint(1, 4)):
-            at = rng.randrange(len(data))
-            match rng.randrange(4):
-                case 0:
-                    data[at] = rng.randrange(256)
-                case 1:
-                    del data[at : at + rng.randint(1, 20)]
-                case 2:
-                    data[at:at] = data[at : at + rng.randint(1, 20)]
-                case _:
-                    data[at:at] = rng.choice([b"[" * 3000, b'{"a":' * 2000, b"null", b"1e999", b"\xff\xfe", b'"'])
-            if not data:
-                break
-        before = small.coordinator.state
-        code, answer = request(address, "POST", "/v1/commands", bytes(data))
-        assert 400 <= code < 500 and answer["message"], f"trial {trial}: {bytes(data)[:200]!r}"
+        data, before = spoilt(good, rng), small.coordinator.state
+        code, answer = request(small.coordinator.address, "POST", "/v1/commands", data)
+        assert 400 <= code < 500 and answer["message"], f"trial {trial}: {data[:200]!r}"
         assert small.coordinator.state is before
+
+
+ASKED: dict[str, dict[str, object]] = {
+    "sync": {"type": "sync_group", "group_id": "f", "member_id": "m", "generation_id": 1, "assignments": {"m": "eA=="}},
+    "heartbeat": {"type": "heartbeat", "group_id": "f", "member_id": "m", "generation_id": 1},
+    "leave": {"type": "leave_group", "group_id": "f", "members": [["m", None]]},
+    "join": {
+        "type": "join_group",
+        "group_id": "f",
+        "session_timeout_ms": 9000,
+        "rebalance_timeout_ms": 9000,
+        "protocol_type": "consumer",
+        "protocols": [],
+    },
+}
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_malformed_requests_of_members_never_write_anything(small: Running, path: str) -> None:
+    """What is spoilt gets a 4xx with a sentence; what is still a request, of a member that there is not, a response."""
+    rng = random.Random(7)
+    good = json.dumps({"cluster_id": small.coordinator.cluster_id, "request": ASKED[path], "wait_ms": 0}).encode()
+    assert request(small.coordinator.address, "POST", f"/v1/group/{path}", good)[0] == 200
+    refused, before = 0, small.coordinator.state
+    for trial in range(100):
+        data = spoilt(good, rng)
+        code, answer = request(small.coordinator.address, "POST", f"/v1/group/{path}", data)
+        if code == 200:
+            assert set(answer) == {"response"}, f"trial {trial}: {data!r}"
+        else:
+            assert 400 <= code < 500 and answer["message"], f"trial {trial}: {data[:200]!r} {code}"
+            refused += 1
+        assert small.coordinator.state is before
+    assert refused > 50
+
+
+@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "OPTIONS", "TRACE", "x"])
+def test_any_method_on_any_path_gets_an_answer(small: Running, method: str) -> None:
+    """And a sentence, if it is none that is served; nothing is written."""
+    rng, before = random.Random(7), small.coordinator.state
+    paths = [
+        "/",
+        "/v1",
+        "/v1/group",
+        "/v1/group/x",
+        "/v1/groups",
+        "/v1/changes",
+        "/v1/commands",
+        "//",
+        "/../etc/passwd",
+    ]
+    for path in [*paths, *("/" + urllib.parse.quote(rng.randbytes(rng.randint(1, 60))) for _ in range(10))]:
+        answer = raw(small.coordinator.address, f"{method} {path} HTTP/1.0\r\n\r\n".encode(), ended=False)
+        assert answer.startswith(b"HTTP/1.") and b" 4" in answer[:13], (path, answer[:200])
+    assert small.coordinator.state is before
+    assert request(small.coordinator.address, "GET", "/health")[0] == 200
 
 
 @pytest.mark.parametrize(
