@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import queue
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -163,7 +164,7 @@ def consume(
     """Print the records of a topic, from the earliest to the end, unless told otherwise.
 
     Through a coordinator, those who consume with the same group at the same time share the partitions.  With --partition
-    there is no sharing.  What was printed is committed, once a second and at the end.
+    there is no sharing.  What was printed is committed, once a second and at the end, which Ctrl-C and SIGTERM are as well.
 
     \b
     Example:
@@ -266,6 +267,16 @@ class _Consumption:
             yield TopicPartition(part.read.topic, part.read.partition), part.first, to_batch(part, schema)
 
 
+@contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Ends what follows as Ctrl-C does: who is killed in order leaves its group at once."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class _GroupConsumption:
     """One run of `pylog consume --group`: a consumer, and the listener of its group."""
 
@@ -308,7 +319,7 @@ class _GroupConsumption:
     def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
         """Print records until there are no more, or enough.  What was printed is committed, and nothing else."""
         try:
-            with suppress(KeyboardInterrupt):
+            with _ended_by_sigterm(), suppress(KeyboardInterrupt):
                 self._print(columns, write, count, follow)
         finally:
             self._close()

@@ -87,7 +87,7 @@ class HttpLink:
             try:
                 data = self._request(address, "GET", "/v1/cluster", None, ANSWER_S)
             except CoordinatorNotAvailable as error:
-                said.append(_or_kafka(address, error))
+                said.append(_or_kafka(address, error) + self._or_tls(error))
                 last = error.__cause__
                 continue
             found: ClusterInfo = decode(data, ClusterInfo, f"the answer of {address}")
@@ -99,6 +99,10 @@ class HttpLink:
         raise CoordinatorNotAvailable(
             f"{'; '.join(said)}; `pylog serve` starts a coordinator, and a log that has none is opened by its storage's URL"
         ) from last
+
+    def _or_tls(self, error: CoordinatorNotAvailable) -> str:
+        hung_up = self._tls is None and isinstance(error.__cause__, http.client.RemoteDisconnected)
+        return "; if it speaks TLS, add ?ca=FILE to the URL" if hung_up else ""
 
     def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
         for command in commands:

@@ -68,7 +68,7 @@ def eventually(true: Callable[[], bool]) -> None:
 
 
 def test_two_that_follow_share_the_partitions_and_commit_what_they_printed(served: Pylog) -> None:
-    """Each record is printed by one of them; Ctrl-C ends them in order, and the group stands at the end."""
+    """Each record is printed by one of them; Ctrl-C and SIGTERM end them in order, and the group stands at the end."""
 
     def shared() -> bool:
         found = served.json("group", "describe", "g") if served.json("group", "list") else {"members": []}
@@ -81,8 +81,8 @@ def test_two_that_follow_share_the_partitions_and_commit_what_they_printed(serve
             served.ok("produce", "orders", "-p", str(number), stdin="c\n")
         eventually(lambda: sum(row["lag"] for row in served.json("group", "lag", "g")) == 0)
         found = served.json("group", "describe", "g")
-        for process in (one, other):
-            process.send_signal(signal.SIGINT)
+        one.send_signal(signal.SIGINT)
+        other.send_signal(signal.SIGTERM)
         printed = [process.communicate(timeout=60)[0].split() for process in (one, other)]
     assert (one.returncode, other.returncode) == (0, 0)
     assert sorted(printed[0] + printed[1]) == sorted(f"{number}:{n}" for number in range(4) for n in range(3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import random
+import re
 import socket
 import subprocess
 import threading
@@ -186,7 +187,7 @@ def test_tls_is_spoken_and_checked(services: Services, tmp_path: Path, certifica
         assert log.read("t").num_rows == 1
     with pytest.raises(CoordinatorNotAvailable, match="certificate"):
         spark_log.connect(f"pylog://{address}?ca=system", token=WRITE)
-    with pytest.raises(CoordinatorNotAvailable):
+    with pytest.raises(CoordinatorNotAvailable, match=r"if it speaks TLS, add \?ca=FILE to the URL"):
         spark_log.connect(f"pylog://{address}", token=WRITE)
     services.stop(running)
 
@@ -596,6 +597,11 @@ def test_metrics_are_prometheus_text(small: Running) -> None:
     assert families["pylog_leading"].samples[0].value == 1
     assert families["pylog_commit_seconds"].type == "histogram"
     assert families["pylog_topic_records"].samples[0].labels == {"topic": "t"}
+    page = (
+        (Path(__file__).parents[2] / "docs" / "service.md").read_text().partition("| metric |")[2].partition("\n\n")[0]
+    )
+    told = {name.removesuffix("_total") for name in re.findall(r"`(pylog_\w+)", page)}
+    assert told == set(families), "docs/service.md tells all of them"
 
 
 def test_who_waits_is_woken_by_a_commit(small: Running) -> None:

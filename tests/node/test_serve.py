@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -289,6 +290,24 @@ def test_a_producer_rides_through_a_coordinator_that_is_killed(folder: Path) -> 
     assert process.terminate() == 0
 
 
+def test_what_it_says_can_be_read(folder: Path) -> None:
+    """Where it listens, that it leads, and what becomes of the log in the end, a line each, with the time."""
+    port = free_port()
+    command = [sys.executable, "-m", "spark_log.cli", "-u", str(folder), "serve", "--listen", f"127.0.0.1:{port}"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"listening on 127.0.0.1:{port} for {Path(folder).as_uri()}\n"
+        with spark_log.connect(f"pylog://127.0.0.1:{port}") as log:
+            log.append("t", [{"value": b"1"}])
+        process.send_signal(signal.SIGTERM)
+        said = process.communicate(timeout=60)[1].splitlines()
+    assert process.returncode == 0
+    assert [re.sub(r"^[-0-9]+ [:,0-9]+ ", "", line).partition(" file:")[0] for line in said] == [
+        "INFO leading",
+        "INFO released",
+    ]
+
+
 def test_a_commit_whose_answer_is_lost_says_that_it_may_be_in(services: Services, folder: Path) -> None:
     """A coordinator that takes the request and dies: in or not in is not known, and that is what the error says."""
     running = services.start(folder)
@@ -310,6 +329,24 @@ def test_a_commit_that_may_be_in_stays_so_when_nobody_answers_any_more(services:
         with deaf, pytest.raises(CoordinatorNotAvailable) as refused:
             log.append("t", [{"value": b"2"}])
         assert deaf.heard == 1 and refused.value.maybe_applied
+
+
+def test_without_retries_a_producers_commit_is_made_once(services: Services, folder: Path) -> None:
+    """If its answer is lost, the future says that the record may be in, long before the delivery timeout."""
+    running = services.start(folder)
+    with impatient(spark_log.connect(f"pylog://{running.coordinator.address}"), 200) as log:
+        once, again = log.producer(retries=0, linger_ms=0), log.producer(linger_ms=0, delivery_timeout_ms=60_000)
+        once.send("t", b"1").result(60)
+        services.stop(running)
+        with Deaf(running) as deaf:
+            assert isinstance(once.send("t", b"2").exception(60), CommitUnknown) and deaf.heard
+            waiting = again.send("t", b"3")
+            time.sleep(1)
+            assert not waiting.done()
+        services.start(folder, listen=running.coordinator.address)
+        assert waiting.result(60).offset == 1
+        once.close()
+        again.close()
 
 
 class Deaf:
