@@ -26,6 +26,7 @@ from spark_log.errors import (
     CorruptObject,
     InvalidRequest,
     SparkLogError,
+    StorageUnavailable,
 )
 from spark_log.journal.ops import Answer, Answered, Ask, Changes, Get, List, Op, PutNew, Sleep, Steps
 from spark_log.metadata.checkpoint import decode_checkpoint
@@ -331,7 +332,12 @@ def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen
                 _refuse(command, outcome, unseen)
             else:
                 command.reply, command.done = outcome, True
-        return (yield from follow(view, answered))
+        try:
+            return (yield from follow(view, answered))
+        except StorageUnavailable:
+            # It is done.  Who goes on from this view asks the coordinator again, or reads the log first: from one of before the
+            # coordinator led, the next change would be decided here, without what was just done.
+            return view
     return view
 
 

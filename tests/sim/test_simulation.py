@@ -26,6 +26,10 @@ NOTICED_IN = {
     "hold_from_plan": 23,
     "taken_alive": 5,
     "forgotten_at_once": 8,
+    "written_by_all": 6,
+    "taken_from_any": 6,
+    "certain_after_asking": 226,
+    "goes_on_from_before": 586,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 
@@ -37,6 +41,14 @@ def test_no_promise_is_broken(first: int) -> None:
         result = simulate(seed)
         assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
         assert result.counts["acked"] and result.counts["checkpoints"]
+
+
+def test_coordinators_take_over_from_each_other() -> None:
+    """One seed in ten has some that hang, die, release and are released by force, and members that commit in generations."""
+    result = simulate(6)
+    assert not result.violation
+    assert result.counts["TakeOver"] > 3 and result.counts["Release"] > 1
+    assert result.counts["GroupGeneration"] > 3 and result.counts["shared commits"] > 1
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)

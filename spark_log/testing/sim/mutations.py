@@ -216,6 +216,27 @@ def _without_positions_untold(state: State, name: str, keys: Iterable[TopicKey])
     return with_fields(_without_positions(state, name, keys), forgotten=state.forgotten)
 
 
+def _led_by_nobody(state: State, context: Context) -> bool:
+    return False
+
+
+class _NeverRaised(Exception):
+    """Stands for an error that is not caught."""
+
+
+_refuse, _decide_take_over = protocol._refuse, decide.decide_take_over
+
+
+def _refuse_for_certain(command: protocol.Command, error: Any, unseen: Any) -> None:
+    command.sent = False
+    _refuse(command, error, unseen)
+
+
+def _take_over_from_any(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
+    decision = _decide_take_over(state, state.coordinator.epoch, address, host, cluster_id)
+    return Decision(decision.records, expected + 1)
+
+
 def _grace_from_plan(sim: Setting, before_load: int | None = None) -> int:
     return sim.now
 
@@ -372,6 +393,22 @@ MUTATIONS = {
     "taken_alive": Mutation(
         "a group is not taken from a member whose session has not run out",
         (Patch(decide, "check_group_free", _free_always),),
+    ),
+    "written_by_all": Mutation(
+        "while a coordinator has the log, nobody else writes",
+        (Patch(protocol, "is_led_elsewhere", _led_by_nobody),),
+    ),
+    "taken_from_any": Mutation(
+        "a log is taken over from the coordinator that was known to be gone, not from whoever has it by then",
+        (Patch(decide, "decide_take_over", _take_over_from_any),),
+    ),
+    "certain_after_asking": Mutation(
+        "a refusal after a request whose answer was lost says that it may be in",
+        (Patch(protocol, "_refuse", _refuse_for_certain),),
+    ),
+    "goes_on_from_before": Mutation(
+        "who was answered by a coordinator goes on from a state in which there is one, also where the log cannot be read",
+        (Patch(protocol, "StorageUnavailable", _NeverRaised),),
     ),
     "forgotten_at_once": Mutation(
         "a position that was removed is remembered as such for a while",

@@ -13,6 +13,7 @@ decided     a batch takes its place only after the state on which it was decided
 fenced      a producer or holder that was fenced commits nothing, nor does a consumer of an older generation
 positions   of a fenced group never go back
 progress    who follows progress as records has what the groups' positions are
+led         while a coordinator has the log nobody else writes, and of all that take it over each has an epoch of its own
 held        nobody else takes a group from a member whose session has not run out
 """
 
@@ -63,6 +64,8 @@ class Oracle:
         self._generations: dict[str, int] = {}
         self._positions: dict[tuple[str, str, int], int] = {}
         self._followed: dict[str, str | None] = {}
+        self._leaders: dict[int, str] = {}
+        self._leads = self._last_leader = 0
         self._inside: dict[Piece, list[Slice]] = {}
 
     @property
@@ -102,6 +105,7 @@ class Oracle:
         if decided is not None and decided != replay.next_version(self.state, decided.time):
             raise Violation(f"decided: version {state.version} was decided on another state")
         for record in batch.records:
+            self._check_led(record, batch.epoch)
             if isinstance(record, r.JoinGroup):
                 self._check_free(record, state, batch.time)
             after = replay.replay_records(state, [record])
@@ -141,6 +145,8 @@ class Oracle:
                     self._epochs.pop(name, None)
             case r.JoinGroup():
                 self._generations[record.group] = after.groups[record.group].generation
+            case r.GroupGeneration():
+                self._note_generation(record)
             case r.CommitOffsets():
                 self._note_positions(record.commits)
             case r.DeleteOffsets() | r.DeleteTopic():
@@ -153,6 +159,17 @@ class Oracle:
                 for change in record.changes:
                     self._check_there(piece.object for piece in change.slices)
                     self._check_there(piece.object for piece in change.pieces)
+
+    def _check_led(self, record: r.AnyRecord, epoch: int) -> None:
+        if isinstance(record, r.TakeOver):
+            if record.epoch != self._last_leader + 1:
+                raise Violation(f"led: {record.address} took over with epoch {record.epoch} after {self._last_leader}")
+            self._leads = self._last_leader = record.epoch
+            self._leaders[record.epoch] = record.address
+        elif isinstance(record, r.Release):
+            self._leads, self._last_leader = 0, record.epoch
+        elif epoch != self._leads:
+            raise Violation(f"led: a {type(record).__name__} was written with epoch {epoch}, {self._leads} has the log")
 
     def _check_free(self, join: r.JoinGroup, before: State, now: int) -> None:
         group = before.groups.get(join.group, Group())
@@ -209,6 +226,11 @@ class Oracle:
             raise Violation(f"fenced: {producer} got epoch {epoch} again")
         self._epochs[producer] = epoch
 
+    def _note_generation(self, record: r.GroupGeneration) -> None:
+        if record.roster.generation <= self._generations.get(record.group, 0):
+            raise Violation(f"fenced: {record.group} got generation {record.roster.generation} again")
+        self._generations[record.group] = record.roster.generation
+
     def _note_positions(self, commits: tuple[r.GroupCommit, ...]) -> None:
         for commit in commits:
             if commit.generation == -1:
@@ -238,6 +260,13 @@ class Oracle:
     def ack_epoch(self, producer: str, epoch: int) -> None:
         if epoch > self._epochs.get(producer, -1):
             raise Violation(f"acked: epoch {epoch} of {producer} is not in the log")
+
+    def ack_leader(self, epoch: int, address: str) -> None:
+        """A coordinator was told that it leads."""
+        if self._leaders.get(epoch) != address:
+            raise Violation(
+                f"led: {address} thinks that it leads with epoch {epoch}, which is {self._leaders.get(epoch)}"
+            )
 
     def ack_generation(self, group: str, generation: int) -> None:
         if generation > self._generations.get(group, 0):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from spark_log.errors import (
+    CoordinatorNotAvailable,
     GroupInUse,
     IllegalGeneration,
     InvalidRequest,
@@ -282,7 +283,7 @@ def persistent(steps: Callable[[], Steps[None]]) -> Callable[[], Steps[None]]:
             try:
                 yield from steps()
                 return
-            except StorageUnavailable:
+            except (StorageUnavailable, CoordinatorNotAvailable):
                 yield Sleep(10)
 
     return run

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.ops import Steps
+from spark_log.testing.sim.coordinators import MEMBERS, coordinator, member, operator
 from spark_log.testing.sim.mutations import mutated
 from spark_log.testing.sim.others import (
     consumer,
@@ -31,6 +32,8 @@ from spark_log.testing.sim.writers import (
 
 STEPS_MAX = 60_000
 """With faults; then as many again, and more, without."""
+COORDINATED_IN = (6,)
+"""Those of the seeds in which coordinators take the log over from each other and from embedded writers."""
 QUERIES_IN = (5, 9)
 """Last digits of the seeds in which queries and a consumer contend for a group."""
 
@@ -54,6 +57,8 @@ def _simulate(sim: Setting, seed: int) -> Result:
         _add_actors(sim)
         if seed % 10 in QUERIES_IN:
             _add_queries(sim)
+        if seed % 10 in COORDINATED_IN:
+            _add_coordinators(sim)
         finished = sim.world.run(STEPS_MAX)
         sim.world.faults = False
         if not finished and not sim.world.run(4 * STEPS_MAX):
@@ -99,6 +104,14 @@ def _add_queries(sim: Setting) -> None:
         actor = persistent(partial(query, sim, "group", f"token{n}"))
         sim.world.start(f"held{n}", actor, counts=False, leaves_zombies=True)
     sim.world.start("rival", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
+
+
+def _add_coordinators(sim: Setting) -> None:
+    for n in range(sim.rng.choice((1, 2, 3))):
+        sim.world.start(f"coordinator{n}", persistent(partial(coordinator, sim)), counts=False, leaves_zombies=True)
+    for n in range(MEMBERS):
+        sim.world.start(f"member{n}", persistent(partial(member, sim, n)), counts=False)
+    sim.world.start("operator", persistent(partial(operator, sim)), counts=False)
 
 
 def _read_all(sim: Setting) -> Steps[None]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spark_log.client.commit import index_parts
-from spark_log.errors import StorageUnavailable
+from spark_log.errors import NotCoordinator, StorageUnavailable
 from spark_log.journal import protocol, upkeep
-from spark_log.journal.ops import Get, Put, Sleep, Steps
+from spark_log.journal.ops import Ask, Get, Put, Sleep, Steps
 from spark_log.journal.protocol import Command, Context, View, data_key
 from spark_log.metadata.decide import Decision, decide_create_topic, decide_set_configs
 from spark_log.metadata.index import encode_index
@@ -22,6 +23,8 @@ from spark_log.testing.sim.world import Weather, World
 
 SEGMENTS_EVERY = 25
 """One seed of so many encodes real segments."""
+PATIENCE_MS = 4000
+"""So long a change waits for a coordinator."""
 SMALL = upkeep.Limits(inline_slices=4, inline_per_partition=1)
 
 
@@ -39,7 +42,7 @@ class Setting:
         self.oracle = Oracle(self.codec, self.age)
         self.world = World(rng, Weather.draw(rng), self.oracle, transcript=transcript)
         self.oracle.files = self.world.store.files
-        self.context = Context(self.world, rng)
+        self.context = Context(self.world, rng, patience_ms=PATIENCE_MS)
         self.progress: dict[str, int] = {}
         """Last batch of each streaming query, as Spark's checkpoint has it."""
         self._names = 0
@@ -79,13 +82,19 @@ class Setting:
         self.oracle.check_view(view)
         return view
 
-    def propose(self, view: View, commands: Sequence[Command]) -> Steps[View]:
-        """As a process does: after StorageUnavailable the view is the old one."""
+    def propose(self, view: View, commands: Sequence[Command], context: Context | None = None) -> Steps[View]:
+        """As a process does: after StorageUnavailable the view is the old one.
+
+        context:  of a coordinator.
+        """
         actor = self.world.current
         assert actor is not None
-        watched = [Command(self._watched(command.decide)) for command in commands]
+        watched = [replace(command, decide=self._watched(command.decide)) for command in commands]
         try:
-            view = yield from protocol.propose(view, watched, self.context)
+            if context is None:
+                view = yield from protocol.propose(view, watched, self.context)
+            else:
+                view = yield from unlinked(protocol.propose(view, watched, context))
         finally:
             actor.decided = None
             for command, twin in zip(commands, watched, strict=True):
@@ -105,13 +114,13 @@ class Setting:
 
         return watch
 
-    def keep_house(self, view: View) -> Steps[View]:
+    def keep_house(self, view: View, context: Context | None = None) -> Steps[View]:
         """After an acknowledgement, as `Journal` does."""
         if not upkeep.is_due(view):
             return view
         try:
-            view = yield from upkeep.housekeeping(view, self.context, self.limits)
-        except StorageUnavailable:
+            view = yield from unlinked(upkeep.housekeeping(view, context or self.context, self.limits))
+        except (StorageUnavailable, NotCoordinator):
             return view
         self.oracle.check_view(view)
         return view
@@ -176,3 +185,22 @@ class Setting:
                 return None
             rows += self.codec.decode(content, piece, key)
         return rows
+
+
+def unlinked(steps: Steps[Any]) -> Steps[Any]:
+    """The steps of a process that asks nobody: it is a coordinator itself."""
+    answer: Any = None
+    failed: BaseException | None = None
+    while True:
+        try:
+            request = steps.throw(failed) if failed is not None else steps.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = failed = None
+        if isinstance(request, Ask):
+            failed = NotCoordinator("another one leads", address=request.holder.address, epoch=request.holder.epoch)
+            continue
+        try:
+            answer = yield request
+        except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
+            failed = raised

@@ -15,13 +15,15 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Protocol
 
-from spark_log.errors import StorageUnavailable
-from spark_log.journal.ops import Answer, Delete, Get, List, Op, Put, PutNew, Sleep, Steps
+from spark_log.errors import CoordinatorNotAvailable, StorageUnavailable
+from spark_log.journal.ops import Answer, Answered, Ask, Delete, Get, List, Op, Put, PutNew, Sleep, Steps
 from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG
 from spark_log.metadata.state import State
 
 START_MS = 1_000_000
 STALLS = (60, 400, 2000, 6000)
+OVERDUE_MS = 1500
+"""Who asked a coordinator gives up after so long."""
 LATE = (20, 200, 700, 2000, 5000)
 GIVE_UP = 0.05
 """How often an operation that was lost is not tried again."""
@@ -123,6 +125,33 @@ class Actor:
         self.task = self.make()
 
 
+@dataclass(slots=True, eq=False)
+class Request:
+    """What somebody asked a coordinator."""
+
+    actor: Actor
+    place: int
+    ask: Ask
+    done: bool = False
+
+
+class Desk:
+    """Where requests to one coordinator arrive, in their order."""
+
+    def __init__(self) -> None:
+        self.open = False
+        """It leads; otherwise it sends everybody away."""
+        self._requests: list[Request] = []
+
+    def arrive(self, request: Request) -> None:
+        self._requests.append(request)
+
+    def take(self) -> list[Request]:
+        """All that wait, also those whose askers have given up."""
+        requests, self._requests = self._requests, []
+        return requests
+
+
 class World:
     """The scheduler.  Is also the clock that actors are given."""
 
@@ -133,6 +162,8 @@ class World:
         self.events = 0
         self.faults = True
         self.unfinished = 0
+        self.desks: dict[str, Desk] = {}
+        """By address."""
         self.current: Actor | None = None
         self._ready: list[tuple[str, Actor, Any]] = []
         self._later: list[tuple[int, int, tuple[str, Actor, Any]]] = []
@@ -156,6 +187,16 @@ class World:
         """Add an actor."""
         self.unfinished += counts
         self._at(0, ("resume", Actor(name, make, counts, leaves_zombies=leaves_zombies), None))
+
+    def open_desk(self, address: str) -> Desk:
+        desk = self.desks[address] = Desk()
+        return desk
+
+    def reply(self, request: Request, answer: Answered | CoordinatorNotAvailable) -> None:
+        """From a coordinator; it may be lost, or too late."""
+        if not request.done and not self._chance(self.weather.lost):
+            request.done = True
+            self._at(self._stall(), ("answer", request.actor, (request.place, answer)))
 
     def run(self, steps: int) -> bool:
         """Until all actors that count have finished.  False: so many milliseconds were not enough."""
@@ -207,6 +248,8 @@ class World:
             self._send(actor, *detail)
         elif kind == "answer":
             self._answer(actor, *detail)
+        elif kind == "overdue":
+            self._overdue(detail)
         elif self._chance(self.weather.crash) and not actor.zombie:
             self._crash(actor, detail)
         else:
@@ -260,6 +303,8 @@ class World:
             decided, actor.decided = actor.decided, None
         if isinstance(op, Sleep):
             self._at(max(1, round(op.milliseconds)), ("answer", actor, (place, None)))
+        elif isinstance(op, Ask):
+            self._ask(Request(actor, place, op))
         elif self._chance(self.weather.lost):
             self._lost(actor, place, op)
         elif self._chance(self.weather.late):
@@ -270,6 +315,22 @@ class World:
             more = 8 if actor.many and isinstance(op, Get) else 12 if isinstance(op, PutNew) else 1
             lost = self._chance(self.weather.lost)
             self._at(self._stall(more), ("effect", actor, (place, op, lost, decided)))
+
+    def _ask(self, request: Request) -> None:
+        desk = self.desks.get(request.ask.holder.address)
+        if desk is None or not desk.open:
+            self._at(1, ("answer", request.actor, (request.place, CoordinatorNotAvailable("nobody leads there"))))
+            return
+        if not self._chance(self.weather.lost):
+            desk.arrive(request)
+        self._at(OVERDUE_MS, ("overdue", request.actor, request))
+
+    def _overdue(self, request: Request) -> None:
+        if not request.done:
+            request.done = True
+            error = CoordinatorNotAvailable("no answer")
+            error.maybe_applied = True
+            self._answer(request.actor, request.place, error)
 
     def _lost(self, actor: Actor, place: int, op: Op) -> None:
         if isinstance(op, PutNew):

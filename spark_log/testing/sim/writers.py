@@ -11,6 +11,7 @@ import msgspec
 
 from spark_log.client.commit import Identity
 from spark_log.errors import (
+    CoordinatorNotAvailable,
     IllegalGeneration,
     ProducerFenced,
     StorageUnavailable,
@@ -51,7 +52,7 @@ def attempt(sim: Setting, view: View, commits: Sequence[Commit]) -> Steps[tuple[
         try:
             view = yield from sim.propose(view, waiting)
             break
-        except StorageUnavailable:
+        except (StorageUnavailable, CoordinatorNotAvailable):
             for command in commands:
                 command.unsure |= not command.done
     return view, [_outcome(sim, commit, command) for commit, command in zip(commits, commands, strict=True)]
@@ -227,7 +228,7 @@ def transactional_writer(sim: Setting, producer: str) -> Steps[None]:
         init = Command(lambda state, now: decide_init_producer(state, producer))
         try:
             view = yield from sim.propose(view, [init])
-        except StorageUnavailable:
+        except (StorageUnavailable, CoordinatorNotAvailable):
             continue
         sim.oracle.ack_epoch(producer, init.reply)
         outcome, sequence = Outcome.DONE, 0
