@@ -31,6 +31,9 @@ SCHEMA = pa.schema(
         ("time_kind", pa.int8()),
     ]
 )
+_WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
+_READING = pa.ipc.IpcReadOptions(use_threads=False)
+"""A piece is small: handing its columns to other threads takes longer than unpacking them."""
 
 
 class IndexPart(NamedTuple):
@@ -66,7 +69,7 @@ def _write_stream(sink: pa.BufferOutputStream, slices: Sequence[Slice]) -> None:
         else pa.array(table[field.name], field.type)
         for field in SCHEMA
     ]
-    with pa.ipc.new_stream(sink, SCHEMA, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+    with pa.ipc.new_stream(sink, SCHEMA, options=_WRITING) as writer:
         writer.write_batch(pa.record_batch(arrays, schema=SCHEMA))
 
 
@@ -95,7 +98,7 @@ def decode_piece(piece: Piece, data: bytes) -> pa.Table:
             f"{piece.object} is damaged: its slice index at byte {piece.position} has {len(data)} of {piece.length} bytes "
             f"or another checksum (offsets {piece.start} to {piece.end})"
         )
-    table = pa.ipc.open_stream(data).read_all()
+    table = pa.ipc.open_stream(data, options=_READING).read_all()
     table = table.set_column(0, "start", _shifted(table["start"], piece.start))
     table = table.set_column(1, "end", _shifted(table["end"], piece.start))
     if piece.time_kind == APPEND_TIME:
@@ -113,7 +116,7 @@ def pieces_in(name: str, data: bytes) -> Iterator[tuple[int, int, pa.Table]]:
     source = pa.BufferReader(data)
     while (start := source.tell()) < len(data):
         try:
-            table = pa.ipc.open_stream(source).read_all()
+            table = pa.ipc.open_stream(source, options=_READING).read_all()
         except (pa.ArrowException, OSError) as error:
             raise CorruptObject(f"{name} is not a slice index, or damaged, at byte {start}: {error}") from error
         if table.schema != SCHEMA:
