@@ -168,13 +168,12 @@ class Delivery:
 def to_rows(columns: Columns, start: int, end: int) -> Rows:
     """Single records, those from `start` to `end`, as Arrow columns."""
     keys, values = columns.keys[start:end], columns.values[start:end]
-    headers, partitions = columns.headers[start:end], columns.partitions[start:end]
     stamps = pa.array(columns.times[start:end] * 1000).view(TIMESTAMP)
     arrays, schema = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps], RECORD_SCHEMA
-    if any(headers):
+    if columns.headers is not None and any(headers := columns.headers[start:end]):
         arrays.append(pa.array(list(map(_header_dicts, headers)), HEADERS))
         schema = RECORD_SCHEMA_HEADERS
-    wanted = None if partitions.count(None) == len(partitions) else pa.array(partitions, pa.int64())
+    wanted = None if columns.partitions is None else pa.array(columns.partitions[start:end], pa.int64())
     return Rows(pa.RecordBatch.from_arrays(arrays, schema=schema), wanted)
 
 

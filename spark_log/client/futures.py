@@ -1,7 +1,7 @@
 """Futures of records on their way: one light object a record, resolved a batch at a time.
 
 A record waits in the future that `send` gives for it, in the list of its topic.  The producer's thread takes the list as it
-is and makes a batch of it; from then on the future knows its batch and its number there, and no longer holds the record.
+is and makes a batch of it; from then on the future holds its batch and its number there instead of the record.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ logger = logging.getLogger("spark_log")
 
 Headers = Sequence[tuple[str, bytes | None]]
 Ints = npt.NDArray[np.int64]
+Extra = tuple[Headers | None, int | None]
+"""Headers and partition, which most records go without."""
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -34,8 +36,10 @@ class Columns(NamedTuple):
     values: Sequence[bytes | None]
     times: Ints
     """Milliseconds."""
-    headers: Sequence[Headers | None]
-    partitions: Sequence[int | None]
+    headers: Sequence[Headers | None] | None
+    """None: none of the records has any."""
+    partitions: Sequence[int | None] | None
+    """None: none of the records names one."""
 
 
 class Batch:
@@ -79,17 +83,18 @@ class Batch:
     def fill(self, futures: Sequence[RecordFuture], opened_ms: int, size: int) -> None:
         """Take the records out of their futures."""
         self.opened_ms, self.bytes = opened_ms, size
+        extras = [one._extra for one in futures]
+        rare = any(extras)
         self.columns = Columns(
-            [one._key for one in futures],
-            [one._value for one in futures],
+            [one._key for one in futures],  # type: ignore[misc]  # not taken yet
+            [one._value for one in futures],  # type: ignore[misc]
             _times_of(np.array([one._stamp for one in futures], dtype=np.int64)),
-            [one._headers for one in futures],
-            [one._partition for one in futures],
+            [extra and extra[0] for extra in extras] if rare else None,
+            [extra and extra[1] for extra in extras] if rare else None,
         )
         for index, one in enumerate(futures):
-            one._batch = self
-            one._index = index
-            one._key = one._value = None
+            one._key = self
+            one._value = index
 
     @property
     def count(self) -> int:
@@ -161,22 +166,27 @@ class RecordFuture(Struct, eq=False, gc=False):
     """What becomes of one record: its place in the log, or why it has none.
 
     A struct that the garbage collector does not follow: made in 40 ns, where an object with slots takes 110, and 360 when many
-    are kept, as the collector then walks through them all.  It is part of no cycle from the moment it is resolved.
+    are kept, as the collector then walks through them all.  It is part of no cycle from the moment it is resolved.  Setting a
+    field takes 40 ns as well, so what is needed before the record is taken and what is needed after it share two.
     """
 
     _lane: Lane
-    _key: bytes | None
-    _value: bytes | None
+    _key: bytes | Batch | None
+    """Of the record; once it is taken, its batch."""
+    _value: bytes | int | None
+    """Of the record; once it is taken, its number in the batch."""
     _stamp: int
     """Of the record; see `stamp_of`."""
-    _headers: Headers | None
-    _partition: int | None
-    _batch: Batch | None = None
-    """None until the record is taken."""
-    _index: int = -1
+    _extra: Extra | None
 
     def __repr__(self) -> str:
         return f"<RecordFuture of topic {self._lane.topic!r}, {'done' if self.done() else 'on its way'}>"
+
+    @property
+    def batch(self) -> Batch | None:
+        """None until the record is taken."""
+        key = self._key
+        return key if type(key) is Batch else None
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is, waiting for it at most `timeout` seconds; waiting ends the linger.
@@ -185,8 +195,9 @@ class RecordFuture(Struct, eq=False, gc=False):
         """
         if (error := self.exception(timeout)) is not None:
             raise error
-        assert self._batch is not None, "it was waited for"
-        return self._batch.metadata(self._index)
+        batch, index = self._key, self._value
+        assert type(batch) is Batch and type(index) is int, "it was waited for"
+        return batch.metadata(index)
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
         """The same, as kafka-python calls it."""
@@ -194,13 +205,14 @@ class RecordFuture(Struct, eq=False, gc=False):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why the record is not in the log; None if it is.  Raises TimeoutError."""
-        batch = self._batch or self._lane.batch_of(self)
+        batch = self.batch or self._lane.batch_of(self)
         batch.wait(timeout)
-        return batch.error(self._index)
+        index = self._value
+        return batch.error(index if type(index) is int else -1)
 
     def done(self) -> bool:
         """Whether the outcome is known."""
-        batch = self._batch or self._lane.batch_of(self)
+        batch = self.batch or self._lane.batch_of(self)
         return batch.done.is_set()
 
     def succeeded(self) -> bool:

@@ -81,7 +81,7 @@ class Lane:
     def batch_of(self, future: RecordFuture) -> Batch:
         """The batch that a record is in, or will be in."""
         with self.lock:
-            return future._batch or self.batch
+            return future.batch or self.batch
 
     def abandon(self, error: BaseException) -> None:
         """In a forked child: the records are the parent's."""

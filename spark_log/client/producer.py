@@ -129,9 +129,10 @@ class Producer:
         lane = self._lanes.get(topic)
         if lane is None or lane.left < size or lane.limit < size:
             lane = self._admit(topic, size)
-        if partition is not None or self._choose is not None:
-            partition = self._partition(lane, key, partition)
-        future = RecordFuture(lane, key, value, stamp, headers, partition)
+        extra = None
+        if headers or partition is not None or self._choose is not None:
+            extra = headers, self._partition(lane, key, partition)
+        future = RecordFuture(lane, key, value, stamp, extra)
         lane.left -= size
         lane.rows.append(future)
         if lane.idle:

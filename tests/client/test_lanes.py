@@ -17,7 +17,7 @@ def lane(granted: int = 0, left: int = 0) -> Lane:
 
 def sent(into: Lane, value: bytes, stamp: int = 0) -> RecordFuture:
     """As a producer does it."""
-    future = RecordFuture(into, None, value, stamp, None, None)
+    future = RecordFuture(into, None, value, stamp, None)
     into.rows.append(future)
     return future
 
