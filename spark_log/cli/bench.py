@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from spark_log.client.futures import RecordFuture
     from spark_log.client.producer import Producer
 
-PAYLOADS = 5000
-"""Different ones, if no file is given: more than lz4 looks back, so that it does not take them for repeats."""
+PAYLOADS = 20_000
+"""Different ones, if no file is given: more than a batch holds, so that no codec takes them for repeats."""
 SAMPLES = 100_000
 """Latencies of about so many records are measured: each takes a callback."""
 CHUNK = 1000
@@ -55,7 +55,7 @@ def bench() -> None:
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", help="As producers take it; all.")
 @click.option("--linger-ms", type=click.IntRange(min=0), default=5, help="As producers take it; 5.")
 @click.option("--batch-size", type=click.IntRange(min=0), default=16_384, help="As producers take it; 16384.")
-@click.option("--compression", type=click.Choice(["lz4", "zstd", "none"]), default="lz4", help="lz4 unless told.")
+@click.option("--compression", type=click.Choice(["zstd", "lz4", "none"]), default="zstd", help="zstd unless told.")
 @pass_session
 def produce(
     session: Session,
