@@ -89,6 +89,10 @@ class Journal:
     def after_fork(self) -> None:
         """New locks; what other threads of the parent had queued is theirs."""
         self._lock = threading.RLock()
+        """Of who changes the log; that may take long, where a coordinator is waited for."""
+        self._reading = threading.Lock()
+        """Of who reads on: of several, the first reads for the others."""
+        self._installing = threading.Lock()
         self._queue: list[Command] = []
         self._queue_lock = threading.Lock()
         self._keeping = threading.Lock()
@@ -140,10 +144,17 @@ class Journal:
 
     def refresh(self) -> State:
         """The state at the end of the log."""
-        with self._lock:
-            self._view = self.run(refresh(self._view))
+        with self._reading:
+            self._install(self.run(refresh(self._view)))
             self._listed_ms = self.context.clock.monotonic_ms()
         return self._view.state
+
+    def _install(self, view: View) -> None:
+        """Go on from a view, unless there is a newer one: readers do not wait for changes, nor changes for readers."""
+        with self._installing:
+            known = self._view
+            if (view.state.version, view.checkpoint) >= (known.state.version, known.checkpoint):
+                self._view = view
 
     def poll(self) -> State:
         """Like `refresh`, for waiting: one get while nothing happens, or one question to the coordinator."""
@@ -182,18 +193,20 @@ class Journal:
             self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))
             return self._look()
         if changes.version > known.version:
-            with self._lock:
-                if self._view.state.version == known.version:
-                    self._view = self.run(follow(self._view, changes))
+            with self._reading:
+                view = self._view
+                if view.state.version == known.version:
+                    self._install(self.run(follow(view, changes)))
         return self._view.state
 
     def _look(self) -> State:
-        with self._lock:
-            now = self.context.clock.monotonic_ms()
+        with self._reading:
+            now, known = self.context.clock.monotonic_ms(), self._view
             relist = now - self._listed_ms > RELIST_MS
-            view = self.run(poll(self._view, relist))
-            if view is not self._view:
-                self._view, self._listed_ms = view, now
+            view = self.run(poll(known, relist))
+            if view is not known:
+                self._listed_ms = now
+                self._install(view)
         return self._view.state
 
     def propose(self, decide: Callable[[State, int], Decision[Result]], deadline_ms: int | None = None) -> Result:
@@ -217,7 +230,8 @@ class Journal:
     def advance(self, steps: Callable[[View, Context], Steps[tuple[View, Result]]]) -> Result:
         """Carry out steps that go on from the newest view and give the next one, and a result."""
         with self._lock:
-            self._view, result = self.run(steps(self._view, self.context))
+            view, result = self.run(steps(self._view, self.context))
+            self._install(view)
         return result
 
     def _propose_queued(self) -> None:
@@ -234,7 +248,7 @@ class Journal:
         try:
             if not is_led_elsewhere(self._view.state, self.context):
                 self.check_store()
-            self._view = self.run(propose(self._view, commands, self.context))
+            self._install(self.run(propose(self._view, commands, self.context)))
         except SparkLogError as error:
             failed: SparkLogError = error
             if isinstance(error, StorageUnavailable):
@@ -292,7 +306,8 @@ class Journal:
         try:
             with self._lock:
                 fence_before = self._view.state.fence
-                self._view = view = self.run(shrink(self._view, self.context))
+                view = self.run(shrink(self._view, self.context))
+                self._install(view)
             self.run(write_down(view, self.context, fence_before))
         except SparkLogError as error:
             logger.warning("housekeeping of %s was put off: %s", self.store.url, error)

@@ -134,30 +134,3 @@ def test_a_log_whose_coordinator_crashed_is_released_by_hand(pylog: Pylog) -> No
     assert pylog.json("cluster", "info")["coordinator"] == "127.0.0.1:1"
     assert pylog.json("cluster", "release", "--force") == {"released": True}
     assert pylog.json("cluster", "info")["coordinator"] == ""
-
-
-def test_cluster_info(pylog: Pylog) -> None:
-    """What the log is and holds."""
-    found = pylog.json("cluster", "info")
-    assert (found["topics"], found["records"], found["version"]) == (1, 10, 2)
-    assert found["cluster_id"] in pylog.ok("cluster", "info")
-
-
-def test_config(pylog: Pylog) -> None:
-    """Configs of the log and of topics, set and unset."""
-    pylog.ok("config", "alter", "-c", "num.partitions=4")
-    found = {row["config"]: row for row in pylog.json("config", "describe")}
-    assert (found["num.partitions"]["value"], found["num.partitions"]["source"]) == ("4", "set")
-    pylog.ok("config", "alter", "--unset", "num.partitions")
-    found = {row["config"]: row for row in pylog.json("config", "describe", "--topic", "orders", "--all")}
-    assert found["retention.ms"]["value"] == "3600000"
-    assert not found["segment.ms"]["in_force"]
-    pylog.ok("config", "alter", "--topic", "orders", "-c", "retention.ms=5")
-    assert "nothing to alter" in pylog.wrong("config", "alter")
-    assert "num.partitions" in pylog.refused("config", "alter", "-c", "num.partition=4")
-
-
-def test_producer_list(pylog: Pylog) -> None:
-    """Who has written."""
-    (row,) = pylog.json("producer", "list")
-    assert (row["kind"], row["epoch"], row["sequence"]) == ("plain", 0, 0)

@@ -87,6 +87,25 @@ def test_a_sender_is_held_back_for_max_block_ms_and_no_longer(place: Place) -> N
     producer.close()
 
 
+def test_consumers_go_on_reading_while_a_change_waits(place: Place) -> None:
+    """Also those of the same handle: what was committed before is on the storage."""
+    consumer = place.log.consumer("t", auto_offset_reset="earliest")
+    assert consumer.poll(0) == {}
+    with spark_log.connect(f"pylog://{place.address}") as other:
+        other.append("t", [{"value": b"1"}])
+    place.go()
+    producer = place.log.producer(linger_ms=0)
+    waiting = producer.send("t", b"2")
+    time.sleep(0.2)
+    began = time.monotonic()
+    assert sum(map(len, consumer.poll(20_000).values())) == 1
+    assert place.log.read("t").num_rows == 1 and time.monotonic() - began < 15 and not waiting.done()
+    place.come()
+    assert waiting.result(60).offset == 1
+    producer.close()
+    consumer.close()
+
+
 def test_a_forked_child_is_another_member(place: Place) -> None:
     """It takes nothing from its parent unless it polls, and then it is a member of its own."""
     place.log.append("t", [{"value": b"1"}])

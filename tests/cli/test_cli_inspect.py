@@ -1,0 +1,34 @@
+"""`pylog cluster info`, `pylog config …`, `pylog producer list`."""
+
+from __future__ import annotations
+
+from tests.cli.commands import Pylog
+
+
+def test_cluster_info(pylog: Pylog, way: str) -> None:
+    """What the log is and holds, and who writes it."""
+    found = pylog.json("cluster", "info")
+    assert (found["topics"], found["records"]) == (1, 10)
+    address = pylog.url.removeprefix("pylog://") if way == "service" else ""
+    assert (found["coordinator"], found["coordinator_epoch"]) == (address, int(way == "service"))
+    assert found["cluster_id"] in pylog.ok("cluster", "info")
+
+
+def test_config(pylog: Pylog) -> None:
+    """Configs of the log and of topics, set and unset."""
+    pylog.ok("config", "alter", "-c", "num.partitions=4")
+    found = {row["config"]: row for row in pylog.json("config", "describe")}
+    assert (found["num.partitions"]["value"], found["num.partitions"]["source"]) == ("4", "set")
+    pylog.ok("config", "alter", "--unset", "num.partitions")
+    found = {row["config"]: row for row in pylog.json("config", "describe", "--topic", "orders", "--all")}
+    assert found["retention.ms"]["value"] == "3600000"
+    assert not found["segment.ms"]["in_force"]
+    pylog.ok("config", "alter", "--topic", "orders", "-c", "retention.ms=5")
+    assert "nothing to alter" in pylog.wrong("config", "alter")
+    assert "num.partitions" in pylog.refused("config", "alter", "-c", "num.partition=4")
+
+
+def test_producer_list(pylog: Pylog) -> None:
+    """Who has written."""
+    (row,) = pylog.json("producer", "list")
+    assert (row["kind"], row["epoch"], row["sequence"]) == ("plain", 0, 0)
