@@ -278,7 +278,8 @@ class Server:
             if self._connections() > self._limits.connections:
                 raise CoordinatorNotAvailable(f"more than {self._limits.connections} connections are open")
             method, handler = self._routes.get(request.path, ("", _nothing))
-            if request.method != method and method:
+            asked = "GET" if request.method == "HEAD" else request.method
+            if method and asked != method:
                 return _failed(InvalidRequest(f"{request.path}: use {method}, not {request.method}"), 405)
             return await handler(request)
         except SparkLogError as error:

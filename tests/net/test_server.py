@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import logging
 import random
@@ -300,6 +301,16 @@ def test_requests_that_are_none_get_a_sentence(small: Running, method: str, path
     """With a status of 4xx."""
     code, answer = request(small.coordinator.address, method, path)
     assert code == status and answer["message"]
+
+
+def test_a_balancer_may_ask_for_the_health_without_a_body(small: Running) -> None:
+    """HEAD is answered as GET is."""
+    host, _, port = small.coordinator.address.partition(":")
+    connection = http.client.HTTPConnection(host, int(port), timeout=10)
+    connection.request("HEAD", "/health")
+    answer = connection.getresponse()
+    assert (answer.status, answer.read()) == (200, b"")
+    connection.close()
 
 
 @pytest.mark.parametrize("since", ["x", "-1", "1.5", "", "9" * 30, "١"])
