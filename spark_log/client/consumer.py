@@ -8,6 +8,7 @@ state of the log, so it never sees half of a commit's end.  Not safe for threads
 from __future__ import annotations
 
 import logging
+import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -219,7 +220,8 @@ class Consumer:
                 continue
             group = "" if self._membership is None else self._membership.group
             topics = sorted({spot.key[0] for spot in self._spots.values()})
-            heard = self._journal.wait(min(wait, left), left, group=group, topics=topics)
+            most = min(left, self._until_commit_ms())
+            heard = self._journal.wait(min(wait, left), most, group=group, topics=topics)
             wait = min(wait * 1.5, self._wait_ms_max)
 
     def _look_again(self) -> State:
@@ -346,6 +348,13 @@ class Consumer:
             membership.leave()
         except SparkLogError as error:
             logger.warning("group %s is still shown with this consumer, which has left: %s", membership.group, error)
+
+    def _until_commit_ms(self) -> float:
+        """Till the next commit by itself; infinite if there is none."""
+        if self._membership is None or not self._settings["enable_auto_commit"]:
+            return math.inf
+        due = self._committed_ms + self._settings["auto_commit_interval_ms"]
+        return float(max(1, due - self._clock.monotonic_ms()))
 
     def _auto_commit(self, force: bool = False) -> None:
         """Commit what was given out, if it is time."""

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -273,6 +274,20 @@ def test_of_two_with_one_instance_id_the_older_ones_transaction_is_refused(team:
         txn.__exit__(None, None, None)
     assert team.log.read("out").num_rows == 0 and new.committed(TopicPartition("t", 0)) is None
     old.close()
+
+
+def test_positions_are_committed_while_a_poll_waits(team: Team) -> None:
+    """Every `auto_commit_interval_ms`, although nothing comes that would end the waiting."""
+    team.fill()
+    consumer = team.join(auto_commit_interval_ms=1500)
+    team.poll_until(lambda: len(team.got) == 20)
+    began = time.monotonic()
+    waiting = threading.Thread(target=consumer.poll, args=(6000,))
+    waiting.start()
+    while sum(at.offset for at in team.log.admin.list_consumer_group_offsets("g").values()) < 20:
+        assert time.monotonic() - began < 4.5
+        time.sleep(0.1)
+    waiting.join()
 
 
 def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team) -> None:
