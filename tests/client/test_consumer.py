@@ -67,7 +67,7 @@ def test_a_record_has_everything_that_was_written(tmp_path: Path) -> None:
     with reader(log, "orders") as consumer:
         assert list(consumer) == [
             ConsumerRecord("orders", 0, 0, 5000, b"k", None, [("h", b"1")]),
-            ConsumerRecord("orders", 0, 1, 6000, None, b"v", []),
+            ConsumerRecord("orders", 0, 1, 6000, None, b"v", ()),
         ]
 
 
