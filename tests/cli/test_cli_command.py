@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -78,6 +79,19 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "transaction list",
         "verify",
     ]
+
+
+@pytest.mark.parametrize("page", ["service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md"])
+def test_commands_on_the_pages_are_there(page: str) -> None:
+    """Each `pylog noun verb` in a page names a verb, or a group of verbs."""
+    known = {path.removeprefix("pylog ") for path, _ in verbs()}
+    text = (ROOT / "docs" / page).read_text()
+    calls = re.findall(r"(?:^|`|\| )pylog (?:-u \S+ )?([a-z]+)(?: ([a-z]+))?", text, re.MULTILINE)
+    assert calls, "the page shows commands"
+    for noun, verb in calls:
+        assert noun in known or f"{noun} {verb}" in known or any(path.startswith(f"{noun} ") for path in known), noun
+        if any(path.startswith(f"{noun} ") for path in known) and verb:
+            assert f"{noun} {verb}" in known, f"pylog {noun} {verb}"
 
 
 def test_help_brings_no_arrow() -> None:
