@@ -56,19 +56,25 @@ def main() -> None:
     jars = Path(os.environ.get("PYLOG_KAFKA", ROOT / ".pylog" / "kafka"))
     os.environ["PYLOG_PYTHON"] = sys.executable
     found = Found([], [], [])
-    with broker(jars, two_free_ports(), BROKER) as running:
-        for settings in given.settings:
-            with bench_of(given, settings, running) as (bench, scratch):
-                pylog = Pylog(bench.spark, scratch)
-                kafka = Kafka(bench.spark, running, jars, recommended=settings == RECOMMENDED)
-                moves(given.parts, bench, pylog, kafka, scratch, found)
-                queries(given.parts, bench, pylog, kafka, found)
-                if "latency" in given.parts:
-                    found.latencies.append(Latency(settings, through_queries(bench, (pylog, kafka), given.records)))
-    print(table(*found))
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps({"machine": machine(), "rows": given.rows, **as_json(*found)}, indent=1))
-    print(f"\nAll figures, round by round: {given.out}")
+    try:
+        with broker(jars, two_free_ports(), BROKER) as running:
+            for settings in given.settings:
+                with bench_of(given, settings, running) as (bench, scratch):
+                    kafka = Kafka(bench.spark, running, jars, recommended=settings == RECOMMENDED)
+                    compare(given, bench, Pylog(bench.spark, scratch), kafka, found)
+    finally:  # what took minutes to measure is not lost to what failed after it
+        print(table(*found))
+        given.out.parent.mkdir(parents=True, exist_ok=True)
+        given.out.write_text(json.dumps({"machine": machine(), "rows": given.rows, **as_json(*found)}, indent=1))
+        print(f"\nAll figures, round by round: {given.out}")
+
+
+def compare(given: argparse.Namespace, bench: Bench, pylog: Pylog, kafka: Kafka, found: Found) -> None:
+    """All parts under some settings."""
+    moves(given.parts, bench, pylog, kafka, found)
+    queries(given.parts, bench, pylog, kafka, found)
+    if "latency" in given.parts:
+        found.latencies.append(Latency(bench.settings, through_queries(bench, (pylog, kafka), given.records)))
 
 
 class Found(NamedTuple):
@@ -117,13 +123,13 @@ def bench_of(given: argparse.Namespace, settings: str, running: Broker) -> Itera
             spark.stop()
 
 
-def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, scratch: Path, found: Found) -> None:
+def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, found: Found) -> None:
     """Writing, reading and copying; beside them what does nothing, and tables of files."""
     works = [work for work in WORK if work.name in wanted]
     if not works:
         return
     tell(f"{bench.settings}: {bench.rows:,} records to each side")
-    files = [Parquet(bench.spark, scratch)] if bench.settings == STOCK else []
+    files = [Parquet(bench.spark, bench.checkpoints.parent)] if bench.settings == STOCK else []
     for side in (pylog, kafka, *files):
         side.create(TOPIC)
         side.write(bench.frame, TOPIC)
