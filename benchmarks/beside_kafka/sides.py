@@ -6,6 +6,7 @@ import shutil
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -224,7 +225,8 @@ class Parquet(Side):
 def two_free_ports() -> int:
     """The first of two."""
     for port in range(29292, 29492, 2):
-        with socket.socket() as one, socket.socket() as two:
-            if one.connect_ex(("127.0.0.1", port)) and two.connect_ex(("127.0.0.1", port + 1)):
-                return port
+        with suppress(OSError), socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", port))
+            two.bind(("127.0.0.1", port + 1))
+            return port
     raise RuntimeError("no two ports side by side are free")
