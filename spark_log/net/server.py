@@ -74,8 +74,6 @@ class Limits(NamedTuple):
 class Noted(Protocol):
     """What is news to whom."""
 
-    version: int
-
     def there_is(self, topics: Sequence[str] | None, since: int) -> bool: ...
 
 
@@ -187,8 +185,6 @@ class Server:
         self._limits = limits
         self._polls = 0
         self._waiters = Waiters()
-        self._told = 0
-        """The version of which all that wait have been told."""
         self._idle: dict[Any, float] = {}
         """Connections on which no request is being handled, and until when one has to have arrived."""
         self._body: tuple[int, int, bytes] = (-1, -1, b"")
@@ -253,9 +249,8 @@ class Server:
 
     def _wake(self) -> None:
         self._groups.notice()
-        told, self._told = self._told, self._service.news.version  # what is noted from here on is for the next time
         everybody = self._stopping or not self._service.leading
-        self._waiters.wake(lambda topics: everybody or self._service.news.there_is(topics, told))
+        self._waiters.wake(lambda topics, since: everybody or self._service.news.there_is(topics, since))
 
     async def _sweep(self) -> None:
         """Close connections on which a request does not arrive: they would count as long as their owners like."""
@@ -351,12 +346,12 @@ class Server:
             if left <= 0 or not self._service.leading or (stirred is not None and stirred.done()):
                 break
             self._polls += 1
-            waiter = self._waiters.join(topics)
+            waiter = self._waiters.join(topics, since)
             try:
                 awaited = [waiter] if stirred is None else [waiter, stirred]
                 await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                self._waiters.leave(topics, waiter)
+                self._waiters.leave(topics, since, waiter)
                 self._polls -= 1
         if not self._service.leading:
             raise self._service.not_leading()

@@ -18,29 +18,29 @@ class Waiters:
     """All of it runs on the event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[Topics, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[tuple[Topics, int], set[asyncio.Future[None]]] = {}
         self._roused: deque[asyncio.Future[None]] = deque()
         self._rousing = False
 
-    def join(self, topics: Topics) -> asyncio.Future[None]:
-        """Is done when there is news of them."""
+    def join(self, topics: Topics, since: int) -> asyncio.Future[None]:
+        """Is done when there is news of them, after a version."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(topics, set()).add(waiter)
+        self._waiting.setdefault((topics, since), set()).add(waiter)
         return waiter
 
-    def leave(self, topics: Topics, waiter: asyncio.Future[None]) -> None:
+    def leave(self, topics: Topics, since: int, waiter: asyncio.Future[None]) -> None:
         """Nobody waits with it any more."""
         waiter.cancel()
-        others = self._waiting.get(topics, set())
+        others = self._waiting.get((topics, since), set())
         others.discard(waiter)
         if not others:
-            self._waiting.pop(topics, None)
+            self._waiting.pop((topics, since), None)
 
-    def wake(self, is_news: Callable[[Topics], bool]) -> None:
+    def wake(self, is_news: Callable[[Topics, int], bool]) -> None:
         """Those for whom there is some, one after the other."""
-        for topics in tuple(self._waiting):
-            if is_news(topics):
-                self._roused.extend(self._waiting.pop(topics))
+        for waited_for in tuple(self._waiting):
+            if is_news(*waited_for):
+                self._roused.extend(self._waiting.pop(waited_for))
         if not self._rousing:
             self._rouse()
 

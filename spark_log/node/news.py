@@ -17,6 +17,8 @@ from spark_log.metadata.commands import (
     Swap,
 )
 
+BEHIND_MAX = 100
+"""Versions that somebody may stay behind who waits for other things: what they hold can still be sent in one answer."""
 _QUIET = (AbortTransaction, CommitOffsets, Expire, Fence, InitProducer, SetGeneration, SignOfLife, Swap)
 """Nobody who waits for records waits for these."""
 
@@ -42,9 +44,13 @@ class News:
         self.version = version
 
     def there_is(self, topics: Iterable[str] | None, since: int) -> bool:
-        """Whether something after version `since` is for who waits for these topics, by id; None: for anything."""
-        if topics is None or self.version <= since:
-            return self.version > since
+        """Whether something after version `since` is for who waits for these topics, by id; None: for anything.
+
+        Much of anything is news to everybody.
+        """
+        behind = self.version - since
+        if topics is None or behind <= 0 or behind >= BEHIND_MAX:
+            return behind > 0
         of_topics = self._of_topics
         return self._of_all > since or any(of_topics.get(topic_id, 0) > since for topic_id in topics)
 

@@ -13,8 +13,8 @@ def test_thousands_are_woken_a_few_at_a_time() -> None:
 
     async def scenario() -> list[int]:
         waiters = Waiters()
-        waiting = [waiters.join(("a",)) for _ in range(10 * AT_ONCE)]
-        waiters.wake(lambda topics: True)
+        waiting = [waiters.join(("a",), 1) for _ in range(10 * AT_ONCE)]
+        waiters.wake(lambda topics, since: True)
         seen = []
         while sum(waiter.done() for waiter in waiting) < len(waiting):
             seen.append(sum(waiter.done() for waiter in waiting))
@@ -31,8 +31,8 @@ def test_only_those_are_woken_for_whom_there_is_news() -> None:
 
     async def scenario() -> tuple[bool, bool]:
         waiters = Waiters()
-        one, other = waiters.join(("a",)), waiters.join(("b",))
-        waiters.wake(lambda topics: topics == ("a",))
+        one, other = waiters.join(("a",), 1), waiters.join(("b",), 1)
+        waiters.wake(lambda topics, since: topics == ("a",))
         return one.done(), other.done()
 
     assert asyncio.run(scenario()) == (True, False)
@@ -43,12 +43,12 @@ def test_who_has_left_is_not_woken() -> None:
 
     async def scenario() -> None:
         waiters = Waiters()
-        waiting = [waiters.join(None) for _ in range(AT_ONCE + 1)]
-        waiters.wake(lambda topics: True)
+        waiting = [waiters.join(None, 1) for _ in range(AT_ONCE + 1)]
+        waiters.wake(lambda topics, since: True)
         last = next(waiter for waiter in waiting if not waiter.done())
-        waiters.leave(None, last)
+        waiters.leave(None, 1, last)
         await asyncio.sleep(0)
         assert last.cancelled()
-        waiters.wake(lambda topics: True)
+        waiters.wake(lambda topics, since: True)
 
     asyncio.run(scenario())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_log.metadata.commands import Append, CommitOffsets, CreateTopic, Several
 from spark_log.metadata.records import Commit, GroupCommit
 from spark_log.model import DataObject, Run
-from spark_log.node.news import News
+from spark_log.node.news import BEHIND_MAX, News
 
 POSITIONS = CommitOffsets(commit=GroupCommit("g", -1, ()))
 
@@ -58,3 +58,14 @@ def test_what_others_wrote_is_news_to_all() -> None:
     news.note(6, [append("b")])
     news.note(9, None)
     assert news.there_is(("a",), 8)
+
+
+def test_nobody_who_waits_falls_far_behind() -> None:
+    """Else whoever is woken at last would have to read all of it from the storage."""
+    news = News()
+    news.note(5, None)
+    for version in range(6, 5 + BEHIND_MAX):
+        news.note(version, [append("b")])
+        assert not news.there_is(("a",), 5)
+    news.note(5 + BEHIND_MAX, [append("b")])
+    assert news.there_is(("a",), 5)
