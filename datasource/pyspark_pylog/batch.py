@@ -26,7 +26,7 @@ from pyspark_pylog.patience import patiently
 from pyspark_pylog.pins import PINS, Assignment, decode, encode, make_pin, pinned, query_of_task, read_pin
 from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
 from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges, task_bytes
-from spark_log.client.fetch import Fetched, fetch
+from spark_log.client.fetch import Fetched, asked_ahead, fetch
 from spark_log.client.plan import OffsetRange, SliceRead
 from spark_log.client.prune import columns_to_read, cut, only_matching, plan_matching, spans
 from spark_log.client.route import open_journal, storage_url
@@ -158,10 +158,10 @@ def read_batches(
     """What matches of planned reads, as Spark's batches; what lay in an object that is gone by now is planned again by offset."""
     where = options.where
     columns = columns_to_read(stored_columns(schema), where)
-    for read in reads:
+    for read, coming in asked_ahead(store, reads):
         at = read.start
         try:
-            for part in fetch(store, read, columns, where.window):
+            for part in fetch(store, read, columns, where.window, coming):
                 yield only_matching(to_batch(part, schema), part, where)
                 at = part.first + part.records.num_rows
         except ObjectNotFound:

@@ -8,6 +8,7 @@ the present ones are decoded.  `touched` says beforehand what that comes to.
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
@@ -34,6 +35,8 @@ from spark_log.store.base import ObjectStore
 
 WHOLE_BYTES_MAX = 1 << 20
 """A run up to this size is read in one go."""
+SLICES_AHEAD = 8
+"""Small slices that are asked for at a time."""
 GROUP_BYTES_MAX = 1 << 20
 """Neighbouring batches are read together up to this size."""
 
@@ -48,18 +51,23 @@ class Fetched(NamedTuple):
 
 
 def fetch(
-    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None = None, window: Window | None = None
+    store: ObjectStore,
+    read: SliceRead,
+    columns: Sequence[str] | None = None,
+    window: Window | None = None,
+    coming: Future[bytes] | None = None,
 ) -> Iterator[Fetched]:
     """The records of one planned read, in offset order.
 
     columns:  of key, value, timestamp, headers; None for all that are there.
     window:   batches that cannot hold such timestamps are left out, so there may be gaps between what is given.
+    coming:   the bytes of the slice, if `asked_ahead` is fetching them.
     Raises ObjectNotFound if the object is gone (plan again by offset), CorruptObject for damaged bytes.
     """
     piece = read.slice
     place = Place(piece.object, read.topic, read.topic_id, read.partition)
     if _in_one_go(piece):
-        batches = _whole(store, read, columns, place)
+        batches = _whole(store, read, columns, coming, place)
     else:
         batches = _by_index(store, read, columns, window, place)
     for first, records in batches:
@@ -67,10 +75,10 @@ def fetch(
 
 
 def _whole(
-    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, place: Place
+    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, coming: Future[bytes] | None, place: Place
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     piece = read.slice
-    data = store.get(piece.object, piece.position, piece.position + piece.length)
+    data = _get_whole(store, piece) if coming is None else coming.result()
     first = piece.start
     for records in decode_run(data, piece, columns, place=place):
         yield first, records
@@ -79,6 +87,26 @@ def _whole(
         raise CorruptObject(
             f"{place.at(piece.position)}: the run has {first - piece.start} records, not {piece.end - piece.start}"
         )
+
+
+def _get_whole(store: ObjectStore, piece: Slice) -> bytes:
+    return store.get(piece.object, piece.position, piece.position + piece.length)
+
+
+def asked_ahead(store: ObjectStore, reads: Sequence[SliceRead]) -> Iterator[tuple[SliceRead, Future[bytes] | None]]:
+    """The reads, and with each the bytes of its slice if it is a small one in remote storage.
+
+    While one is used the next `SLICES_AHEAD` are under way: a range of many small commits does not wait for each in turn.
+    """
+    if store.local or len(reads) < 2:
+        yield from ((read, None) for read in reads)
+        return
+    pool, asked = _pool(os.getpid()), deque[Future[bytes] | None]()
+    for number, read in enumerate(reads):
+        for later in reads[number + len(asked) : number + SLICES_AHEAD]:
+            small = _in_one_go(later.slice) and later.slice.length <= WHOLE_BYTES_MAX
+            asked.append(pool.submit(_get_whole, store, later.slice) if small else None)
+        yield read, asked.popleft()
 
 
 def _by_index(
@@ -154,7 +182,7 @@ def _loaded(store: ObjectStore, name: str, groups: Sequence[_Group]) -> Iterator
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
     """One pool a process: Spark forks its workers, and threads do not survive that."""
-    return ThreadPoolExecutor(4, thread_name_prefix=f"pylog-fetch-{pid}")
+    return ThreadPoolExecutor(SLICES_AHEAD, thread_name_prefix=f"pylog-fetch-{pid}")
 
 
 def load_index(store: ObjectStore, read: SliceRead) -> Index:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
-from spark_log.client.plan import SliceRead
+from spark_log.client.plan import SliceRead, likely_pieces
 from spark_log.client.prune import plan_matching
 from spark_log.client.resolve import partitions_of, ranges_between, resolve, resolve_starts
 from spark_log.client.route import open_journal
@@ -21,6 +21,7 @@ from spark_log.client.upload import Uploaded, Uploader, topic_spec
 from spark_log.conditions import EVERYTHING, Condition, parse_condition
 from spark_log.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
+from spark_log.journal.upkeep import read_pieces
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.progress_topic import progress_of, progress_partitions, to_batch
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
     from spark_log.client.consumer import Consumer
     from spark_log.client.producer import Producer
     from spark_log.client.transaction import Transaction
+
+PIECES_AHEAD = 32
+"""Pieces of slice indexes that a plan reads while it refreshes the state, under the journal's lock."""
 
 
 def connect(
@@ -249,12 +253,13 @@ class Log:
         where: str | Condition | None = None,
     ) -> list[SliceRead]:
         """The parts of objects that a scan of the same reads."""
-        state = self.journal.refresh()
+        first, last, condition = parse_position(start, "start"), parse_position(end, "end"), as_condition(where)
+        likely = likely_pieces(self.journal.state, topic, partitions, first, last, condition.window)[:PIECES_AHEAD]
+        state, known = self.journal.refresh_beside(read_pieces(likely))
         tps = partitions_of(state, topic) if partitions is None else [TopicPartition(topic, n) for n in partitions]
-        first, last = parse_position(start, "start"), parse_position(end, "end")
         starts = resolve_starts(self.journal, dict.fromkeys(tps, first))
         ends = _ends(resolve(self.journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)
-        return plan_matching(self.journal, ranges_between(self.journal.state, starts, ends), as_condition(where))
+        return plan_matching(self.journal, ranges_between(self.journal.state, starts, ends), condition, known)
 
     # --------------------------------------------------------------------------------------------------------- clients
 

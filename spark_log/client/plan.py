@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
@@ -11,6 +11,7 @@ from spark_log.journal.upkeep import read_pieces
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State
 from spark_log.model import Slice
+from spark_log.positions import At, Latest, Position
 
 Window = tuple[int, int]
 """Microseconds, half-open: only batches that may hold such timestamps are read."""
@@ -47,7 +48,13 @@ class SliceRead(NamedTuple):
         return max(1, piece.length * (self.end - self.start) // (piece.end - piece.start))
 
 
-def plan_reads(journal: Journal, ranges: Sequence[OffsetRange], window: Window | None = None) -> list[SliceRead]:
+Known = Mapping[Piece, Sequence[Slice]]
+"""Slice indexes that were read already: what a piece of one holds never changes."""
+
+
+def plan_reads(
+    journal: Journal, ranges: Sequence[OffsetRange], window: Window | None = None, known: Known | None = None
+) -> list[SliceRead]:
     """What to read for `ranges`, in their order; with a window, only slices whose timestamps overlap it.
 
     Raises DataLoss for a range that is not there any more, UnknownTopicOrPartition for one that never was.
@@ -56,8 +63,9 @@ def plan_reads(journal: Journal, ranges: Sequence[OffsetRange], window: Window |
     for _ in range(REPLAN_TRIES):
         wanted = [(rng, _overlapping(_partition(state, rng), rng, window)) for rng in ranges if rng.start < rng.end]
         pieces = [entry for _, entries in wanted for entry in entries if isinstance(entry, Piece)]
-        resolved = journal.run(read_pieces(pieces))
-        if resolved is not None:
+        read = journal.run(read_pieces(piece for piece in pieces if piece not in (known or ())))
+        if read is not None:
+            resolved = {**(known or {}), **read}
             return [
                 _read(state, rng, piece)
                 for rng, entries in wanted
@@ -67,6 +75,26 @@ def plan_reads(journal: Journal, ranges: Sequence[OffsetRange], window: Window |
             ]
         state = journal.refresh()
     raise DataLoss("the slice indexes were replaced faster than they could be read; try again")
+
+
+def likely_pieces(
+    state: State, topic: str, partitions: Sequence[int] | None, first: Position, last: Position, window: Window | None
+) -> list[Piece]:
+    """Pieces of slice indexes that a read will look into, as far as a state tells that may be old.
+
+    They can be read while the state is refreshed.  One too few costs a round trip, one too many a request.
+    """
+    topic_id = state.names.get(topic)
+    if topic_id is None:
+        return []
+    found = []
+    for number, part in state.topic_partitions(topic_id):
+        start = first.offset if isinstance(first, At) else part.end if isinstance(first, Latest) else part.start
+        end = last.offset if isinstance(last, At) else part.end
+        if partitions is None or number in partitions:
+            rng = OffsetRange(topic, topic_id, number, start, end)
+            found += [entry for entry in _overlapping(part, rng, window) if isinstance(entry, Piece)]
+    return found
 
 
 def _partition(state: State, rng: OffsetRange) -> Partition:

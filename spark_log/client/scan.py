@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 import pyarrow as pa
 
-from spark_log.client.fetch import Fetched, fetch
+from spark_log.client.fetch import Fetched, asked_ahead, fetch
 from spark_log.client.plan import REPLAN_TRIES, OffsetRange, SliceRead, Window, plan_reads
 from spark_log.client.prune import columns_to_read, only_matching
 from spark_log.conditions import EVERYTHING, Condition
@@ -37,16 +38,21 @@ def fetch_ranges(
     journal: Journal, reads: Sequence[SliceRead], columns: Sequence[str] | None, window: Window | None = None
 ) -> Iterator[Fetched]:
     """The records of planned reads; an object that a merge has replaced meanwhile is planned again by offset."""
-    for read in reads:
-        yield from _fetch(journal, read, columns, window, REPLAN_TRIES)
+    for read, coming in asked_ahead(journal.store, reads):
+        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming)
 
 
 def _fetch(
-    journal: Journal, read: SliceRead, columns: Sequence[str] | None, window: Window | None, tries: int
+    journal: Journal,
+    read: SliceRead,
+    columns: Sequence[str] | None,
+    window: Window | None,
+    tries: int,
+    coming: Future[bytes] | None = None,
 ) -> Iterator[Fetched]:
     at = read.start
     try:
-        for part in fetch(journal.store, read, columns, window):
+        for part in fetch(journal.store, read, columns, window, coming):
             yield part
             at = part.first + part.records.num_rows
     except ObjectNotFound:

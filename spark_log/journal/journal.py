@@ -27,8 +27,9 @@ from spark_log.errors import (
     UnsupportedVersion,
 )
 from spark_log.journal.forks import renew_after_fork
-from spark_log.journal.ops import Answer, Get, Link, List, Put, PutNew, Steps, run
+from spark_log.journal.ops import Answer, Get, Link, List, Put, PutNew, Steps, beside, run
 from spark_log.journal.protocol import (
+    CHECKPOINTS,
     LOG,
     Command,
     Context,
@@ -45,12 +46,15 @@ from spark_log.journal.protocol import (
 from spark_log.journal.upkeep import is_due, shrink, write_down
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
+from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
 RELIST_MS = 60_000
+READ_AHEAD = 32
+"""Versions that are read with the checkpoint when a log on an object store is opened."""
 HEAR_MS_MAX = 5000
 """So long a coordinator is listened to at a time: whoever waits has other things to look after."""
 AWAY_MS = 250
@@ -74,7 +78,9 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 class Journal:
     """One log's metadata.  Safe for threads; proposals that arrive together share one put."""
 
-    def __init__(self, store: ObjectStore, context: Context, form: Format, link: Link | None = None) -> None:
+    def __init__(
+        self, store: ObjectStore, context: Context, form: Format, link: Link | None = None, listed: Sequence[str] = ()
+    ) -> None:
         self.store = store
         self.context = context
         self.link = link
@@ -82,8 +88,8 @@ class Journal:
         self._format = form
         self.after_fork()
         renew_after_fork(self)
-        self._view: View = self.run(open_view())
         self._listed_ms = context.clock.monotonic_ms()
+        self._view: View = self.run(open_view(listed, ahead=0 if store.local else READ_AHEAD))
         self._probed = False
 
     def after_fork(self) -> None:
@@ -116,12 +122,12 @@ class Journal:
         file, StoreNotExclusive if the storage cannot carry a log.
         """
         context = Context(clock or SystemClock(), rng or random.SystemRandom(), served=served)
-        data = run(_get(FORMAT_KEY), store, context.clock)
+        data, listed = run(_look_in(), store, context.clock)
         if data is None:
             if not create:
                 raise NoLog(f"there is no log at {store.url}; create one with `pylog -u {store.url} topic create NAME`")
             data = _begin(store, context)
-        return cls(store, context, _parse_format(data, store.url), link)
+        return cls(store, context, _parse_format(data, store.url), link, listed)
 
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the protocol on this log's store."""
@@ -145,9 +151,24 @@ class Journal:
     def refresh(self) -> State:
         """The state at the end of the log."""
         with self._reading:
-            self._install(self.run(refresh(self._view)))
-            self._listed_ms = self.context.clock.monotonic_ms()
+            now = self.context.clock.monotonic_ms()
+            self._install(self.run(refresh(self._view, together=self._together(now))))
+            self._listed_ms = now
         return self._view.state
+
+    def refresh_beside(self, steps: Steps[Result]) -> tuple[State, Result]:
+        """`refresh`, and reads that are carried out in the same rounds."""
+        with self._reading:
+            now = self.context.clock.monotonic_ms()
+            view, result = self.run(beside(refresh(self._view, together=self._together(now)), steps))
+            self._install(view)
+            self._listed_ms = now
+        return self._view.state, result
+
+    def _together(self, now: float) -> bool:
+        """Whether rounds count, and what follows the view cannot have been deleted yet, by far."""
+        age = cluster_config(self._view.state.configs, "gc.fence.age.ms")
+        return not self.store.local and now - self._listed_ms < age // 4
 
     def _install(self, view: View) -> None:
         """Go on from a view, unless there is a newer one: readers do not wait for changes, nor changes for readers."""
@@ -203,7 +224,7 @@ class Journal:
         with self._reading:
             now, known = self.context.clock.monotonic_ms(), self._view
             relist = now - self._listed_ms > RELIST_MS
-            view = self.run(poll(known, relist))
+            view = self.run(poll(known, relist, self._together(now)))
             if view is not known:
                 self._listed_ms = now
                 self._install(view)
@@ -359,6 +380,12 @@ def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
 def _get(key: str) -> Steps[bytes | None]:
     data: bytes | None = yield Get(key)
     return data
+
+
+def _look_in() -> Steps[tuple[bytes | None, Sequence[str]]]:
+    """What `meta/format` holds, and the checkpoints."""
+    found: tuple[bytes | None, Sequence[str]] = tuple((yield [Get(FORMAT_KEY), List(CHECKPOINTS)]))
+    return found
 
 
 def _put(key: str, data: bytes) -> Steps[None]:

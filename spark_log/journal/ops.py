@@ -20,10 +20,12 @@ from spark_log.metadata.state import Coordinator, State
 from spark_log.store.base import ObjectStore
 
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 
 RETRY_MS = (50, 100, 200, 500, 1000, 2000, 4000, 8000)
 """Waits between tries of an operation that may be repeated: about 16 s in all, behind the store client's own retries."""
-PARALLEL = 16
+PARALLEL = 48
+"""Requests of one process at a time; the store's client may have a limit of its own."""
 
 
 class Answer(Enum):
@@ -134,6 +136,29 @@ class Link(Protocol):
 
 Op: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | Sleep | Ask
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
+
+
+def beside(steps: Steps[Result], others: Steps[Other]) -> Steps[tuple[Result, Other]]:
+    """Both, in the same rounds, for as long as they go; neither may put, ask or sleep."""
+    made: list[Any] = [None, None]
+    rounds: list[Any] = [None, None]
+    under_way = [steps, others]
+    alive = [0, 1]
+    while alive:
+        asked: list[Op | list[Op]] = []
+        for number in tuple(alive):
+            try:
+                asked.append(under_way[number].send(rounds[number]))
+            except StopIteration as stop:
+                made[number] = stop.value
+                alive.remove(number)
+        ops = [request if isinstance(request, list) else [request] for request in asked]
+        answers = (yield [op for each in ops for op in each]) if ops else []
+        at = 0
+        for number, request, each in zip(alive, asked, ops, strict=True):
+            rounds[number] = answers[at : at + len(each)] if isinstance(request, list) else answers[at]
+            at += len(each)
+    return made[0], made[1]
 
 
 def run(steps: Steps[Result], store: ObjectStore, clock: Clock, link: Link | None = None) -> Result:

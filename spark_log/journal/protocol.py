@@ -39,7 +39,7 @@ META = "meta/"
 LOG = "meta/log/"
 CHECKPOINTS = "meta/ckpt/"
 DATA = "data/"
-WAVE_MAX = 32
+WAVE_MAX = 64
 """Versions that are read ahead in parallel."""
 ATTEMPTS_MAX = 200
 JITTER_MS = 20
@@ -98,17 +98,28 @@ class Context:
         return f"{self.rng.getrandbits(64):016x}"
 
 
-def open_view() -> Steps[View]:
-    """The state at the end of the log: newest checkpoint by listing, what follows, the listing again."""
+def open_view(names: Sequence[str] | None = None, ahead: int = 0) -> Steps[View]:
+    """The state at the end of the log: newest checkpoint by listing, what follows, the listing again.
+
+    names:  a listing of the checkpoints, if there is one already; only where to begin is taken from it.
+    ahead:  versions that are read in the round of the checkpoint, whose own version is in its name: for storage where
+            rounds are dear and requests are cheap.
+    """
     while True:
-        newest = _newest((yield List(CHECKPOINTS)))
-        state = State()
-        if newest:
+        newest = _newest((yield List(CHECKPOINTS)) if names is None else names)
+        names, state, data, found = None, State(), None, list[bytes | None]()
+        if ahead:
+            reads: list[Op] = [Get(key) for key in ([newest] if newest else [])]
+            reads += [Get(key) for key in _log_keys(checkpoint_version(newest) + 1, ahead)]
+            found = yield reads
+            data = found.pop(0) if newest else None
+        elif newest:
             data = yield Get(newest)
+        if newest:
             if data is None:
                 continue
             state = decode_checkpoint(data, newest)
-        view = yield from catch_up(View(newest, state), wave=8)
+        view = yield from catch_up(View(newest, state), found=found, wave=8)
         if view is not None:
             return view
 
@@ -117,7 +128,7 @@ def state_at(version: int) -> Steps[State | None]:
     """The state at a version of a moment ago; None if that is not known any more, for a checkpoint lies beyond it."""
     newest = _newest((yield List(CHECKPOINTS)))
     while checkpoint_version(newest) <= version:
-        keys = [log_key(number) for number in range(checkpoint_version(newest) + 1, version + 1)]
+        keys = _log_keys(checkpoint_version(newest) + 1, version - checkpoint_version(newest))
         data: bytes | None = (yield Get(newest)) if newest else None
         batches = yield [Get(key) for key in keys]
         before, newest = newest, _newest((yield List(CHECKPOINTS)))
@@ -131,41 +142,69 @@ def state_at(version: int) -> Steps[State | None]:
     return None
 
 
+def _log_keys(first: int, count: int) -> list[str]:
+    return [log_key(version) for version in range(first, first + count)]
+
+
 def _newest(names: Sequence[str]) -> str:
     return max(names, default="")
 
 
-def catch_up(view: View, wave: int = 1, seen: dict[str, int] | None = None) -> Steps[View | None]:
+def catch_up(
+    view: View,
+    seen: dict[str, int] | None = None,
+    found: Sequence[bytes | None] = (),
+    together: bool = False,
+    wave: int = 1,
+) -> Steps[View | None]:
     """The view at the end of the log; None if a newer checkpoint lies beyond it, so that what was read may be leftovers.
 
-    seen: collects the versions of the batches that were read, by batch id.
+    seen:      collects the versions of the batches that were read, by batch id.
+    found:     objects of the versions after the view that were read already.
+    together:  list the checkpoints in the round of the reads, not after them, as long as these find nothing.  What is
+               carried on is on the chain either way.  But it may end before a version that was there when this began, if
+               that was put into a checkpoint and deleted within the round: only for a view that is younger than the fence.
+    wave:      versions that are read at a time, at first.
     """
-    state = view.state
+    state, wave, names = view.state, len(found) or wave, None
     failed: SparkLogError | None = None
-    while failed is None:
-        keys = [log_key(state.version + 1 + ahead) for ahead in range(wave)]
-        answers = yield [Get(key) for key in keys]
-        for key, data in zip(keys, answers, strict=True):
-            if data is None:
-                break
-            try:
-                batch = decode_batch(data, key)
-            except SparkLogError as error:  # it may be a leftover below a newer checkpoint: the listing tells
-                failed = error
-                break
-            state = replay(state, batch)
-            if seen is not None:
-                seen[batch.id] = state.version
+    while names is None:
+        keys = _log_keys(state.version + 1, wave)
+        if found:
+            answers, found = found, ()
         else:
-            wave = min(2 * wave, WAVE_MAX)
-            continue
-        break
-    newest = _newest((yield List(CHECKPOINTS)))
-    if not _follows(view, newest):
+            reads: list[Op] = [*map(Get, keys), *([List(CHECKPOINTS)] if together else [])]
+            answers = yield reads
+            if together and answers[0] is None:
+                names = answers[-1]
+                break
+        before = state.version
+        state, failed = _replayed(state, zip(keys, answers, strict=False), seen)
+        if failed is not None or state.version < before + wave:
+            names = yield List(CHECKPOINTS)
+        wave = min(2 * wave, WAVE_MAX)
+    if not _follows(view, newest := _newest(names)):
         return None
     if failed is not None:
         raise failed
     return View(newest, state)
+
+
+def _replayed(
+    state: State, objects: Iterable[tuple[str, bytes | None]], seen: dict[str, int] | None
+) -> tuple[State, SparkLogError | None]:
+    """The state after objects of the log up to the first that is absent or cannot be read, with what is wrong with that."""
+    for key, data in objects:
+        if data is None:
+            break
+        try:
+            batch = decode_batch(data, key)
+        except SparkLogError as error:  # it may be a leftover below a newer checkpoint: a listing tells
+            return state, error
+        state = replay(state, batch)
+        if seen is not None:
+            seen[batch.id] = state.version
+    return state, None
 
 
 def _follows(view: View, newest: str) -> bool:
@@ -177,9 +216,11 @@ def _follows(view: View, newest: str) -> bool:
     return checkpoint_version(newest) <= view.state.version
 
 
-def refresh(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
-    """The view at the end of the log, from this one if no checkpoint lies beyond it."""
-    new = yield from catch_up(view, seen=seen)
+def refresh(
+    view: View, seen: dict[str, int] | None = None, found: Sequence[bytes | None] = (), together: bool = False
+) -> Steps[View]:
+    """The view at the end of the log, from this one if no checkpoint lies beyond it; arguments as of `catch_up`."""
+    new = yield from catch_up(view, seen, found, together)
     if new is not None:
         return new
     if seen is not None:
@@ -187,15 +228,18 @@ def refresh(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
     return (yield from open_view())
 
 
-def poll(view: View, relist: bool) -> Steps[View]:
+def poll(view: View, relist: bool, together: bool = False) -> Steps[View]:
     """Like `refresh`, for a reader that waits: one get where nothing is new and no listing is due.
 
     Log records below a checkpoint are deleted some day, so a reader that only asked for the next version could wait for
     ever; it has to list once a minute (`relist`).
     """
-    if not relist and (yield Get(log_key(view.state.version + 1))) is None:
+    if relist:
+        return (yield from refresh(view, together=together))
+    following = yield Get(log_key(view.state.version + 1))
+    if following is None:
         return view
-    return (yield from refresh(view))
+    return (yield from refresh(view, found=[following] if together else (), together=together))
 
 
 @dataclass(slots=True)

@@ -26,6 +26,8 @@ SMALL_BYTES = 8 << 20
 DELETES_PER_CALL = 1000
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
+S3_CONNECTIONS = 50
+"""Of botocore, whose 10 would have what is asked in parallel wait."""
 S3_ATTEMPTS = 4
 """Of botocore, which repeats refused connections, 5xx and throttling with growing waits."""
 S3FS_ATTEMPTS = 2
@@ -248,6 +250,7 @@ class FsspecStore:
 S3_CONFIG = {
     "connect_timeout": CONNECT_TIMEOUT_S,
     "read_timeout": READ_TIMEOUT_S,
+    "max_pool_connections": S3_CONNECTIONS,
     "retries": {"total_max_attempts": S3_ATTEMPTS, "mode": "standard"},
 }
 

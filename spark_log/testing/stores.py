@@ -1,4 +1,4 @@
-"""Stores for tests and benchmarks: one that fails, one that lies, one that counts, one that is far away.  Each wraps a real one."""
+"""Stores for tests and benchmarks: one that fails, one that lies, one that counts.  Each wraps a real one; `slow_store.py` has another."""
 
 from __future__ import annotations
 
@@ -156,58 +156,3 @@ class CountingStore(Wrapper):
         with self._lock:
             self.read[key] += len(data)
         return data
-
-
-class LatencyStore(Wrapper):
-    """As far away as an object store, and counts requests by kind.
-
-    get_ms, put_ms:  medians; each request takes 0.7 to 1.8 times as long, drawn from the seed.
-    """
-
-    def __init__(self, inner: ObjectStore, *, get_ms: float = 15.0, put_ms: float = 30.0, seed: int = 0) -> None:
-        super().__init__(inner)
-        self._times = {
-            "get": get_ms,
-            "list": get_ms,
-            "size": get_ms,
-            "put": put_ms,
-            "put_new": put_ms,
-            "delete": put_ms,
-        }
-        self._rng = random.Random(seed)
-        self._lock = threading.Lock()
-        self.requests: Counter[str] = Counter()
-
-    @property
-    def local(self) -> bool:
-        return False
-
-    def _wait(self, kind: str) -> None:
-        with self._lock:
-            self.requests[kind] += 1
-            seconds = self._times[kind] * self._rng.triangular(0.7, 1.8, 0.9) / 1000
-        time.sleep(seconds)
-
-    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        self._wait("get")
-        return self.inner.get(key, start, end)
-
-    def size(self, key: str) -> int | None:
-        self._wait("size")
-        return self.inner.size(key)
-
-    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._wait("put")
-        self.inner.put(key, chunks)
-
-    def put_new(self, key: str, data: bytes) -> bool:
-        self._wait("put_new")
-        return self.inner.put_new(key, data)
-
-    def list(self, prefix: str) -> list[str]:
-        self._wait("list")
-        return self.inner.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        self._wait("delete")
-        self.inner.delete(keys)

@@ -6,6 +6,7 @@ import pytest
 
 from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.run import simulate
+from spark_log.testing.sim.setting import TOGETHER_FROM
 from spark_log.testing.simulation import main, replay_command
 
 SEEDS = 150
@@ -41,6 +42,14 @@ def test_no_promise_is_broken(first: int) -> None:
         result = simulate(seed)
         assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
         assert result.counts["acked"] and result.counts["checkpoints"]
+
+
+@pytest.mark.parametrize("first", range(TOGETHER_FROM + 1, TOGETHER_FROM + 61, 20))
+def test_no_promise_is_broken_where_rounds_are_shared(first: int) -> None:
+    """As on an object store: the checkpoint with what follows it, a listing beside a read that finds nothing."""
+    for seed in range(first, first + 20, 2):
+        result = simulate(seed)
+        assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
 
 
 def test_coordinators_take_over_from_each_other() -> None:

@@ -126,8 +126,8 @@ def _decide_unlisted(view: View, batch: Batch, decided: State) -> Appended:
     return (yield from _read_last(view))
 
 
-def _refresh_with_leftovers(view: View, seen: dict[str, int] | None = None) -> Steps[View]:
-    new = yield from protocol.catch_up(view, seen=seen)
+def _refresh_with_leftovers(view: View, *given: Any, **named: Any) -> Steps[View]:
+    new = yield from protocol.catch_up(view, *given, **named)
     return new if new is not None else (yield from protocol.open_view())
 
 

@@ -95,7 +95,7 @@ def follower(sim: Setting) -> Steps[None]:
     """A reader that waits for what is new."""
     view = yield from sim.load()
     while True:
-        newer = yield from protocol.poll(view, relist=sim.rng.random() < 0.2)
+        newer = yield from protocol.poll(view, relist=sim.rng.random() < 0.2, together=sim.together)
         sim.oracle.check_view(newer)
         if newer.state.version < view.state.version:
             raise Violation("state: a follower went back")

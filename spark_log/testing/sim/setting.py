@@ -23,6 +23,8 @@ from spark_log.testing.sim.world import Weather, World
 
 SEGMENTS_EVERY = 25
 """One seed of so many encodes real segments."""
+TOGETHER_FROM = 1000
+"""From this seed on every other one shares rounds, as a journal does on an object store."""
 PATIENCE_MS = 4000
 """So long a change waits for a coordinator."""
 SMALL = upkeep.Limits(inline_slices=4, inline_per_partition=1)
@@ -34,6 +36,7 @@ class Setting:
     def __init__(self, seed: int, *, transcript: bool = False) -> None:
         self.rng = rng = random.Random(seed)
         self.codec: Codec = SegmentCodec() if seed % SEGMENTS_EVERY == SEGMENTS_EVERY - 1 else PlainCodec()
+        self.together = seed >= TOGETHER_FROM and seed % 2 == 1
         self.age = rng.choice((300, 900, 2500))
         self.pauses = rng.choice(((20, 300), (20, 3000)))
         self.p_pause = rng.choice((0.3, 0.9))
@@ -73,12 +76,12 @@ class Setting:
     # ---------------------------------------------------------------------------------------------------- views, checked
 
     def load(self) -> Steps[View]:
-        view = yield from protocol.open_view()
+        view = yield from protocol.open_view(ahead=4 if self.together else 0)
         self.oracle.check_view(view)
         return view
 
     def refresh(self, view: View) -> Steps[View]:
-        view = yield from protocol.refresh(view)
+        view = yield from protocol.refresh(view, together=self.together)
         self.oracle.check_view(view)
         return view
 

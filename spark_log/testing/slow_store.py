@@ -1,0 +1,131 @@
+"""A store that is as far away as an object store, and remembers what it was asked for.
+
+Each call is one request, as it is on S3 (a listing one for each 1,000 names, a delete one for each 1,000).  Two requests are
+one after the other if the second began when the first had ended; the longest such chain is the number of round trips
+that whoever asked had to wait for, however much it asked for at a time.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.testing.stores import Wrapper
+
+GET_MS, PUT_MS = 15.0, 30.0
+"""Medians of S3 standard within a region, for small objects."""
+JITTER = (0.7, 1.8, 0.9)
+"""A request takes between so many times the median, most often the last."""
+NAMES_PER_REQUEST = 1000
+
+Result = TypeVar("Result")
+
+
+Names: TypeAlias = list[str]
+"""In the class below `list` is the method."""
+
+
+class Request(NamedTuple):
+    """One request, and when it was under way, in seconds."""
+
+    kind: str
+    """get, list, size, put, put_new or delete."""
+    key: str
+    begun: float
+    ended: float
+
+
+Requests: TypeAlias = list[Request]
+
+
+def counts(requests: Iterable[Request]) -> Counter[str]:
+    """Requests by kind."""
+    return Counter(request.kind for request in requests)
+
+
+def round_trips(requests: Iterable[Request]) -> int:
+    """The length of the longest chain of requests of which each began after the one before had ended."""
+    trips, free = 0, float("-inf")
+    for request in sorted(requests, key=lambda request: request.ended):
+        if request.begun >= free:
+            trips, free = trips + 1, request.ended
+    return trips
+
+
+class SlowStore(Wrapper):
+    """Waits as long as an object store takes, and remembers the requests.
+
+    get_ms, put_ms:  medians; a listing and a look for a size take as long as a get, a delete as long as a put.
+    jitter:          whether they vary around it, drawn from the seed.
+    """
+
+    def __init__(
+        self, inner: ObjectStore, *, get_ms: float = GET_MS, put_ms: float = PUT_MS, jitter: bool = True, seed: int = 0
+    ) -> None:
+        super().__init__(inner)
+        self._get_ms, self._put_ms, self._jitter, self._seed = get_ms, put_ms, jitter, seed
+        self._rng = random.Random(seed)
+        self._lock = threading.Lock()
+        self.requests: Requests = []
+
+    def __reduce__(self) -> tuple[Callable[..., SlowStore], tuple[Any, ...]]:
+        return _slow_store, (self.inner, self._get_ms, self._put_ms, self._jitter, self._seed)
+
+    @property
+    def local(self) -> bool:
+        return False
+
+    @contextmanager
+    def watched(self) -> Iterator[Requests]:
+        """Collects the requests that are made within."""
+        found: Requests = []
+        with self._lock:
+            since = len(self.requests)
+        yield found
+        with self._lock:
+            found += self.requests[since:]
+
+    def _asked(self, kind: str, key: str, median_ms: float, do: Callable[[], Result]) -> Result:
+        begun = time.perf_counter()
+        with self._lock:
+            times = self._rng.triangular(*JITTER) if self._jitter else 1.0
+        time.sleep(median_ms * times / 1000)
+        try:
+            return do()
+        finally:
+            with self._lock:
+                self.requests.append(Request(kind, key, begun, time.perf_counter()))
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return self._asked("get", key, self._get_ms, lambda: self.inner.get(key, start, end))
+
+    def size(self, key: str) -> int | None:
+        return self._asked("size", key, self._get_ms, lambda: self.inner.size(key))
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self._asked("put", key, self._put_ms, lambda: self.inner.put(key, chunks))
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        return self._asked("put_new", key, self._put_ms, lambda: self.inner.put_new(key, data))
+
+    def list(self, prefix: str) -> Names:
+        names = self._asked("list", prefix, self._get_ms, lambda: self.inner.list(prefix))
+        for _ in range(NAMES_PER_REQUEST, len(names), NAMES_PER_REQUEST):
+            self._asked("list", prefix, self._get_ms, lambda: None)
+        return names
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = tuple(keys)
+        for at in range(0, len(names), NAMES_PER_REQUEST):
+            some = names[at : at + NAMES_PER_REQUEST]
+            self._asked("delete", some[0], self._put_ms, lambda some=some: self.inner.delete(some))  # type: ignore[misc]
+
+
+def _slow_store(inner: ObjectStore, get_ms: float, put_ms: float, jitter: bool, seed: int) -> SlowStore:
+    return SlowStore(inner, get_ms=get_ms, put_ms=put_ms, jitter=jitter, seed=seed)

@@ -1,0 +1,199 @@
+"""How often an object store is waited for: bounds that hold whatever its latency.  docs/performance.md has the same figures."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+
+import spark_log
+from spark_log.client.fetch import WHOLE_BYTES_MAX
+from spark_log.journal.journal import Journal
+from spark_log.journal.ops import Get, Steps, beside, run
+from spark_log.journal.upkeep import LIMITS
+from spark_log.metadata.records import Piece
+from spark_log.store.base import ObjectStore
+from spark_log.store.memory import MemoryStore
+from spark_log.testing.slow_store import Request, SlowStore, counts, round_trips
+
+TRIES = 4
+LARGE_ROWS = 60_000
+
+
+@pytest.fixture
+def store() -> SlowStore:
+    """Without delay; `trips` sets one for what is counted."""
+    return SlowStore(MemoryStore(uuid.uuid4().hex), get_ms=0, put_ms=0, jitter=False)
+
+
+def log_on(store: ObjectStore) -> spark_log.Log:
+    return spark_log.Log(Journal.open(store, create=True))
+
+
+def trips(store: SlowStore, do: Callable[[], object], latency_ms: float = 20) -> tuple[int, list[Request]]:
+    """The fewest round trips of some tries, with their requests: a busy machine makes parallel ones late, never fewer."""
+    found = []
+    store._get_ms = store._put_ms = latency_ms
+    for _ in range(TRIES):
+        with store.watched() as requests:
+            do()
+        found.append((round_trips(requests), requests))
+    store._get_ms = store._put_ms = 0
+    return min(found, key=lambda one: one[0])
+
+
+def fill(log: spark_log.Log, commits: int) -> None:
+    log.create_topic(spark_log.NewTopic("t", 1))
+    for number in range(commits):
+        log.append("t", [{"value": b"%d" % number}])
+
+
+def large(log: spark_log.Log) -> pa.Table:
+    """Values that do not compress, in a run that is not read in one go."""
+    rows = pa.table({"value": [uuid.uuid4().bytes * 2 for _ in range(LARGE_ROWS)]})
+    assert rows.nbytes > WHOLE_BYTES_MAX
+    log.append("t", rows)
+    return rows
+
+
+def test_a_small_commit_takes_three(store: SlowStore) -> None:
+    """The object, its record, and the record read back beside the listing of checkpoints."""
+    log = log_on(store)
+    fill(log, 3)
+    found, requests = trips(store, lambda: log.append("t", [{"value": b"x"}]))
+    assert found == 3
+    assert counts(requests) == {"put": 1, "put_new": 1, "get": 1, "list": 1}
+
+
+def test_a_commit_of_many_partitions_takes_three(store: SlowStore) -> None:
+    """A task writes one object for all of them, and one record names it."""
+    log = log_on(store)
+    log.create_topic(spark_log.NewTopic("wide", 100))
+    rows = [{"value": b"x", "partition": number} for number in range(100)]
+    found, requests = trips(store, lambda: log.append("wide", rows))
+    assert found == 3 and len(requests) == 4
+
+
+def test_a_producer_s_commit_takes_three(store: SlowStore) -> None:
+    """However many records were sent meanwhile."""
+    log = log_on(store)
+    fill(log, 1)
+    with log.producer(linger_ms=1) as producer:
+
+        def send() -> None:
+            sent = [producer.send("t", b"x") for _ in range(10)]
+            assert sent[-1].result(60).offset
+
+        found, _ = trips(store, send)
+    assert found == 3
+
+
+def test_housekeeping_adds_less_than_one_request_to_a_commit(store: SlowStore) -> None:
+    """Over many: it comes once in a hundred commits."""
+    log = log_on(store)
+    fill(log, 2)
+    with store.watched() as requests:
+        for number in range(200):
+            log.append("t", [{"value": b"%d" % number}])
+    assert 4 <= len(requests) / 200 < 5
+
+
+def cold(store: SlowStore, start: int, end: int) -> tuple[int, list[Request]]:
+    """Round trips of a read of a range by logs that were just opened."""
+    logs = [log_on(store) for _ in range(TRIES)]
+    return trips(store, lambda: _read(logs.pop(), start, end))
+
+
+def _read(log: spark_log.Log, start: int, end: int) -> None:
+    assert log.read("t", partition=0, start=start, end=end).num_rows == end - start
+
+
+def test_a_cold_read_of_a_small_range_takes_two(store: SlowStore) -> None:
+    """Whether there is more in the log, and the bytes: the state knows where they are."""
+    fill(log_on(store), 10)
+    found, requests = cold(store, 4, 5)
+    assert found == 2 and counts(requests) == {"get": 2, "list": 1}
+
+
+def test_a_cold_read_over_many_small_commits_asks_for_them_together(store: SlowStore) -> None:
+    """Eight at a time."""
+    fill(log_on(store.inner), 10)
+    found, requests = cold(store, 1, 9)
+    assert found <= 3 and counts(requests) == {"get": 9, "list": 1}
+
+
+def test_a_cold_read_of_a_part_of_a_large_object_takes_three(store: SlowStore) -> None:
+    """The object's index comes between."""
+    log = log_on(store)
+    fill(log, 1)
+    large(log)
+    found, requests = cold(store, 30_000, 30_010)
+    assert found == 3 and counts(requests) == {"get": 3, "list": 1}
+
+
+def test_a_cold_read_through_a_sealed_index_takes_three(store: SlowStore) -> None:
+    """The index of slices is read while the log is asked for more."""
+    log = log_on(store.inner)
+    fill(log, 1)
+    large(log)
+    for number in range(LIMITS.inline_slices + 200):
+        log.append("t", [{"value": b"%d" % number}])
+    (_, part), *_ = log.journal.state.topic_partitions(log.journal.state.names["t"])
+    assert isinstance(part.entries[0], Piece)
+    found, requests = cold(store, 30_000, 30_010)
+    assert found == 3 and counts(requests) == {"get": 4, "list": 1}
+
+
+def test_opening_a_log_takes_three(store: SlowStore) -> None:
+    """What it is and its checkpoints; the newest of them with what follows it; the checkpoints again."""
+    fill(log_on(store.inner), 130)
+    found, requests = trips(store, lambda: log_on(store), latency_ms=200)
+    assert found == 3
+    assert counts(requests)["list"] == 2 and counts(requests)["get"] <= 34
+
+
+def test_a_tailing_reader_that_finds_nothing_takes_one(store: SlowStore) -> None:
+    """A get of the version that is next, and nothing else."""
+    log = log_on(store)
+    fill(log, 3)
+    with log.consumer("t", auto_offset_reset="earliest") as consumer:
+        assert sum(map(len, consumer.poll(60_000).values())) == 3
+        found, requests = trips(store, lambda: consumer.poll(0))
+    assert found == 1 and counts(requests) == {"get": 1}
+
+
+def test_a_tailing_reader_that_finds_a_commit_takes_three(store: SlowStore) -> None:
+    """The next version; the one after it, absent, beside the checkpoints; the records."""
+    log, writer = log_on(store), log_on(SlowStore(store.inner, get_ms=0, put_ms=0))
+    fill(writer, 3)
+    with log.consumer("t", auto_offset_reset="earliest") as consumer:
+        consumer.poll(60_000)
+
+        def find() -> None:
+            writer.append("t", [{"value": b"x"}])
+            assert sum(map(len, consumer.poll(60_000).values())) == 1
+
+        found, requests = trips(store, find)
+    assert found == 3 and counts(requests)["list"] == 1
+
+
+def test_steps_beside_each_other_share_their_rounds(store: SlowStore) -> None:
+    """Each gets its own answers; the longer ones go on alone."""
+
+    clock = log_on(store).journal.context.clock
+    store.put("a", [b"A"])
+    store.put("b", [b"B"])
+
+    found, _ = trips(store, lambda: run(beside(_gets("a"), _gets("b", "a", "b")), store, clock))
+    assert found == 4
+    assert run(beside(_gets("a"), _gets("b", "a")), store, clock) == ([b"A", b"A", b"B"], [b"B", b"A", b"A", b"B"])
+
+
+def _gets(*keys: str) -> Steps[list[bytes]]:
+    """One by one, and at last two at a time."""
+    found = []
+    for key in keys:
+        found.append((yield Get(key)))
+    return found + (yield [Get("a"), Get("b")])
