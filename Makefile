@@ -54,6 +54,12 @@ sim: setup
 bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
+# How cost grows, and what an object store costs: measured, drawn into docs/pictures, written into docs/performance.md.
+pictures: setup
+	$(BIN)/python benchmarks/growth.py --json docs/pictures/figures.json
+	$(BIN)/python benchmarks/object_store.py --json docs/pictures/figures.json
+	$(BIN)/python benchmarks/_pictures.py
+
 # pylog beside Spark's Kafka connector, with a real broker: `make bench-kafka ROWS=1000000 BENCH="--parts write,read"`.
 bench-kafka: setup
 	$(BIN)/python -m benchmarks.beside_kafka $(if $(ROWS),--rows $(ROWS)) $(BENCH)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import statistics
 import sys
 import tempfile
@@ -107,3 +108,25 @@ def numbered_events(spark: SparkSession, start: int, end: int) -> DataFrame:
         "concat('user-', id % 100000) key",
         """concat('{"id":', id, ',"path":"/product/', id % 977, '","ms":', id % 1009, ',"session":"', md5(cast(id as string)), '"}') value""",
     )
+
+
+def keep(path: Path, parts: Mapping[str, object]) -> None:
+    """Put parts into a file of results, with the machine that they were measured on; what else is in it stays."""
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**kept, **parts, "machine": machine()}, indent=1, sort_keys=True) + "\n")
+
+
+def machine() -> dict[str, object]:
+    """What a figure depends on."""
+    import pyarrow
+    import pyspark
+
+    return {
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "pyarrow": pyarrow.__version__,
+        "pyspark": pyspark.__version__,
+        "load": round(os.getloadavg()[0], 1),
+    }

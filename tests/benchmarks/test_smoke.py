@@ -23,10 +23,15 @@ TINY = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(TINY))
+QUICK = ("growth", "object_store")
+"""They have several sizes each, and a switch for small ones."""
+
+
+@pytest.mark.parametrize("name", [*sorted(TINY), *QUICK])
 def test_a_benchmark_runs_and_reports(name: str) -> None:
     """One line of JSON under its name."""
-    command = [sys.executable, str(FOLDER / f"{name}.py"), "--rows", str(TINY[name]), "--rounds", "1", "--warm", "0"]
+    given = ["--quick"] if name in QUICK else ["--rows", str(TINY[name]), "--rounds", "1", "--warm", "0"]
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *given]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1])["benchmark"] == name
@@ -34,4 +39,4 @@ def test_a_benchmark_runs_and_reports(name: str) -> None:
 
 def test_every_benchmark_has_its_smoke_run() -> None:
     """A new one is added above."""
-    assert {path.stem for path in FOLDER.glob("[!_]*.py")} == {*TINY, "common"}
+    assert {path.stem for path in FOLDER.glob("[!_]*.py")} == {*TINY, *QUICK, "common"}

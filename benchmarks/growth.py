@@ -1,0 +1,341 @@
+"""How does cost grow with what a log holds and with who uses it?
+
+Each table varies one thing and keeps the rest: partitions, commits, the size of a record, writers, slices in the state.  The
+fit is the exponent of a power law through the points on log-log axes: 0 is constant, 1 linear.  Local disk without fsync,
+so that Python's and the log's own work shows.  By hand: a commit is one object and one record whatever its partitions, so
+cost a row is constant but for short runs; commits and writers go one after the other through one log, so the cost of a
+commit is constant and writers share one rate; a record costs by its number until about 1 kB and by its bytes above; a plan costs by the slices it names.
+
+    --only partitions,writers     some of the tables
+    --json FILE                   points and fits, from which `pictures.py` draws
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import multiprocessing
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import common
+import pyarrow as pa
+
+import spark_log
+from spark_log.client.commit import PlainProducer
+from spark_log.client.upload import Uploaded
+from spark_log.metadata.state import State
+from spark_log.model import DataObject, Run
+
+CONSTANT, LINEAR = 0.25, 1.2
+"""Exponents up to these go by these names."""
+TAIL_COMMITS = 50
+"""Commits that are timed at each size of a log."""
+HOUSE_COMMITS = 200
+"""Commits in which housekeeping comes twice."""
+SHARED = "a commit's share of housekeeping, ms"
+BYTES_IN_ALL = 64 << 20
+SPAN_S = 1.5
+"""Writers write for so long."""
+SLICES_A_COMMIT = 1000
+PLANNED_PARTITIONS = 100
+
+
+class Sizes(NamedTuple):
+    """What is varied, and how much is done at each."""
+
+    partitions: Sequence[int]
+    rows: int
+    commits: Sequence[int]
+    records: Sequence[int]
+    bytes: int
+    writers: Sequence[int]
+    span_s: float
+    slices: Sequence[int]
+    tries: int
+
+
+FULL = Sizes(
+    (1, 10, 100, 1000),
+    400_000,
+    (100, 1000, 10_000, 100_000),
+    (10, 100, 1000, 10_000, 100_000, 1_000_000),
+    BYTES_IN_ALL,
+    (1, 2, 4, 8),
+    SPAN_S,
+    (10_000, 100_000, 1_000_000),
+    3,
+)
+QUICK = Sizes((1, 10), 5000, (20, 100), (10, 1000), 1 << 16, (1, 2), 0.2, (1000, 3000), 1)
+
+
+class Table(NamedTuple):
+    """Points of what was measured, and what bounds it."""
+
+    name: str
+    varied: str
+    """What x is."""
+    x: list[float]
+    costs: dict[str, list[float]]
+    """By name, with its unit, the cost at each x."""
+    bound: str
+
+
+def exponent(x: Sequence[float], cost: Sequence[float]) -> float:
+    """The slope of the least-squares line through the logarithms."""
+    xs, ys = [math.log(v) for v in x], [math.log(v) for v in cost]
+    return statistics.linear_regression(xs, ys).slope
+
+
+def called(slope: float) -> str:
+    if slope < -CONSTANT:
+        return "falls"
+    return (
+        "constant"
+        if slope <= CONSTANT
+        else "less than linear"
+        if slope < 0.8
+        else "linear"
+        if slope <= LINEAR
+        else "worse"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------------ the tables
+
+
+def by_partitions(sizes: Sizes) -> Table:
+    """A batch of Spark's, written by key into so many partitions and read back."""
+    spark = common.session()
+    frame = common.events(spark, sizes.rows)
+    costs: dict[str, list[float]] = {"write, µs a record": [], "read, µs a record": []}
+    for count in sizes.partitions:
+        with common.folder() as url:
+            spark_log.connect(url).create_topic(spark_log.NewTopic("t", count))
+
+            def write(url: str = url) -> None:
+                options = {"topic": "t", "durability": "os"}
+                frame.write.format("pylog").mode("append").options(**options).save(url)
+
+            written = best(write, sizes.tries)
+            read = spark.read.format("pylog").option("subscribe", "t").load(url)
+            rows = sizes.rows * sizes.tries
+            took = best(lambda read=read: read.write.format("noop").mode("overwrite").save(), sizes.tries)
+        costs["write, µs a record"].append(written / sizes.rows * 1e6)
+        costs["read, µs a record"].append(took / rows * 1e6)
+    spark.stop()
+    return Table(
+        "partitions",
+        "partitions",
+        list(map(float, sizes.partitions)),
+        costs,
+        "records are gathered in runs of a partition, and short runs cost by their number: about 0.1 ms a run of a task",
+    )
+
+
+def by_commits(sizes: Sizes) -> Table:
+    """A small commit, opening the log and reading one record, when the log has had so many commits.
+
+    Those in between name objects that are not there: the metadata log is the same, in half the time.
+    """
+    costs: dict[str, list[float]] = {"a commit, ms": [], SHARED: [], "open and read one record, ms": []}
+    with common.folder() as url:
+        log = spark_log.connect(url, durability="os")
+        topic, done = log.create_topic(spark_log.NewTopic("t", 1)), 0
+        producer = PlainProducer(log.journal)
+        for target in sizes.commits:
+            last = min(TAIL_COMMITS, target // 2)
+            filling = []
+            for made in range(done, target - last):
+                commit = named(topic, made, 1, 1, log.journal.state)
+                filling.append(common.clock(lambda one=commit: producer.commit(log.journal.state.version, [one])))
+            times = [common.clock(lambda: log.append("t", [{"value": b"x"}])) for _ in range(last)]
+            done, end = target, log.journal.state.partitions[topic, 0].end
+            costs["a commit, ms"].append(statistics.median(times) * 1e3)
+            house = statistics.mean(filling[-HOUSE_COMMITS:]) - statistics.median(filling[-HOUSE_COMMITS:])
+            costs[SHARED].append(max(house, 1e-6) * 1e3)
+            opened = best(lambda end=end: read_one(url, end - 1), sizes.tries)
+            costs["open and read one record, ms"].append(opened * 1e3)
+    return Table(
+        "commits",
+        "commits in the log",
+        list(map(float, sizes.commits)),
+        costs,
+        "a commit is two files and a listing; the state keeps a row for each object until `pylog maintain` merges them: "
+        "whoever opens the log reads it, and once in 100 commits it is written down",
+    )
+
+
+def read_one(url: str, offset: int) -> None:
+    assert spark_log.connect(url).read("t", partition=0, start=offset, end=offset + 1).num_rows == 1
+
+
+def by_record_size(sizes: Sizes) -> Table:
+    """The same bytes in records of another size: append and read back, a record."""
+    costs: dict[str, list[float]] = {"append, µs a record": [], "read, µs a record": []}
+    for size in sizes.records:
+        rows = max(8, min(sizes.bytes // size, 1_000_000))
+        values = random_values(rows, size)
+        with common.folder() as url:
+            log = spark_log.connect(url, durability="os")
+            log.create_topic(spark_log.NewTopic("t", 1, {"max.message.bytes": str(2 << 20)}))
+            table = pa.table({"value": values})
+            written = best(lambda log=log, table=table: log.append("t", table), sizes.tries)
+            took = best(lambda log=log, rows=rows: drain(log, rows), sizes.tries)
+        costs["append, µs a record"].append(written / rows * 1e6)
+        costs["read, µs a record"].append(took / rows * 1e6)
+    return Table(
+        "record_size",
+        "bytes of a record",
+        list(map(float, sizes.records)),
+        costs,
+        "below about 1 kB columns are handled by the batch and a record costs its share of a batch; above, its bytes: copy, lz4, checksum, disk",
+    )
+
+
+def random_values(rows: int, size: int) -> pa.Array:
+    """Values that do not compress, each another."""
+    fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), rows, [None, pa.py_buffer(os.urandom(rows * size))])
+    return fixed.cast(pa.binary())
+
+
+def drain(log: spark_log.Log, rows: int) -> None:
+    assert sum(batch.num_rows for batch in log.scan("t", start=0, end=rows)) == rows
+
+
+def by_writers(sizes: Sizes) -> Table:
+    """Processes that commit small batches to one log as fast as they can."""
+    costs: dict[str, list[float]] = {"all writers, ms a commit": [], "one writer, ms a commit": []}
+    for count in sizes.writers:
+        with common.folder() as url:
+            spark_log.connect(url, durability="os").create_topic(spark_log.NewTopic("t", count))
+            context = multiprocessing.get_context("spawn")
+            meeting = context.Barrier(count)
+            with context.Pool(count, _meet_at, (meeting,)) as pool:
+                done = pool.starmap(_write, [(url, number, sizes.span_s) for number in range(count)], chunksize=1)
+        commits = sum(done)
+        costs["all writers, ms a commit"].append(sizes.span_s / commits * 1e3)
+        costs["one writer, ms a commit"].append(sizes.span_s * count / commits * 1e3)
+    return Table(
+        "writers",
+        "writers",
+        list(map(float, sizes.writers)),
+        costs,
+        "one log has one next version: writers take it in turn, who loses the race tries again, and two cores are shared",
+    )
+
+
+_meeting: Barrier
+
+
+def _meet_at(meeting: Barrier) -> None:
+    global _meeting
+    _meeting = meeting
+
+
+def _write(url: str, partition: int, span_s: float) -> int:
+    """Commits that one writer gets in."""
+    log = spark_log.connect(url, durability="os")
+    log.append("t", [{"value": b"x", "partition": partition}])
+    _meeting.wait(60)
+    done, until = 0, time.perf_counter() + span_s
+    while time.perf_counter() < until:
+        log.append("t", [{"value": b"x", "partition": partition}])
+        done += 1
+    return done
+
+
+def by_slices(sizes: Sizes) -> Table:
+    """Planning a topic of so many slices of objects that are not there: its metadata only."""
+    costs: dict[str, list[float]] = {"plan all, ms": [], "plan one partition, ms": [], "open, ms": []}
+    for count in sizes.slices:
+        with common.folder() as url:
+            log = spark_log.connect(url, durability="os")
+            partitions = min(PLANNED_PARTITIONS, count // 100)
+            topic = log.create_topic(spark_log.NewTopic("t", partitions))
+            producer, made = PlainProducer(log.journal), 0
+            while made < count:
+                some = min(SLICES_A_COMMIT, count - made)
+                producer.commit(log.journal.state.version, [named(topic, made, some, partitions, log.journal.state)])
+                made += some
+            log.journal.keep_house()
+            costs["open, ms"].append(best(lambda url=url: spark_log.connect(url), sizes.tries) * 1e3)
+            assert len(log.plan("t")) == count
+            costs["plan all, ms"].append(best(lambda log=log: log.plan("t"), sizes.tries) * 1e3)
+            costs["plan one partition, ms"].append(best(lambda log=log: log.plan("t", [0]), sizes.tries) * 1e3)
+    return Table(
+        "slices",
+        "slices of a topic",
+        list(map(float, sizes.slices)),
+        costs,
+        "a plan names every slice that is read, about 3 µs each in Python, and looks at no other partition's; an open reads the checkpoint",
+    )
+
+
+def named(topic: str, made: int, count: int, partitions: int, state: State) -> Uploaded:
+    """A commit of `count` slices, ten an object."""
+    epoch = f"data/{state.version:016x}"
+    objects = tuple(DataObject(f"{epoch}/{made + at:016x}.seg", 128 << 20, 127 << 20) for at in range(0, count, 10))
+    runs = tuple(
+        (
+            at // 10,
+            Run(topic, (made + at) % partitions, (at % 10) << 20, 1 << 20, 0, 10_000, 10, made + at, made + at + 1),
+        )
+        for at in range(count)
+    )
+    return Uploaded(objects, runs)
+
+
+def best(run: Callable[[], object], tries: int) -> float:
+    """The shortest of some runs: what the machine does beside only ever adds."""
+    return min(common.clock(run) for _ in range(tries))
+
+
+TABLES: dict[str, Callable[[Sizes], Table]] = {
+    "partitions": by_partitions,
+    "commits": by_commits,
+    "record_size": by_record_size,
+    "writers": by_writers,
+    "slices": by_slices,
+}
+
+
+def to_json(table: Table) -> dict[str, Any]:
+    fits = {name: round(exponent(table.x, cost), 2) for name, cost in table.costs.items()}
+    return {**table._asdict(), "exponents": fits, "growth": {name: called(fit) for name, fit in fits.items()}}
+
+
+def show(made: dict[str, Any]) -> None:
+    print(f"\n{made['varied']}: {', '.join(f'{x:,.0f}' for x in made['x'])}")
+    for name, cost in made["costs"].items():
+        points = ", ".join(f"{value:.3g}" for value in cost)
+        print(f"  {name}: {points}; exponent {made['exponents'][name]:+.2f}, {made['growth'][name]}")
+    print(f"  bound by: {made['bound']}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
+    parser.add_argument("--only", default=",".join(TABLES))
+    parser.add_argument("--json", type=Path)
+    given = parser.parse_args()
+    tables, begun = {}, time.perf_counter()
+    for name in given.only.split(","):
+        tables[name] = to_json(TABLES[name](QUICK if given.quick else FULL))
+        show(tables[name])
+        if given.json:
+            common.keep(given.json, {name: tables[name]})
+    common.report(
+        "growth",
+        seconds=time.perf_counter() - begun,
+        **{f"{name}: {cost}": fit for name, made in tables.items() for cost, fit in made["exponents"].items()},
+    )
+
+
+if __name__ == "__main__":
+    main()
