@@ -24,9 +24,15 @@ GROUP = "crowd"
 
 
 async def wake(
-    address: str, query: str, count: int, before: Callable[[], object], append: Callable[[], object]
+    address: str,
+    cluster_id: str,
+    topic_id: str,
+    since: int,
+    count: int,
+    before: Callable[[], object],
+    append: Callable[[], object],
 ) -> float:
-    """Seconds from an append until all of `count` requests for news have heard of it.
+    """Seconds from an append until all of `count` that wait for records of a topic have heard of it.
 
     before:  called when all wait, and have waited for some seconds.
     """
@@ -34,9 +40,12 @@ async def wake(
     async with _session() as session:
 
         async def wait() -> None:
-            async with session.get(f"http://{address}/v1/changes?{query}&wait_ms=60000") as answer:
-                answer.raise_for_status()
-                await answer.read()
+            version, body = since, b""
+            while topic_id.encode() not in body:  # now and then it is told of what others wrote, and waits on
+                query = f"cluster_id={cluster_id}&since={version}&topics={topic_id}&wait_ms=60000"
+                async with session.get(f"http://{address}/v1/changes?{query}") as answer:
+                    body = await answer.read()
+                version = msgspec.json.decode(body)["version"]
             heard.append(time.perf_counter())
 
         waits = []
@@ -47,6 +56,7 @@ async def wake(
         await asyncio.sleep(3)
         assert not heard, "somebody did not wait"
         await asyncio.to_thread(before)
+        assert not heard, "somebody heard of what was not for them"
         begun = time.perf_counter()
         await asyncio.to_thread(append)
         await asyncio.gather(*waits)

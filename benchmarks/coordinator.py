@@ -211,8 +211,17 @@ def crowd(log: spark_log.Log, pid: int, waiting: int) -> tuple[float, list[float
         worker.start()
         time.sleep(each * PAUSE_S / 2)
 
-    query = f"cluster_id={log.cluster_id}&since={state.version}&topics={state.names['latency']}"
-    woken = asyncio.run(wake(address, query, waiting, all_wait, lambda: log.append("latency", [{"value": b"news"}])))
+    woken = asyncio.run(
+        wake(
+            address,
+            log.cluster_id,
+            state.names["latency"],
+            state.version,
+            waiting,
+            all_wait,
+            lambda: log.append("latency", [{"value": b"news"}]),
+        )
+    )
     worker.join()
     return woken, beside, memory
 

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TypeAlias
 
-AT_ONCE = 50
+AT_ONCE = 20
 """So many are woken in one round of the event loop; requests that came meanwhile are next."""
 
 Topics: TypeAlias = "tuple[str, ...] | None"
