@@ -133,7 +133,9 @@ def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, found
     for side in (pylog, kafka, *files):
         side.create(TOPIC)
         side.write(bench.frame, TOPIC)
-    found.facts.append(Fact("bytes on disk a record", bench.settings, on_disk(bench, [pylog, kafka, *files]), 2))
+    half_of_the_default = 2 if bench.settings == STOCK else None
+    sizes = on_disk(bench, [pylog, kafka, *files])
+    found.facts.append(Fact("bytes on disk a record", bench.settings, sizes, half_of_the_default))
     null = Null(bench.spark, bench.rows, pylog.read(TOPIC).rdd.getNumPartitions())
     for work in works:
         tell(f"{bench.settings}: {work.title}")
