@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -41,25 +40,20 @@ class Bucket(NamedTuple):
 def s3() -> Iterator[Callable[[], Bucket]]:
     """Makes buckets on moto's S3 server."""
     import boto3
-    from moto.moto_server.threaded_moto_server import ThreadedMotoServer
 
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    url = f"http://{host}:{port}"
-    client = boto3.client(
-        "s3", endpoint_url=url, aws_access_key_id="key", aws_secret_access_key="secret", region_name="us-east-1"
-    )
+    from tests.s3_server import s3_server
+
+    keys = {"aws_access_key_id": "key", "aws_secret_access_key": "secret", "region_name": "us-east-1"}
     numbers = itertools.count()
+    with s3_server() as url:
+        client = boto3.client("s3", endpoint_url=url, **keys)
 
-    def make() -> Bucket:
-        name = f"bucket-{next(numbers)}"
-        client.create_bucket(Bucket=name)
-        return Bucket(f"s3://{name}", {"key": "key", "secret": "secret", "endpoint_url": url})
+        def make() -> Bucket:
+            name = f"bucket-{next(numbers)}"
+            client.create_bucket(Bucket=name)
+            return Bucket(f"s3://{name}", {"key": "key", "secret": "secret", "endpoint_url": url})
 
-    yield make
-    server.stop()
+        yield make
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 import spark_log
 from spark_log import NewTopic, TopicPartition
 
-BEGIN = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(minutes=100)
+BEGIN = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(minutes=1000)
+"""So long ago that it does not matter when in a run a test comes."""
 T = TopicPartition("t", 0)
 
 
@@ -23,10 +24,10 @@ TABLE = {
     "an offset": ("4", 4),
     "from the end": ("latest-3", 7),
     "from the end, beyond the start": ("latest-99", 0),
-    "from now": ("now-55m", 5),
-    "a time in words": (f"@{(BEGIN + timedelta(minutes=25)):%Y-%m-%dT%H:%M:%SZ}", 3),
-    "a time in milliseconds": (f"@{_ms(30)}", 3),
-    "a time beyond the last record": (f"@{_ms(95)}", 10),
+    "from now": ("now-550m", 5),
+    "a time in words": (f"@{(BEGIN + timedelta(minutes=250)):%Y-%m-%dT%H:%M:%SZ}", 3),
+    "a time in milliseconds": (f"@{_ms(300)}", 3),
+    "a time beyond the last record": (f"@{_ms(950)}", 10),
     "a group": ("group:g", 6),
 }
 """What it is: (the text, the offset that it comes to in partition 0 of topic t)."""
@@ -36,7 +37,7 @@ each_mistake = pytest.mark.parametrize("position", ["yesterday", "-3", "latest+1
 
 
 def fill(log: spark_log.Log) -> None:
-    """Topic t: ten records in one partition, one every ten minutes from BEGIN on; group g stands at 6."""
+    """Topic t: ten records in one partition, one every hundred minutes from BEGIN on; group g stands at 6."""
     log.admin.create_topics([NewTopic("t", 1)])
-    log.append("t", [{"value": str(n), "timestamp": BEGIN + timedelta(minutes=10 * n)} for n in range(10)])
+    log.append("t", [{"value": str(n), "timestamp": BEGIN + timedelta(minutes=100 * n)} for n in range(10)])
     log.admin.alter_consumer_group_offsets("g", {T: 6})
