@@ -123,8 +123,8 @@ class Progress:
 
     def leave(self, at: Offset | None = None) -> None:
         """Publish what was handed over and give the group up; it is taken again for anything but `at`."""
-        publisher, self._publisher, self._left_at = self._publisher, None, at
         self._leaving = True
+        publisher, self._publisher, self._left_at = self._publisher, None, at
         if publisher is not None:
             publisher.leave()
         self._leaving = False
