@@ -132,11 +132,13 @@ class Progress:
     def _heed_sigterm(self) -> None:
         """Have SIGTERM end the process as an exception does, so that `stop` is called and the group is free.
 
-        Spark closes the connection to a source that it stops, and ends its process at once: mostly before `stop`.
+        Spark closes the connection to a source that it stops, and ends its process at once: mostly before `stop`, and at times
+        by two signals, of which the second must not end what the first has begun.
         """
 
         def end(number: int, frame: object) -> None:
-            if not self._leaving:  # otherwise this is `stop`, and the closed connection ends the process
+            if not self._leaving:  # otherwise `stop` is under way, and the closed connection ends the process
+                self._leaving = True
                 sys.exit(128 + number)
 
         if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
