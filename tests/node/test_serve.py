@@ -123,6 +123,7 @@ def test_who_starts_while_the_coordinator_starts_waits_for_it(services: Services
     started.start()
     with spark_log.connect(f"pylog://{address}") as log:
         log.append("t", [{"value": b"1"}])
+        assert values(log) == [b"1"]
     started.join()
 
 
