@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any
 
 import click
@@ -89,7 +91,7 @@ def _line_groups(stream: IO[bytes]) -> Iterator[list[bytes]]:
 def _arriving(stream: IO[bytes]) -> Iterator[bytes]:
     """What has arrived since the last time: a thread reads on while records are appended."""
     chunks: queue.Queue[bytes] = queue.Queue(maxsize=64)
-    read: Callable[[int], bytes] = getattr(stream, "read1", stream.read)
+    read = _reader(stream)
 
     def pump() -> None:
         try:
@@ -106,6 +108,14 @@ def _arriving(stream: IO[bytes]) -> Iterator[bytes]:
             data.append(chunks.get())
         ended = not data[-1]
         yield b"".join(data)
+
+
+def _reader(stream: IO[bytes]) -> Callable[[int], bytes]:
+    """Gives what is there.  Past the stream's buffer: a process that ends while a thread waits in one is aborted."""
+    try:
+        return partial(os.read, stream.fileno())
+    except OSError:  # a stream in memory
+        return stream.read
 
 
 def _split(

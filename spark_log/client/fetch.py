@@ -17,7 +17,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_log.client.plan import SliceRead, Window
-from spark_log.errors import CorruptObject
+from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.reader import (
     BatchRef,
@@ -70,8 +70,15 @@ def fetch(
         batches = _whole(store, read, columns, coming, place)
     else:
         batches = _by_index(store, read, columns, window, place)
-    for first, records in batches:
-        yield from _cut(read, first, records)
+    try:
+        for first, records in batches:
+            yield from _cut(read, first, records)
+    except ObjectNotFound as error:
+        raise ObjectNotFound(
+            f"{error}, though it has the offsets {piece.start} to {piece.end - 1} of topic {read.topic!r}, partition "
+            f"{read.partition}: `pylog verify` lists what is missing; restore it from a copy",
+            key=error.key,
+        ) from None
 
 
 def _whole(

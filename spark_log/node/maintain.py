@@ -54,7 +54,7 @@ class Report:
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
-    """Apply retention, merge, seal, advance the fence, checkpoint, truncate, and collect garbage.
+    """Apply retention, advance the fence, collect garbage, merge, seal, checkpoint, and truncate.
 
     progress:  called with (what is done, how far it is, where it ends).
     Raises what the storage raises; what was done until then stays done, and the rest is done the next time.
@@ -63,12 +63,13 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
     def run(view: View, context: Context) -> Steps[Report]:
         view, expired = yield from _expire(view, context)
         view = yield from prune(view, context)
+        # Before merging, which takes space: a full disk is emptied by what retention drops.
+        view = yield from fence_and_expire(view, context)
+        collected = yield from _collect(view)
         view, tally = yield from merge_steps(view, context, open_spool, progress)
         view = yield from seal(view, context)
-        view = yield from fence_and_expire(view, context)
         yield from _checkpoint(view, context)
         truncated = yield from truncate(view)
-        collected = yield from _collect(view)
         return Report(
             version=view.state.version,
             expired_records=expired,

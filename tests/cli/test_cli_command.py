@@ -163,6 +163,17 @@ def test_a_broken_pipe_is_silent(pylog: Pylog) -> None:
     assert done.stderr == ""
 
 
+def test_a_refusal_does_not_wait_for_more_input(pylog: Pylog) -> None:
+    """Standard input that is still open, a terminal's for one, neither keeps the command nor has it aborted at its end."""
+    command = [*COMMAND, "produce", "orders", "-p", "9", "-u", pylog.url]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        assert running.stdin is not None and running.stderr is not None
+        running.stdin.write(b"one line\n")
+        running.stdin.flush()
+        assert running.wait(60) == 1
+        assert running.stderr.read().count(b"\n") == 1
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion(pylog: Pylog, shell: str) -> None:
     """A script for each shell, and the shell gets verbs from it."""

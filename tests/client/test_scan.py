@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.errors import InvalidRequest, OffsetOutOfRange
+from spark_log.errors import InvalidRequest, ObjectNotFound, OffsetOutOfRange
 from tests.client.logs import new_log
 
 
@@ -70,3 +70,13 @@ def test_the_same_append_lands_once_per_application_and_version(log: spark_log.L
     assert log.read("totals").num_rows == 2
     with pytest.raises(InvalidRequest, match="go together"):
         log.append("totals", [{"value": "1"}], txn_app_id="job")
+
+
+def test_an_object_that_is_gone_is_told_with_what_it_held(tmp_path: Path) -> None:
+    """Not just the name of a file: the topic, the partition, the offsets, and what to do."""
+    log = new_log(tmp_path, orders=1)
+    log.append("orders", [{"value": "v"}] * 3)
+    (lost,) = tmp_path.glob("**/*.seg")
+    lost.unlink()
+    with pytest.raises(ObjectNotFound, match=r"offsets 0 to 2 of topic 'orders', partition 0: `pylog verify`"):
+        log.read("orders")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -12,7 +13,8 @@ import pytest
 
 from spark_log import Log
 from spark_log.client.commit import PlainProducer
-from spark_log.errors import UploadFenced
+from spark_log.errors import StorageError, UploadFenced
+from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.node.maintain import (
     checkpoint,
@@ -22,6 +24,8 @@ from spark_log.node.maintain import (
     maintain_once,
 )
 from spark_log.node.verify import verify
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Faults, FaultyStore
 from tests.node.logs import append_small, new_log, pass_the_fence
 
 
@@ -88,6 +92,23 @@ def test_what_killed_writers_had_begun_is_swept(tmp_path: Path, run: Callable[[L
     assert run(log) in (3, [])
     assert [file for file in [*killed, *kept] if file.exists()] == kept
     assert log.read("t").equals(before)
+
+
+def test_upkeep_frees_a_full_disk(tmp_path: Path) -> None:
+    """What retention dropped is deleted although there is no space to merge what is left."""
+    log = new_log(tmp_path, retention_bytes="40000")
+    short_fence(log)
+    for _ in range(10):
+        log.append("t", [{"value": os.urandom(600)} for _ in range(10)])
+    full = FaultyStore(LocalStore(str(tmp_path), "os"), random.Random(1), Faults(full_after=20_000))
+    log = Log(Journal.open(full, create=False))
+    for _ in range(3):
+        time.sleep(0.005)
+        with pytest.raises(StorageError, match="no space left"):
+            maintain_once(log)
+    left = log.read("t").num_rows // 10
+    assert 0 < left < 10
+    assert len(list(tmp_path.glob("data/*/*.seg"))) == left
 
 
 def test_what_would_be_collected_is_said_without_doing_it(tmp_path: Path) -> None:
