@@ -194,7 +194,7 @@ def by_record_size(sizes: Sizes) -> Table:
         "bytes of a record",
         list(map(float, sizes.records)),
         costs,
-        "below about 1 kB columns are handled by the batch and a record costs its share of a batch; above, its bytes: copy, lz4, checksum, disk",
+        "below about 1 kB columns are handled by the batch and a record costs its share of a batch; above, its bytes: copy, compression, checksum, disk",
     )
 
 

@@ -64,10 +64,6 @@ class GroupIdNotFound(SparkLogError, LookupError):
     """The group has committed nothing, or was deleted."""
 
 
-class PolicyViolation(SparkLogError):
-    """The topic's settings do not allow the operation."""
-
-
 class OffsetOutOfRange(SparkLogError, LookupError):
     """An offset lies outside [start, end) of its partition."""
 

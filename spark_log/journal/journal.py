@@ -248,13 +248,6 @@ class Journal:
             raise command.error
         return command.reply
 
-    def advance(self, steps: Callable[[View, Context], Steps[tuple[View, Result]]]) -> Result:
-        """Carry out steps that go on from the newest view and give the next one, and a result."""
-        with self._lock:
-            view, result = self.run(steps(self._view, self.context))
-            self._install(view)
-        return result
-
     def _propose_queued(self) -> None:
         with self._queue_lock:
             commands, self._queue = self._queue, []

@@ -6,12 +6,14 @@ killed at any point.  It works on a view of its own, so writers of the same proc
 
 from __future__ import annotations
 
+import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
 from spark_log.client.log import Log
+from spark_log.errors import SparkLogError
 from spark_log.journal.ops import List, Steps, Sweep
 from spark_log.journal.protocol import CHECKPOINTS, DATA, META, Context, View, checkpoint_version, open_view
 from spark_log.journal.upkeep import checkpoint as write_checkpoint
@@ -25,6 +27,7 @@ from spark_log.node.retention import expire_records
 from spark_log.settings import cluster_config
 
 Result = TypeVar("Result")
+logger = logging.getLogger("spark_log")
 PUT_MS_MAX = 3_600_000
 """A put of a file that nobody wrote to for so long has died."""
 
@@ -87,12 +90,22 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
 
 
 def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[Report]:
-    """Rounds, one whenever `interval_ms` have passed since the last one began, until the caller stops asking."""
+    """Rounds, one whenever `interval_ms` have passed since the last one began, until the caller stops asking.
+
+    Raises what the first one raises, so that whoever starts it sees that it works; a later one that fails is a warning.
+    """
     clock = log.journal.context.clock
+    began = clock.monotonic_ms()
+    yield maintain_once(log, progress=progress)
     while True:
-        began = clock.monotonic_ms()
-        yield maintain_once(log, progress=progress)
         clock.sleep_ms(max(0, began + interval_ms - clock.monotonic_ms()))
+        began = clock.monotonic_ms()
+        try:
+            report = maintain_once(log, progress=progress)
+        except SparkLogError as error:
+            logger.warning("upkeep of %s was put off: %s", log.url, error)
+        else:
+            yield report
 
 
 # ------------------------------------------------------------------------------------------------------- duties, each alone

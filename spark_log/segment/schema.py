@@ -1,6 +1,6 @@
 """The columns of a record, and how their buffers can be compressed.
 
-A run holds `key`, `value`, `timestamp`, and `headers` if any of its records has some.
+A run holds `key`, `value`, `timestamp`, and `headers` if any of its records, or of those that came with them, has some.
 """
 
 from __future__ import annotations

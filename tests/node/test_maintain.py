@@ -25,7 +25,7 @@ from spark_log.node.maintain import (
 )
 from spark_log.node.verify import verify
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Faults, FaultyStore
+from spark_log.testing.stores import Faults, FaultyStore, Wrapper
 from tests.node.logs import append_small, new_log, pass_the_fence
 
 
@@ -157,6 +157,33 @@ def test_rounds_go_on(tmp_path: Path) -> None:
     began = time.monotonic()
     assert [report.merged_slices for report in islice(rounds, 2)] == [4, 0]
     assert time.monotonic() - began >= 0.02
+
+
+class Refusing(Wrapper):
+    """Refuses so many listings."""
+
+    listings = 0
+
+    def list(self, prefix: str) -> list[str]:
+        if self.listings:
+            self.listings -= 1
+            raise StorageError(f"{prefix}: access denied")
+        return self.inner.list(prefix)
+
+
+def test_rounds_go_on_after_one_that_failed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A storage that refuses for a while does not end upkeep; one that refuses at its start does."""
+    store = Refusing(LocalStore(str(tmp_path), "os"))
+    log, others = Log(Journal.open(store, create=True)), new_log(tmp_path)
+    rounds = maintain_every(log, 1)
+    next(rounds)
+    append_small(others, 3)
+    store.listings = 1
+    assert next(rounds).merged_slices == 3
+    assert "was put off: " in caplog.text and "access denied" in caplog.text
+    store.listings = 1
+    with pytest.raises(StorageError, match="access denied"):
+        next(maintain_every(log, 1))
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
