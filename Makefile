@@ -12,7 +12,7 @@ unexport SPARK_HOME
 # The editable install links file by file, so it is made anew when dependencies or the set of files change, not their contents.
 INSTALLED := $(VENV)/installed-$(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: setup quickstart test test-kafka test-azure check sim bench pictures bench-kafka bench-clients docs clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-azure check sim bench bench-kafka bench-clients pictures flames docs clean links-are-gone
 
 setup: $(INSTALLED)
 
@@ -67,6 +67,10 @@ bench-kafka: setup
 # The clients beside librdkafka and kafka-python, one message at a time, with a real broker.
 bench-clients: setup
 	$(BIN)/python benchmarks/clients.py --peers librdkafka,kafka-python $(if $(ROWS),--rows $(ROWS)) $(BENCH)
+
+# Where the time of a write and a read goes in Spark's JVM: shares, and flame graphs in .pylog/flames.
+flames: setup
+	$(BIN)/python benchmarks/_flames.py
 
 docs: setup
 	$(BIN)/python docs/generate.py

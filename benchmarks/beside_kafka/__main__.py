@@ -36,7 +36,8 @@ ROOT = Path(__file__).parents[2]
 STOCK, RECOMMENDED = "stock", "recommended"
 SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
+    "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
