@@ -9,6 +9,7 @@ import ssl
 import struct
 import threading
 import time
+import weakref
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
@@ -64,7 +65,9 @@ class HttpLink:
         self._tls = _tls_context(target.ca)
         self._last = ""
         self._lock = threading.Lock()
-        self._free: dict[str, list[tuple[float, http.client.HTTPConnection]]] = {}
+        self._free: _Free = {}
+        # Not __del__: the collector may end sockets of a link that is part of a circle before it, each with a warning.
+        weakref.finalize(self, _close_all, self._free)
         renew_after_fork(self)
 
     def info(self) -> ClusterInfo:
@@ -252,25 +255,29 @@ class HttpLink:
     def close(self) -> None:
         """Close connections that nobody uses.  The link can be used further."""
         with self._lock:
-            free, self._free = self._free, {}
-        for connections in free.values():
-            for _, connection in connections:
-                connection.close()
-
-    def __del__(self) -> None:
-        if hasattr(self, "_free"):
-            self.close()
+            _close_all(self._free)
 
     def after_fork(self) -> None:
-        """Connections are the parent's."""
+        """Connections are the parent's: they are closed in the child, and go on in the parent."""
         self._lock = threading.Lock()
-        self._free = {}
+        _close_all(self._free)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"cluster_id": self.cluster_id, "target": self._target, "token": self._token}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         HttpLink.__init__(self, state["target"], state["token"], state["cluster_id"])
+
+
+_Free = dict[str, list[tuple[float, http.client.HTTPConnection]]]
+"""By address, connections that nobody uses and when they were used last."""
+
+
+def _close_all(free: _Free) -> None:
+    while free:
+        _, connections = free.popitem()
+        for _, connection in connections:
+            connection.close()
 
 
 def _tls_context(ca: str | None) -> ssl.SSLContext | None:

@@ -12,8 +12,11 @@ from tests.services import Services
 
 BOTH_WAYS = (
     "test_admin",
+    "test_client_positions",
     "test_clients_page",
     "test_consumer",
+    "test_group_generations",
+    "test_lag",
     "test_producer",
     "test_scan",
     "test_sharing",

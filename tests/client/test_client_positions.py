@@ -8,22 +8,28 @@ import pytest
 
 import spark_log
 from spark_log.errors import InvalidRequest, OffsetOutOfRange
+from tests.client.logs import log_url
 from tests.positions import T, each_mistake, each_position, fill
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> spark_log.Log:
-    log = spark_log.connect(str(tmp_path), durability="os")
+    log = spark_log.connect(log_url(tmp_path), durability="os")
     fill(log)
     return log
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> spark_log.Log:
-    """The same, for all that change nothing."""
-    log = spark_log.connect(str(tmp_path_factory.mktemp("log")), durability="os")
-    fill(log)
-    return log
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the same is, for all that change nothing."""
+    folder = tmp_path_factory.mktemp("log")
+    fill(spark_log.connect(str(folder / "log"), durability="os"))
+    return folder
+
+
+@pytest.fixture
+def kept(filled: Path) -> spark_log.Log:
+    return spark_log.connect(log_url(filled), durability="os")
 
 
 @each_position

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from spark_log.node.maintain import maintain_once
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.stores import Wrapper
-from tests.client.logs import quick_store
+from tests.client.logs import log_url
 
 NOW_MS = 1_769_853_600_000
 """2026-01-31T10:00Z."""
@@ -44,8 +45,8 @@ class Stopped:
 @pytest.fixture
 def log(tmp_path: Path) -> spark_log.Log:
     """Topic t: ten records in one append, a minute apart, the last one a minute old."""
-    journal = Journal.open(quick_store(tmp_path), create=True, clock=Stopped(), rng=random.Random(7))
-    log = spark_log.Log(journal)
+    log = spark_log.connect(log_url(tmp_path), durability="os")
+    log.journal.context = replace(log.journal.context, clock=Stopped())
     log.append("t", [{"value": b"v" * 100, "timestamp": minutes_ago(10 - n)} for n in range(10)])
     return log
 
@@ -127,7 +128,7 @@ PARTITIONS, COMMITS = 100, 100
 
 
 def test_lag_of_many_segments_reads_few_objects() -> None:
-    """100 partitions of 100 segments each: an index for each partition at most, and no records."""
+    """Embedded, on a store that counts: 100 partitions of 100 segments each: an index for each partition at most, and no records."""
     store = CountingStore(MemoryStore("lag"))
     journal = Journal.open(store, create=True, clock=Stopped(), rng=random.Random(7))
     log = spark_log.Log(journal)
