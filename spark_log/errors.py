@@ -48,6 +48,10 @@ class MessageTooLarge(InvalidRecord):
     """A record is larger than the topic's `max.message.bytes`."""
 
 
+class OffsetMetadataTooLarge(InvalidRequest):
+    """The text that is committed with a position is longer than positions may carry."""
+
+
 class UnknownTopicOrPartition(SparkLogError, LookupError):
     """No such topic, or no such partition of it."""
 

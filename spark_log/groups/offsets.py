@@ -1,7 +1,7 @@
 """Rules of committed offsets that go with a group's life.
 
-The offsets themselves are positions in the metadata log, one for each group and partition; here is who may delete them, which
-of Kafka's partitions of `__consumer_offsets` they would be in, and what a transaction has asked for and not yet committed.
+The offsets themselves are positions in the metadata log, one for each group and partition; here is who may delete them,
+and what a transaction has asked for and not yet committed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,8 @@ from spark_log.groups.messages import Code
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.model import OffsetAndMetadata, TopicPartition
 
-OFFSETS_PARTITIONS = 50
-"""Of `__consumer_offsets`."""
 METADATA_BYTES_MAX = 4_096
 """Kafka's offset.metadata.max.bytes."""
-
-
-def group_partition(group_id: str, partitions: int = OFFSETS_PARTITIONS) -> int:
-    """The partition of `__consumer_offsets` that has the group: Java's String.hashCode, made positive as Kafka does."""
-    value = 0
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    for high, low in zip(units[::2], units[1::2], strict=True):
-        value = (31 * value + (high << 8 | low)) & 0xFFFFFFFF
-    signed = value - (1 << 32) if value >= 1 << 31 else value
-    return (0 if signed == -(1 << 31) else abs(signed)) % partitions
 
 
 def check_metadata(metadata: str, limit: int = METADATA_BYTES_MAX) -> Code:

@@ -21,6 +21,7 @@ from spark_log.errors import (
     InvalidTopic,
     InvalidTxnState,
     NotCoordinator,
+    OffsetMetadataTooLarge,
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
@@ -32,6 +33,8 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.groups.group import Roster
+from spark_log.groups.messages import Code
+from spark_log.groups.offsets import METADATA_BYTES_MAX, check_metadata
 from spark_log.metadata import records as r
 from spark_log.metadata.replay import admits, next_generation
 from spark_log.metadata.sharing import expired_positions, members_in_force
@@ -205,6 +208,7 @@ def decide_commit(state: State, commit: r.Commit) -> Decision[Committed]:
     _check_topics(state, commit)
     for group in commit.groups:
         check_generation(state, group)
+        _check_notes(state, group)
     return Decision((commit,), Committed(state.version, _next_ranges(state, commit), repeated=False))
 
 
@@ -319,10 +323,23 @@ def check_generation(state: State, commit: r.GroupCommit) -> None:
         )
 
 
+def _check_notes(state: State, commit: r.GroupCommit) -> None:
+    """Raises OffsetMetadataTooLarge."""
+    for entry in commit.offsets:
+        if check_metadata(entry.metadata) is not Code.NONE:
+            topic = state.topics.get(entry.topic_id)
+            raise OffsetMetadataTooLarge(
+                f"group {commit.group!r}: the metadata of {entry.topic_id if topic is None else topic.name}-{entry.partition} "
+                f"has {len(entry.metadata.encode())} bytes; at most {METADATA_BYTES_MAX} are possible: commit less, and keep the "
+                "rest in a topic"
+            )
+
+
 def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> Decision[None]:
     """Commit positions of groups; nothing is written where they stand already."""
     for commit in commits:
         check_generation(state, commit)
+        _check_notes(state, commit)
         for entry in commit.offsets:
             topic = state.topics.get(entry.topic_id)
             if topic is None or topic.deleted or entry.partition >= topic.partitions:

@@ -34,13 +34,13 @@ from spark_log.groups.offsets import (
     check_delete_group,
     check_delete_offsets,
     check_metadata,
-    group_partition,
     may_expire,
 )
 from spark_log.groups.subscription import CONSUMER, Subscription, encode
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, DeleteOffsets, Expire, SetGeneration
 from spark_log.metadata.decide import Decision
+from spark_log.metadata.progress_topic import partition_of_group
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.state import State
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -54,7 +54,7 @@ def group_cases(vectors: Mapping[str, Any]) -> Iterator[Case]:
     """The partition of each group id, then each scenario."""
     for vector in vectors.get("group_partition", {}).get("vectors", ()):
         expected = vector["partition_of_50"]
-        yield Case(f"partition of {vector['id']!r}", expected, group_partition(vector["id"]))
+        yield Case(f"partition of {vector['id']!r}", expected, partition_of_group(vector["id"]))
     for scenario in vectors.get("scenarios", ()):
         yield run_scenario(scenario)
 

@@ -17,6 +17,7 @@ from spark_log.errors import (
     IllegalGeneration,
     InvalidRequest,
     NoOffsetForPartition,
+    OffsetMetadataTooLarge,
     OffsetOutOfRange,
     RecordDeserialization,
     StorageUnavailable,
@@ -164,6 +165,8 @@ def test_a_group_goes_on_where_it_committed(tmp_path: Path) -> None:
         assert consumer.committed(P0) == 3 and consumer.lag() == {P0: 7}
         consumer.commit({P0: OffsetAndMetadata(4, "note")})
         assert consumer.committed(P0, metadata=True) == OffsetAndMetadata(4, "note")
+        with pytest.raises(OffsetMetadataTooLarge, match="orders-0 has 5000 bytes"):
+            consumer.commit({P0: OffsetAndMetadata(5, "n" * 5000)})
         told: list[object] = []
         consumer.commit_async({P0: 5}, callback=lambda offsets, error: told.append((offsets, error)))
         consumer.commit_async({P0: 6})

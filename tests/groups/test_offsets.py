@@ -13,7 +13,6 @@ from spark_log.groups.offsets import (
     check_delete_group,
     check_delete_offsets,
     check_metadata,
-    group_partition,
     may_expire,
 )
 from spark_log.groups.subscription import Subscription, encode
@@ -22,11 +21,6 @@ from tests.groups.members import Coordinator
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 AT5, AT9 = OffsetAndMetadata(5), OffsetAndMetadata(9)
-
-
-def test_the_partition_of_a_group_is_javas_hash() -> None:
-    """Also where the hash is the smallest int, whose absolute value is none."""
-    assert [group_partition(name) for name in ("test-group", "group-id", "polygenelubricants")] == [12, 13, 0]
 
 
 def test_a_note_is_measured_in_bytes() -> None:

@@ -12,6 +12,7 @@ from spark_log.errors import (
     InvalidConfig,
     InvalidPartitions,
     InvalidTopic,
+    OffsetMetadataTooLarge,
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
@@ -392,6 +393,20 @@ def test_positions_of_unknown_partitions_are_refused(log: History) -> None:
     """Nothing can be committed for what is not there."""
     with pytest.raises(UnknownTopicOrPartition):
         log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", "nothing", 3),)))
+
+
+def test_a_note_is_as_long_as_kafkas_at_most(log: History) -> None:
+    """With positions alone, and with those that go with records: nothing of the commit is in."""
+    topic = log.create()
+    longest, longer = (
+        r.GroupCommit("g", -1, (r.OffsetEntry(topic, 0, 1, note),)) for note in ("\u00e9" * 2048, "\u00e9" * 2049)
+    )
+    log.do(lambda state, now: d.decide_commit_offsets(state, (longest,)))
+    with pytest.raises(OffsetMetadataTooLarge, match="of t-0 has 4098 bytes; at most 4096"):
+        log.do(lambda state, now: d.decide_commit_offsets(state, (longer,)))
+    with pytest.raises(OffsetMetadataTooLarge):
+        log.commit((topic, 0, 1), groups=(longer,))
+    assert log.state.partitions[topic, 0].end == 0
 
 
 def test_positions_are_forgotten_one_by_one_or_with_their_group(log: History) -> None:
