@@ -164,6 +164,7 @@ def ingest(folder: Path) -> None:
         .start(str(folder / "log"))
     )
     query.awaitTermination()
+    spark.stop()
 
 
 def ingest_command(folder: Path) -> list[str]:

@@ -68,6 +68,16 @@ def test_a_flipped_bit_is_found_by_reading_deep(log: Log, tmp_path: Path) -> Non
     assert "topic 't'" in found
 
 
+def test_an_object_of_another_version_is_found_by_reading_deep(log: Log, tmp_path: Path) -> None:
+    """Also where its runs are small, so that readers do not look at its tail."""
+    file = segment(log, tmp_path)
+    data = bytearray(file.read_bytes())
+    data[-12] += 1
+    file.write_bytes(data)
+    assert f"{file.relative_to(tmp_path)}" in messages(log, deep=True)
+    assert "format version 2" in messages(log, deep=True)
+
+
 def test_a_damaged_slice_index(log: Log, tmp_path: Path) -> None:
     """The object, the position and the offsets are said."""
     (index,) = tmp_path.glob("data/*/*.idx")
