@@ -17,6 +17,8 @@ _M = np.uint32(0x5BD1E995)
 _R = np.uint32(24)
 _FEW = 16
 """With so few keys left, long ones, numpy's cost per call is more than that of a loop over one key's words."""
+_COPY_MAX = 1 << 20
+"""Of so many words a copy is made in which all are aligned: a pass over them, and each is found in a fifth of the time."""
 
 _Hashes = npt.NDArray[np.uint32]
 _Ints = npt.NDArray[np.int64]
@@ -71,6 +73,8 @@ def _longest_first(lengths: _Ints) -> npt.NDArray[Any] | None:
 def _mix(data: npt.NDArray[np.uint8], starts: _Ints, lengths: _Ints) -> _Hashes:
     """Hashes of keys sorted longest first."""
     words = np.ndarray(shape=(len(data) - 3,), dtype="<u4", buffer=data.data, strides=(1,))
+    if len(words) <= _COPY_MAX:
+        words = words.copy()
     hashes = _SEED ^ lengths.astype(np.uint32)
     counts = lengths >> 2
     _mix_words(hashes, words, starts, counts)

@@ -130,14 +130,14 @@ def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
     given = {name: _column(batch, name) for name in INPUT_COLUMNS if name in batch.schema.names}
     if "value" not in given:
         raise InvalidRecord(f"the column 'value' is missing; there are {', '.join(batch.schema.names) or 'no columns'}")
-    nulls = pa.nulls(batch.num_rows)
+    rows = batch.num_rows
     arrays = [
-        _binary("key", given.get("key", nulls)),
+        _binary("key", given["key"]) if "key" in given else pa.nulls(rows, pa.binary()),
         _binary("value", given["value"]),
-        _timestamps(given.get("timestamp", nulls), now_us),
+        _timestamps(given["timestamp"], now_us) if "timestamp" in given else _all_at(now_us, rows),
     ]
     schema = RECORD_SCHEMA
-    headers = _maybe_headers(given.get("headers", nulls))
+    headers = _maybe_headers(given["headers"]) if "headers" in given else None
     if headers is not None:
         arrays.append(headers)
         schema = RECORD_SCHEMA_HEADERS
@@ -175,8 +175,8 @@ def _binary(name: str, array: pa.Array) -> pa.Array:
 def _timestamps(array: pa.Array, now_us: int) -> pa.Array:
     type_ = array.type
     if pa.types.is_null(type_):
-        array = _cast("timestamp", array, TIMESTAMP)
-    elif pa.types.is_timestamp(type_):
+        return _all_at(now_us, len(array))
+    if pa.types.is_timestamp(type_):
         # Nanoseconds are cut off on purpose; with coarser units `safe` catches overflow.
         array = _cast("timestamp", array, pa.timestamp("us", tz=type_.tz), safe=type_.unit != "ns").view(TIMESTAMP)
     elif pa.types.is_int64(type_):
@@ -187,6 +187,10 @@ def _timestamps(array: pa.Array, now_us: int) -> pa.Array:
             f"column 'timestamp' has type {type_}{why}; possible are timestamps and int64 milliseconds since 1970"
         )
     return pc.fill_null(array, pa.scalar(now_us, TIMESTAMP)) if array.null_count else array
+
+
+def _all_at(us: int, rows: int) -> pa.Array:
+    return pa.array(np.full(rows, us, np.int64)).view(TIMESTAMP)
 
 
 def _microseconds(milliseconds: pa.Array) -> pa.Array:
@@ -276,6 +280,12 @@ def _is_headers(type_: pa.DataType) -> bool:
     return _is_text(entry.field("key").type) and (_is_text(value) or _is_bytes(value) or t.is_null(value))
 
 
+def micros(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """The timestamps of records, none of them null, as numbers."""
+    times: npt.NDArray[np.int64] = records.column("timestamp").view(pa.int64()).to_numpy()
+    return times
+
+
 def _partitions(array: pa.Array) -> pa.Array:
     if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
         raise InvalidRecord(f"column 'partition' has type {array.type}: it must be an integer")
@@ -285,6 +295,8 @@ def _partitions(array: pa.Array) -> pa.Array:
 def _cast(name: str, array: pa.Array, to: pa.DataType, *, safe: bool = True) -> pa.Array:
     if array.type == to:
         return array
+    if to == pa.binary() and pa.types.is_string(array.type):  # the same bytes
+        return array.view(to)
     try:
         return array.cast(to, safe=safe)
     except pa.ArrowException as error:

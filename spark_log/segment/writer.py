@@ -21,7 +21,7 @@ from spark_log.errors import StorageError
 from spark_log.model import Run
 from spark_log.segment import ipc
 from spark_log.segment.index import BatchEntry, encode_index
-from spark_log.segment.rows import header_counts
+from spark_log.segment.rows import header_counts, micros
 from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
 
 _MIB = 1 << 20
@@ -258,11 +258,11 @@ class SegmentWriter:
         if self._kept and self._open_spool is not None and self.buffered_bytes + batch.nbytes > self._buffer_bytes:
             self._spill(self._open_spool)
         data = ipc.encode_batch(batch, self._options)
-        times = pc.min_max(batch.column("timestamp").view(pa.int64()))
+        times = micros(batch)
         encoded = _Encoded(
             rows=batch.num_rows,
-            min_us=times["min"].as_py(),
-            max_us=times["max"].as_py(),
+            min_us=int(times.min()),
+            max_us=int(times.max()),
             length=len(data),
             crc=crc32c(data),
             data=data,
