@@ -1,0 +1,62 @@
+"""The page that documents the metadata log shows what is really written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from msgspec import inspect, structs
+
+from spark_log.metadata import index
+from spark_log.metadata.checkpoint import state_json
+from spark_log.metadata.records import AnyRecord, Batch, Change, CreateTopic, GroupCommit, Piece, encode_batch
+from spark_log.metadata.state import State
+from spark_log.model import DataObject, Run, Slice
+
+PAGE = (Path(__file__).parents[3] / "docs" / "format" / "metadata.md").read_text(encoding="utf-8")
+
+
+def row(name: str) -> str:
+    """The line of a table that begins so."""
+    (found,) = [line for line in PAGE.splitlines() if line.startswith(f"| {name} |")]
+    return found
+
+
+def test_the_batch_on_the_page_is_what_is_written() -> None:
+    """Byte for byte."""
+    topic = CreateTopic(topic_id="topic-id", name="orders", partitions=3)
+    batch = Batch(id="5f2c9a1b3d4e6f70", time=1_700_000_000_000, records=(topic,))
+    assert f"```\n{encode_batch(batch).decode()}```" in PAGE
+
+
+@pytest.mark.parametrize("kind", get_args(AnyRecord), ids=lambda kind: kind.__name__)
+def test_every_record_is_on_the_page_with_its_fields(kind: Any) -> None:
+    """A new one would be missed here."""
+    info = inspect.type_info(kind)
+    assert isinstance(info, inspect.StructType)
+    line = row(f"`{info.tag}`")
+    assert [field.name for field in structs.fields(kind) if f"`{field.name}`" not in line] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("data object", DataObject),
+        ("run", Run),
+        ("slice", Slice),
+        ("piece", Piece),
+        ("change", Change),
+        ("group's commit", GroupCommit),
+    ],
+)
+def test_lists_without_names_are_on_the_page_in_their_order(name: str, kind: Any) -> None:
+    """Nothing but their order says what they are."""
+    assert ", ".join(f"`{field}`" for field in kind._fields) in row(name)
+
+
+def test_the_fields_of_a_checkpoint_and_the_columns_of_an_index_are_on_the_page() -> None:
+    """All of them; those that are left out where they say nothing, too."""
+    assert b'"version"' in state_json(State())
+    fields = [field for field in State.__dataclass_fields__ if field != "names"]  # that is made from the topics
+    assert [name for name in [*fields, *index.SCHEMA.names] if f"`{name}`" not in PAGE] == []
