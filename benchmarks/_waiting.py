@@ -31,22 +31,30 @@ async def wake(
     count: int,
     before: Callable[[], object],
     append: Callable[[], object],
+    after: Callable[[], object],
 ) -> float:
     """Seconds from an append until all of `count` that wait for records of a topic have heard of it.
 
     before:  called when all wait, and have waited for some seconds.
+    after:   called when all have heard, and wait again.
     """
     heard: list[float] = []
+    all_heard = asyncio.Event()
     async with _session() as session:
 
+        async def ask(version: int) -> int:
+            query = f"cluster_id={cluster_id}&since={version}&topics={topic_id}&wait_ms=60000"
+            async with session.get(f"http://{address}/v1/changes?{query}") as answer:
+                found: int = msgspec.json.decode(await answer.read())["version"]
+            return found
+
         async def wait() -> None:
-            version, body = since, b""
-            while topic_id.encode() not in body:  # now and then it is told of what others wrote, and waits on
-                query = f"cluster_id={cluster_id}&since={version}&topics={topic_id}&wait_ms=60000"
-                async with session.get(f"http://{address}/v1/changes?{query}") as answer:
-                    body = await answer.read()
-                version = msgspec.json.decode(body)["version"]
+            version = await ask(since)
+            assert version > since, "nothing had come, and it waited no longer"
             heard.append(time.perf_counter())
+            if len(heard) == count:
+                all_heard.set()
+            await ask(version)
 
         waits = []
         for number in range(count):
@@ -59,7 +67,11 @@ async def wake(
         assert not heard, "somebody heard of what was not for them"
         begun = time.perf_counter()
         await asyncio.to_thread(append)
-        await asyncio.gather(*waits)
+        await all_heard.wait()
+        await asyncio.to_thread(after)
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
     return max(heard) - begun
 
 

@@ -220,9 +220,9 @@ def crowd(log: spark_log.Log, pid: int, waiting: int) -> tuple[float, list[float
             waiting,
             all_wait,
             lambda: log.append("latency", [{"value": b"news"}]),
+            worker.join,
         )
     )
-    worker.join()
     return woken, beside, memory
 
 

@@ -179,8 +179,11 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def _polled(self) -> State:
         return patiently(lambda: self.journal.poll(), self.options, self.clock)
 
-    def _waited(self, look_ms: float, most_ms: float) -> State:
-        return patiently(lambda: self.journal.wait(look_ms, most_ms, self.clock), self.options, self.clock)
+    def _waited(self, look_ms: float, most_ms: float, ahead: Ahead) -> State:
+        topics = sorted({ahead.state.names[tp.topic] for tp in self._ends(ahead.state)})
+        return patiently(
+            lambda: self.journal.wait(look_ms, most_ms, self.clock, topics=topics), self.options, self.clock
+        )
 
     def _look(self, at: Offset, state: State) -> Ahead:
         """What is ahead of `at`, up to the end of the run if it has one.  Reports what was lost."""
@@ -212,7 +215,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             left = deadline - self.clock.monotonic_ms()
             if left < 0:
                 return None
-            state = self._waited(look_ms, left)
+            state = self._waited(look_ms, left, ahead)
             if state is not ahead.state:
                 ahead = self._look(at, state)
         return ahead

@@ -399,11 +399,19 @@ def follow(view: View, told: Answered | Changes) -> Steps[View]:
     if told.state is not None:
         return View(view.checkpoint, told.state)
     if not told.batches:
-        return (yield from refresh(view))
+        return (yield from _skip_on(view))
     state = view.state
     for data in told.batches:
         state = replay(state, decode_batch(data, log_key(state.version + 1)))
     return View(view.checkpoint, state)
+
+
+def _skip_on(view: View) -> Steps[View]:
+    """Like `refresh`, for a view that is far behind: what a newer checkpoint has is not read record by record."""
+    names = yield List(CHECKPOINTS)
+    if _follows(view, _newest(names)):
+        return (yield from refresh(view))
+    return (yield from open_view(names))
 
 
 def _settle(attempt: _Attempt) -> None:

@@ -7,7 +7,7 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -50,6 +50,10 @@ from spark_log.net.tokens import Tokens, check_allowed, check_topics
 from spark_log.net.waiters import Topics, Waiters
 
 KEEPALIVE_S = 75.0
+REPLY_BYTES_MAX = 1 << 20
+"""Of records that a client has not seen, with the answer to its commands.  Who is further behind reads from the storage."""
+CHANGES_BYTES_MAX = 128 << 10
+"""With the answer to one that waited.  Thousands are answered at a time, so each has to be cheap to write."""
 SHUTDOWN_S = 2.0
 """For requests that are being answered, at the end."""
 logger = logging.getLogger("spark_log")
@@ -76,6 +80,8 @@ class Noted(Protocol):
 
     def there_is(self, topics: Sequence[str] | None, since: int) -> bool: ...
 
+    def untold(self) -> Collection[str] | None: ...
+
 
 class Service(Protocol):
     """What is served: a coordinator."""
@@ -100,8 +106,8 @@ class Service(Protocol):
 
     def submit(self, commands: Sequence[AnyCommand]) -> Future[Answered]: ...
 
-    def after(self, since: int, upto: int) -> Sequence[bytes]:
-        """Objects of the log, versions (since, upto]."""
+    def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
+        """Objects of the log, versions (since, upto]; none if they are more than `limit` bytes."""
 
     def not_leading(self) -> NotCoordinator: ...
 
@@ -187,7 +193,7 @@ class Server:
         self._waiters = Waiters()
         self._idle: dict[Any, float] = {}
         """Connections on which no request is being handled, and until when one has to have arrived."""
-        self._body: tuple[int, int, bytes] = (-1, -1, b"")
+        self._body: tuple[int, int, bool, bytes] = (-1, -1, False, b"")
         self._http: _Http | None = None
         self._server: asyncio.Server | None = None
         self._routes: dict[str, tuple[str, Handler]] = {
@@ -249,8 +255,8 @@ class Server:
 
     def _wake(self) -> None:
         self._groups.notice()
-        everybody = self._stopping or not self._service.leading
-        self._waiters.wake(lambda topics, since: everybody or self._service.news.there_is(topics, since))
+        touched = self._service.news.untold()
+        self._waiters.wake(None if self._stopping or not self._service.leading else touched)
 
     async def _sweep(self) -> None:
         """Close connections on which a request does not arrive: they would count as long as their owners like."""
@@ -331,7 +337,7 @@ class Server:
         outcomes = tuple(
             _outcome(command, error or next(decided)) for command, error in zip(asked.commands, refused, strict=True)
         )
-        batches = self._service.after(asked.since, self._service.state.version)
+        batches = self._service.after(asked.since, self._service.state.version, REPLY_BYTES_MAX)
         return _answer(CommandsReply(outcomes=outcomes, batches=batches_as_text(batches)))
 
     async def _changes(self, request: web.BaseRequest) -> web.Response:
@@ -346,16 +352,17 @@ class Server:
             if left <= 0 or not self._service.leading or (stirred is not None and stirred.done()):
                 break
             self._polls += 1
-            waiter = self._waiters.join(topics, since)
+            waiter = self._waiters.join(topics)
             try:
                 awaited = [waiter] if stirred is None else [waiter, stirred]
                 await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                self._waiters.leave(topics, since, waiter)
+                self._waiters.leave(topics, waiter)
                 self._polls -= 1
         if not self._service.leading:
             raise self._service.not_leading()
-        return web.Response(body=self._changes_body(since), content_type="application/json")
+        told = self._service.news.there_is(topics, since) or (stirred is not None and stirred.done())
+        return web.Response(body=self._changes_body(since, told), content_type="application/json")
 
     async def _group(self, request: web.BaseRequest) -> web.Response:
         grant = self._tokens.grant(request.headers.get("Authorization"))
@@ -374,13 +381,17 @@ class Server:
         self._check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
 
-    def _changes_body(self, since: int) -> bytes:
-        """Made once for all that wait at the same version."""
+    def _changes_body(self, since: int, told: bool) -> bytes:
+        """Made once for all that wait at the same version.
+
+        told:  there is news for who asked; who has none stays behind where more has come than one answer may hold.
+        """
         version = self._service.state.version
-        if self._body[:2] != (since, version):
-            batches = batches_as_text(self._service.after(since, version))
-            self._body = (since, version, encode(ChangesReply(version=version, batches=batches)))
-        return self._body[2]
+        if self._body[:3] != (since, version, told):
+            batches = batches_as_text(self._service.after(since, version, CHANGES_BYTES_MAX))
+            reached = version if told or batches else since
+            self._body = (since, version, told, encode(ChangesReply(version=reached, batches=batches)))
+        return self._body[3]
 
     def _check(self, cluster_id: str) -> None:
         if cluster_id != self._service.cluster_id:
@@ -421,7 +432,7 @@ def _outcome(command: AnyCommand, found: Any) -> Outcome:
 
 def _topics(request: web.BaseRequest) -> Topics:
     text = request.query.get("topics")
-    return None if text is None else tuple(sorted(filter(None, text.split(","))))
+    return None if text is None else tuple(set(filter(None, text.split(","))))
 
 
 def _number(request: web.BaseRequest, name: str) -> int:

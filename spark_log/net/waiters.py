@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import TypeAlias
 
 AT_ONCE = 20
@@ -12,43 +12,61 @@ AT_ONCE = 20
 
 Topics: TypeAlias = "tuple[str, ...] | None"
 """Ids of the topics whose records somebody waits for; None: for whatever happens."""
+Waiter: TypeAlias = "asyncio.Future[None]"
 
 
 class Waiters:
     """All of it runs on the event loop."""
 
     def __init__(self) -> None:
-        self._waiting: dict[tuple[Topics, int], set[asyncio.Future[None]]] = {}
-        self._roused: deque[asyncio.Future[None]] = deque()
+        self._all: set[Waiter] = set()
+        self._of_topics: dict[str, set[Waiter]] = {}
+        self._of_anything: set[Waiter] = set()
+        self._roused: deque[Waiter] = deque()
         self._rousing = False
 
-    def join(self, topics: Topics, since: int) -> asyncio.Future[None]:
-        """Is done when there is news of them, after a version."""
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault((topics, since), set()).add(waiter)
+    def join(self, topics: Topics) -> Waiter:
+        """Is done when there may be news of them."""
+        waiter: Waiter = asyncio.get_running_loop().create_future()
+        self._all.add(waiter)
+        if topics is None:
+            self._of_anything.add(waiter)
+        for topic_id in topics or ():
+            self._of_topics.setdefault(topic_id, set()).add(waiter)
         return waiter
 
-    def leave(self, topics: Topics, since: int, waiter: asyncio.Future[None]) -> None:
+    def leave(self, topics: Topics, waiter: Waiter) -> None:
         """Nobody waits with it any more."""
         waiter.cancel()
-        others = self._waiting.get((topics, since), set())
-        others.discard(waiter)
-        if not others:
-            self._waiting.pop((topics, since), None)
+        self._all.discard(waiter)
+        self._of_anything.discard(waiter)
+        for topic_id in topics or ():
+            if (others := self._of_topics.get(topic_id)) is not None:
+                others.discard(waiter)
+                if not others:
+                    del self._of_topics[topic_id]
 
-    def wake(self, is_news: Callable[[Topics, int], bool]) -> None:
-        """Those for whom there is some, one after the other."""
-        for waited_for in tuple(self._waiting):
-            if is_news(*waited_for):
-                self._roused.extend(self._waiting.pop(waited_for))
+    def wake(self, touched: Collection[str] | None) -> None:
+        """Those who wait for these topics or for anything, one after the other; None: everybody.
+
+        It takes no time for the others, however many they are.
+        """
+        due, self._of_anything = self._of_anything, set()
+        if touched is None:
+            due, self._all, self._of_topics = self._all, set(), {}
+        self._roused.extend(due)
+        for topic_id in touched or ():
+            self._roused.extend(self._of_topics.pop(topic_id, ()))
         if not self._rousing:
             self._rouse()
 
     def _rouse(self) -> None:
-        for _ in range(min(AT_ONCE, len(self._roused))):
+        left = AT_ONCE
+        while left and self._roused:
             waiter = self._roused.popleft()
-            if not waiter.done():
+            if not waiter.done():  # else it was due twice, or has left
                 waiter.set_result(None)
+                left -= 1
         self._rousing = bool(self._roused)
         if self._rousing:
             asyncio.get_running_loop().call_soon(self._rouse)

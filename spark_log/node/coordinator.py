@@ -149,8 +149,8 @@ class Coordinator:
     def storage(self) -> str:
         return self.journal.store.url
 
-    def after(self, since: int, upto: int) -> Sequence[bytes]:
-        return self.tail.after(since, upto)
+    def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
+        return self.tail.after(since, upto, limit)
 
     def metrics_text(self, *, polls: int, connections: int) -> str:
         return self.metrics.text(self.state, epoch=self.epoch, polls=polls, connections=connections)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 
 from spark_log.metadata.commands import (
@@ -17,8 +18,6 @@ from spark_log.metadata.commands import (
     Swap,
 )
 
-BEHIND_MAX = 100
-"""Versions that somebody may stay behind who waits for other things: what they hold can still be sent in one answer."""
 _QUIET = (AbortTransaction, CommitOffsets, Expire, Fence, InitProducer, SetGeneration, SignOfLife, Swap)
 """Nobody who waits for records waits for these."""
 
@@ -31,6 +30,7 @@ class News:
         """All up to it is noted."""
         self._of_all = 0
         self._of_topics: dict[str, int] = {}
+        self._untold: deque[set[str] | None] = deque()
 
     def note(self, version: int, commands: Iterable[object] | None) -> None:
         """A version that commands made; None: nobody knows what is in it, or in those before."""
@@ -42,17 +42,22 @@ class News:
             for topic_id in touched:
                 self._of_topics[topic_id] = version
         self.version = version
+        self._untold.append(touched)  # last: who is told of it finds that it is noted
 
     def there_is(self, topics: Iterable[str] | None, since: int) -> bool:
-        """Whether something after version `since` is for who waits for these topics, by id; None: for anything.
-
-        Much of anything is news to everybody.
-        """
-        behind = self.version - since
-        if topics is None or behind <= 0 or behind >= BEHIND_MAX:
-            return behind > 0
+        """Whether something after version `since` is for who waits for these topics, by id; None: for anything."""
+        if topics is None or self.version <= since:
+            return self.version > since
         of_topics = self._of_topics
         return self._of_all > since or any(of_topics.get(topic_id, 0) > since for topic_id in topics)
+
+    def untold(self) -> set[str] | None:
+        """Topics with records that came since this was asked before; None: whatever there is may have changed."""
+        found: set[str] | None = set()
+        while self._untold:
+            touched = self._untold.popleft()
+            found = None if found is None or touched is None else found | touched
+        return found
 
 
 def topics_of(commands: Iterable[object]) -> set[str] | None:

@@ -13,8 +13,6 @@ from spark_log.journal.protocol import LOG, log_key
 from spark_log.store.base import Bytes, ObjectStore
 
 TAIL_BYTES_MAX = 32 << 20
-REPLY_BYTES_MAX = 1 << 20
-"""Who is further behind reads from the storage."""
 
 
 class Tail:
@@ -27,14 +25,14 @@ class Tail:
         self._bytes = 0
         self._lock = threading.Lock()
 
-    def after(self, since: int, upto: int) -> Sequence[bytes]:
-        """The objects of versions (since, upto]; none if they are not all here, or too many to send."""
+    def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
+        """The objects of versions (since, upto]; none if they are not all here, or more than `limit` bytes."""
         found = []
         size = 0
         with self._lock:
             for version in range(since + 1, upto + 1):
                 data = self._kept.get(log_key(version))
-                if data is None or (size := size + len(data)) > REPLY_BYTES_MAX:
+                if data is None or (size := size + len(data)) > limit:
                     return []
                 found.append(data)
         return found

@@ -34,7 +34,7 @@ from spark_log.groups.messages import HeartbeatRequest
 from spark_log.metadata.commands import CreateTopic
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
-from spark_log.net.server import Limits, Server
+from spark_log.net.server import CHANGES_BYTES_MAX, Limits, Server
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.serve import Running
 from tests.services import Services
@@ -584,3 +584,68 @@ def test_who_waits_for_a_topic_is_not_woken_by_records_of_others(small: Running)
         changes = link.changes(known.coordinator, known.version, 30_000, topics=[known.names["mine"]])
         assert 0.9 < time.monotonic() - began < 15
         assert changes.version == known.version + 2 and len(changes.batches) == 2
+
+
+def test_no_wake_up_is_lost(services: Services, tmp_path: Path) -> None:
+    """Clients that wait for one topic each, and ask again while others append, hear of every append to it, soon."""
+    topics, appends, waiting = 3, 60, 24
+    with spark_log.connect(services.url(tmp_path / "log")) as log:
+        for number in range(topics):
+            log.create_topic(spark_log.NewTopic(f"t{number}"))
+        known, link = log.journal.refresh(), log.journal.link
+        assert link is not None
+        longest: list[float] = []
+
+        def hear(number: int) -> None:
+            topic_id, version, heard = known.names[f"t{number % topics}"], known.version, 0
+            while heard < appends // topics:
+                began = time.monotonic()
+                changes = link.changes(known.coordinator, version, 30_000, topics=[topic_id])
+                longest.append(time.monotonic() - began)
+                heard += sum(topic_id.encode() in batch for batch in changes.batches)
+                version = changes.version
+
+        threads = [threading.Thread(target=hear, args=(number,)) for number in range(waiting)]
+        for thread in threads:
+            thread.start()
+        for number in range(appends):
+            log.append(f"t{number % topics}", [{"value": b"x"}])
+            time.sleep(random.Random(number).random() / 100)
+        for thread in threads:
+            thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        assert max(longest) < 20, "somebody was not woken, and heard of it when the wait was over"
+
+
+def test_an_old_version_is_answered_at_once_only_if_there_is_news_for_who_asks(small: Running) -> None:
+    """What came to other topics since is told when the wait is over."""
+    with spark_log.connect(f"pylog://{small.coordinator.address}") as log:
+        for topic in ("quiet", "busy"):
+            log.append(topic, [{"value": b"x"}])
+        known, link = log.journal.refresh(), log.journal.link
+        assert link is not None
+        log.append("busy", [{"value": b"x"}])
+        began = time.monotonic()
+        changes = link.changes(known.coordinator, known.version, 30_000, topics=[known.names["busy"]])
+        assert changes.version == known.version + 1 and time.monotonic() - began < 15
+        began = time.monotonic()
+        changes = link.changes(known.coordinator, known.version, 400, topics=[known.names["quiet"]])
+        assert changes.version == known.version + 1 and 0.3 < time.monotonic() - began < 15
+
+
+def test_who_waits_while_much_comes_to_others_is_told_with_its_own_news(services: Services, tmp_path: Path) -> None:
+    """Not in between: its waits end, and it stays where it is; then it reads from the storage what no answer holds."""
+    with (
+        spark_log.connect(services.url(tmp_path / "log")) as log,
+        spark_log.connect(services.url(tmp_path / "log")) as other,
+    ):
+        log.create_topic(spark_log.NewTopic("mine"))
+        log.create_topic(spark_log.NewTopic("wide", 500))
+        known = log.journal.refresh()
+        wide = [{"value": b"x", "partition": number} for number in range(500)]
+        for _ in range(CHANGES_BYTES_MAX // 20_000):
+            other.append("wide", wide)
+        mine = [known.names["mine"]]
+        assert log.journal.wait(0, 200, topics=mine).version == known.version
+        other.append("mine", [{"value": b"x"}])
+        assert log.journal.wait(0, 30_000, topics=mine).version == other.journal.state.version

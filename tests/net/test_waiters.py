@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from itertools import pairwise
 
-from spark_log.net.waiters import AT_ONCE, Waiters
+from spark_log.net.waiters import AT_ONCE, Topics, Waiters
 
 
 def test_thousands_are_woken_a_few_at_a_time() -> None:
@@ -13,8 +13,8 @@ def test_thousands_are_woken_a_few_at_a_time() -> None:
 
     async def scenario() -> list[int]:
         waiters = Waiters()
-        waiting = [waiters.join(("a",), 1) for _ in range(10 * AT_ONCE)]
-        waiters.wake(lambda topics, since: True)
+        waiting = [waiters.join(("a",)) for _ in range(10 * AT_ONCE)]
+        waiters.wake({"a"})
         seen = []
         while sum(waiter.done() for waiter in waiting) < len(waiting):
             seen.append(sum(waiter.done() for waiter in waiting))
@@ -26,16 +26,27 @@ def test_thousands_are_woken_a_few_at_a_time() -> None:
     assert all(later - earlier <= AT_ONCE for earlier, later in pairwise(seen))
 
 
-def test_only_those_are_woken_for_whom_there_is_news() -> None:
-    """The others wait on."""
+def woken(touched: set[str] | None, *waited_for: Topics) -> list[bool]:
+    """Who of those that wait for these topics is woken."""
 
-    async def scenario() -> tuple[bool, bool]:
+    async def scenario() -> list[bool]:
         waiters = Waiters()
-        one, other = waiters.join(("a",), 1), waiters.join(("b",), 1)
-        waiters.wake(lambda topics, since: topics == ("a",))
-        return one.done(), other.done()
+        waiting = [waiters.join(topics) for topics in waited_for]
+        waiters.wake(touched)
+        return [waiter.done() for waiter in waiting]
 
-    assert asyncio.run(scenario()) == (True, False)
+    return asyncio.run(scenario())
+
+
+def test_only_those_are_woken_whose_topics_were_touched() -> None:
+    """And those who wait for anything; the others wait on."""
+    assert woken({"a", "c"}, ("a",), ("b",), ("b", "c"), None, ()) == [True, False, True, True, False]
+    assert woken(set(), ("a",), None) == [False, True]
+
+
+def test_everybody_is_woken_if_nobody_knows_what_was_touched() -> None:
+    """Those as well who wait for no topic."""
+    assert woken(None, ("a",), ("a", "b"), None, ()) == [True, True, True, True]
 
 
 def test_who_has_left_is_not_woken() -> None:
@@ -43,12 +54,13 @@ def test_who_has_left_is_not_woken() -> None:
 
     async def scenario() -> None:
         waiters = Waiters()
-        waiting = [waiters.join(None, 1) for _ in range(AT_ONCE + 1)]
-        waiters.wake(lambda topics, since: True)
+        waiting = [waiters.join(("a", "b")) for _ in range(AT_ONCE + 1)]
+        waiters.wake({"a"})
         last = next(waiter for waiter in waiting if not waiter.done())
-        waiters.leave(None, 1, last)
+        for waiter in waiting:
+            waiters.leave(("a", "b"), waiter)
+        waiters.wake({"b"})
         await asyncio.sleep(0)
         assert last.cancelled()
-        waiters.wake(lambda topics, since: True)
 
     asyncio.run(scenario())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spark_log.metadata.commands import Append, CommitOffsets, CreateTopic, Several
 from spark_log.metadata.records import Commit, GroupCommit
 from spark_log.model import DataObject, Run
-from spark_log.node.news import BEHIND_MAX, News
+from spark_log.node.news import News
 
 POSITIONS = CommitOffsets(commit=GroupCommit("g", -1, ()))
 
@@ -60,12 +60,29 @@ def test_what_others_wrote_is_news_to_all() -> None:
     assert news.there_is(("a",), 8)
 
 
-def test_nobody_who_waits_falls_far_behind() -> None:
-    """Else whoever is woken at last would have to read all of it from the storage."""
+def test_each_touched_topic_is_told_once() -> None:
+    """However many versions came since it was asked; what nobody knows anything about is everything."""
+    news = News()
+    news.note(5, [append("a"), POSITIONS])
+    news.note(6, [append("b")])
+    assert news.untold() == {"a", "b"}
+    assert news.untold() == set()
+    news.note(7, [append("b")])
+    news.note(8, None)
+    assert news.untold() is None
+
+
+def test_what_is_told_is_known_already() -> None:
+    """Who is woken by it and asks what there is must not wait on."""
+    news = News()
+    news.note(5, [append("a")])
+    assert news.untold() == {"a"} and news.there_is(("a",), 4)
+
+
+def test_who_waits_for_others_has_no_news_however_far_behind() -> None:
+    """What came to other topics, by the thousand, is nothing to them."""
     news = News()
     news.note(5, None)
-    for version in range(6, 5 + BEHIND_MAX):
+    for version in range(6, 2000):
         news.note(version, [append("b")])
-        assert not news.there_is(("a",), 5)
-    news.note(5 + BEHIND_MAX, [append("b")])
-    assert news.there_is(("a",), 5)
+    assert not news.there_is(("a",), 5) and news.there_is(("a", "b"), 5)

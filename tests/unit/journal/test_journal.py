@@ -16,7 +16,8 @@ import pytest
 
 from spark_log.errors import CommitUnknown, CorruptObject, NoLog, UnknownTopicOrPartition, UnsupportedVersion
 from spark_log.journal.journal import FORMAT_KEY, Journal
-from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, check_chain, log_key, open_view
+from spark_log.journal.ops import Changes
+from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, View, check_chain, follow, log_key, open_view
 from spark_log.journal.upkeep import collect, truncate
 from spark_log.metadata import decide as d
 from spark_log.metadata.records import Commit
@@ -340,3 +341,22 @@ def _cost(journal: Journal, store: CountingStore, commits: int) -> dict[str, Any
     store.operations.clear()
     journal.run(open_view())
     return {"commit": one, "open": dict(store.operations)}
+
+
+def test_who_is_told_of_much_goes_on_from_a_checkpoint() -> None:
+    """And does not read what that has record by record; who is told of little reads just that."""
+    store = CountingStore(MemoryStore(f"journal-{next(numbers)}"))
+    journal = open_log(store)
+    create(journal)
+    behind = View("", journal.state)
+    for sequence in range(205):
+        commit(journal, "p", sequence)
+    end = journal.state
+    store.operations.clear()
+    assert journal.run(follow(behind, Changes(end.version))).state == end
+    assert store.operations["get"] < 40
+    near = View(max(store.list(CHECKPOINTS)), end)
+    commit(journal, "p", 205)
+    store.operations.clear()
+    assert journal.run(follow(near, Changes(end.version + 1))).state == journal.state
+    assert store.operations["get"] <= 3
