@@ -1,0 +1,54 @@
+"""Configs that are in force and have no test beside what they steer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log import NewTopic
+from spark_log.errors import TopicDeletionDisabled
+from tests.client.logs import log_url, new_log
+
+LINES = [{"value": b"x" * 1000}] * 100
+
+
+def stored(log: spark_log.Log, topic: str) -> int:
+    return sum(part.bytes for part in log.admin.describe_topics([topic])[topic].partitions)
+
+
+@pytest.mark.parametrize(("config", "writer", "packed"), [("none", "zstd", False), ("lz4", "none", True)])
+def test_the_compression_of_a_topic_goes_before_its_writers(
+    tmp_path: Path, config: str, writer: str, packed: bool
+) -> None:
+    """Of appends and of producers; `producer` leaves it to them."""
+    log = new_log(tmp_path)
+    log.admin.create_topics([NewTopic("kept", 1, {"compression.type": config}), NewTopic("free", 1)])
+    with log.producer(compression_type=writer) as producer:
+        for topic in ("kept", "free"):
+            log.append(topic, LINES, compression=writer)
+            for line in LINES:
+                producer.send(topic, line["value"])
+    assert (stored(log, "kept") < 50_000) == packed
+    assert (stored(log, "free") < 50_000) != packed
+
+
+def test_checkpoints_come_as_often_as_the_log_wants(tmp_path: Path) -> None:
+    """metadata.checkpoint.interval, by whoever commits."""
+    log = new_log(tmp_path, orders=1)
+    log.admin.incremental_alter_configs({None: {"metadata.checkpoint.interval": "3"}})
+    for _ in range(5):
+        log.append("orders", LINES)
+    assert list(tmp_path.glob("log/meta/ckpt/*"))
+
+
+def test_topics_stay_where_deleting_is_switched_off(tmp_path: Path) -> None:
+    """delete.topic.enable=false, until it is switched on again."""
+    log = new_log(tmp_path, orders=1)
+    log.admin.incremental_alter_configs({None: {"delete.topic.enable": "false"}})
+    with pytest.raises(TopicDeletionDisabled, match=r"delete\.topic\.enable"):
+        log.admin.delete_topics(["orders"])
+    log.admin.incremental_alter_configs({None: {"delete.topic.enable": None}})
+    log.admin.delete_topics(["orders"])
+    assert spark_log.connect(log_url(tmp_path)).admin.list_topics() == []
