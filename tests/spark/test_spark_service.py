@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -59,3 +60,16 @@ def test_spark_is_told_that_the_token_is_wrong(spark: SparkSession, address: str
     read = spark.read.format("pylog").option("subscribe", "t").option("token", "another-token-than-that")
     with pytest.raises(Exception, match="does not know this token"):
         read.load(f"pylog://{address}").collect()
+
+
+def test_where_groups_stand_is_read_through_a_coordinator(spark: SparkSession, address: str) -> None:
+    """`__consumer_offsets` has what a member of a shared group committed, in the partition that Kafka's rule names."""
+    url = f"pylog://{address}"
+    with spark_log.connect(url, token=TOKEN) as log:
+        log.append("t", [{"value": b"1"}, {"value": b"2"}])
+        with log.consumer("t", group_id="test-group", auto_offset_reset="earliest") as consumer:
+            assert len(list(consumer.poll(10_000).values())) == 1
+    read = spark.read.format("pylog").option("subscribe", "__consumer_offsets").option("token", TOKEN)
+    (row,) = read.load(url).collect()
+    assert (row.partition, json.loads(row.key)) == (12, {"group": "test-group", "topic": "t", "partition": 0})
+    assert json.loads(row.value)["offset"] == 2
