@@ -90,7 +90,7 @@ class HttpLink:
             try:
                 data = self._request(address, "GET", "/v1/cluster", None, ANSWER_S)
             except CoordinatorNotAvailable as error:
-                said.append(_or_kafka(address, error) + self._or_tls(error))
+                said.append(_or_kafka(address, error))
                 last = error.__cause__
                 continue
             found: ClusterInfo = decode(data, ClusterInfo, f"the answer of {address}")
@@ -102,10 +102,6 @@ class HttpLink:
         raise CoordinatorNotAvailable(
             f"{'; '.join(said)}; `pylog serve` starts a coordinator, and a log that has none is opened by its storage's URL"
         ) from last
-
-    def _or_tls(self, error: CoordinatorNotAvailable) -> str:
-        hung_up = self._tls is None and isinstance(error.__cause__, http.client.RemoteDisconnected)
-        return "; if it speaks TLS, add ?ca=FILE to the URL" if hung_up else ""
 
     def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
         for command in commands:
@@ -204,6 +200,7 @@ class HttpLink:
                 connection.close()
             if not isinstance(error, OSError | http.client.HTTPException):
                 raise
+            self._check_tls(address, error)
             what = (
                 "its certificate is not good"
                 if isinstance(error, ssl.SSLCertVerificationError)
@@ -220,6 +217,18 @@ class HttpLink:
             raise _refusal(address, method, answer.status, data)
         return data
 
+    def _check_tls(self, address: str, error: BaseException) -> None:
+        """Raises InvalidRequest if a coordinator hung up because it speaks TLS and was not asked for that: it has read nothing."""
+        if not isinstance(error, http.client.RemoteDisconnected) or self._tls_of(address) is not None:
+            return
+        if health_of(address, tls=True) is not None:
+            raise InvalidRequest(
+                f"{address} speaks TLS: give it as pylog://{address}?ca=FILE, with the certificate of its authority"
+            ) from error
+
+    def _tls_of(self, address: str) -> ssl.SSLContext | None:
+        return self._tls if address in self._target.addresses else None
+
     def _headers(self, address: str) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
         if self._token is not None and address in self._target.addresses:
@@ -228,9 +237,10 @@ class HttpLink:
 
     def _open(self, address: str) -> http.client.HTTPConnection:
         host, port = split_address(address, "address")
-        if self._tls is not None and address in self._target.addresses:
+        tls = self._tls_of(address)
+        if tls is not None:
             connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host.strip("[]"), port, timeout=CONNECT_S, context=self._tls
+                host.strip("[]"), port, timeout=CONNECT_S, context=tls
             )
         else:
             connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=CONNECT_S)

@@ -188,9 +188,22 @@ def test_tls_is_spoken_and_checked(services: Services, tmp_path: Path, certifica
         assert log.read("t").num_rows == 1
     with pytest.raises(CoordinatorNotAvailable, match="certificate"):
         spark_log.connect(f"pylog://{address}?ca=system", token=WRITE)
-    with pytest.raises(CoordinatorNotAvailable, match=r"if it speaks TLS, add \?ca=FILE to the URL"):
+    with pytest.raises(InvalidRequest, match=rf"{address} speaks TLS: give it as pylog://{address}\?ca=FILE"):
         spark_log.connect(f"pylog://{address}", token=WRITE)
     services.stop(running)
+
+
+def test_who_follows_a_coordinator_that_speaks_tls_is_told_how(
+    services: Services, tmp_path: Path, certificate: tuple[str, str]
+) -> None:
+    """The log does not say so; a change by the storage's URL is refused at once, and is certainly not in."""
+    running = services.start(tmp_path / "log", certificate=certificate[0], key=certificate[1], tokens=TOKENS)
+    log = spark_log.connect(str(tmp_path / "log"), durability="os")
+    with pytest.raises(InvalidRequest, match="speaks TLS") as caught:
+        log.append("t", [{"value": b"x"}])
+    assert not caught.value.maybe_applied
+    services.stop(running)
+    assert log.append("t", [{"value": b"x"}]) == {spark_log.TopicPartition("t", 0): range(1)}
 
 
 # --------------------------------------------------------------------------------------------------------------- nonsense
