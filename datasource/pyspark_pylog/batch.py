@@ -7,12 +7,10 @@ explicit offsets or times, tasks carry their slices.
 
 from __future__ import annotations
 
-import gc
 import logging
 import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -26,6 +24,7 @@ from pyspark_pylog.patience import patiently
 from pyspark_pylog.pins import PINS, Assignment, decode, encode, make_pin, pinned, query_of_task, read_pin
 from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
 from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges, task_bytes
+from pyspark_pylog.workers import settle
 from spark_log.client.fetch import Fetched, asked_ahead, fetch
 from spark_log.client.plan import OffsetRange, SliceRead
 from spark_log.client.prune import columns_to_read, cut, only_matching, plan_matching, spans
@@ -88,7 +87,7 @@ class LogReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with plain_errors():
-            quiet_gc()
+            settle()
             if not isinstance(partition, ReadTask):  # Spark's stand-in for an empty list of partitions
                 return
             store = store_of(self.options.location)
@@ -182,10 +181,3 @@ def _again(store: ObjectStore, read: SliceRead, columns: Sequence[str], options:
     rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
     for new in plan_matching(journal, [rest], options.where):
         yield from fetch(store, new, columns, options.where.window)
-
-
-@cache
-def quiet_gc() -> None:
-    """Once a worker: Spark collects garbage after every task, and what is loaded by now will not go away."""
-    gc.collect()
-    gc.freeze()

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.advance import check_topics, go_on, planned_ranges
-from pyspark_pylog.batch import ReadTask, deal_out, journal_of, quiet_gc, read_batches, store_of
+from pyspark_pylog.batch import ReadTask, deal_out, journal_of, read_batches, store_of
 from pyspark_pylog.errors import plain, plain_errors
 from pyspark_pylog.limits import byte_budgets, end_within, is_due, share
 from pyspark_pylog.loss import Loss, report
@@ -27,6 +27,7 @@ from pyspark_pylog.patience import patiently
 from pyspark_pylog.progress import Progress
 from pyspark_pylog.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.triggers import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark_pylog.workers import settle
 from spark_log.client.plan import Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.prune import plan_matching
 from spark_log.client.resolve import ranges_between
@@ -153,7 +154,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():
-            quiet_gc()
+            settle()
             assert isinstance(partition, ReadTask) and partition.reads is not None
             yield from read_batches(store_of(self.options.location), partition.reads, self.schema, self.options)
 

@@ -25,13 +25,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_pylog.bad_records import LETTERS_TAKE_ALL, Topics, letters, refusal, sift
-from pyspark_pylog.batch import quiet_gc, store_of
+from pyspark_pylog.batch import store_of
 from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.frame import pieces, written_columns
 from pyspark_pylog.journals import kept_journal
 from pyspark_pylog.notices import tell
 from pyspark_pylog.options import WriteOptions, write_options
 from pyspark_pylog.values import Options
+from pyspark_pylog.workers import settle
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
 from spark_log.client.log import Log, txn_identity
 from spark_log.client.upload import TopicSpec, Uploaded, Uploader, specs_of, topic_spec
@@ -96,6 +97,7 @@ def _refuse_overwrite(overwrite: bool) -> None:
 
 
 def _begin(options: WriteOptions, schema: StructType) -> Begun:
+    settle()
     columns = written_columns(schema, options.topic)
     log = Log(kept_journal(options.location, create=True))
     if options.topic is not None:
@@ -113,7 +115,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> Written:
     """A task: all rows into objects, put durably."""
     options = begun.options
     with plain_errors():
-        quiet_gc()
+        settle()
         uploader = Uploader(
             store_of(options.location),
             begun.epoch,

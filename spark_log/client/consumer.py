@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from spark_log.client.fetch import Fetched
+from spark_log.client.looks import Looks
 from spark_log.client.membership import Callback, Membership, as_offsets
 from spark_log.client.plan import OffsetRange, plan_reads
 from spark_log.client.readers import readable
@@ -42,10 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("spark_log")
 
-FIRST_WAIT_MS = 2.0
-LAST_WAIT_MS = 50.0
-LAST_WAIT_REMOTE_MS = 250.0
-"""How long a poll that waits sleeps between two looks at the log, at first and at last: a look at a bucket costs money."""
+HEED_MS = 250.0
+"""A group's news are waited for so long at a time."""
 LOOK_MS = 100
 """While there is enough to read, the log is looked at so often for topics, partitions and owners."""
 
@@ -88,8 +87,7 @@ class Consumer:
         """The rest of the one that was begun,"""
         self._ahead_of = NOWHERE
         """and where it is from."""
-        longest = LAST_WAIT_MS if log.journal.store.local else LAST_WAIT_REMOTE_MS
-        self._wait_ms_max = min(longest, max(self._settings["fetch_max_wait_ms"], FIRST_WAIT_MS))
+        self._looks = Looks(self._clock, local=log.journal.store.local, most_ms=self._settings["fetch_max_wait_ms"])
         if topics:
             self.subscribe(topics)
 
@@ -203,7 +201,7 @@ class Consumer:
         self._check_open()
         if self._subscribed is None and not self._spots:
             raise InvalidRequest("the consumer reads nothing yet: subscribe() to topics or assign() partitions")
-        start, wait = self._clock.monotonic_ms(), FIRST_WAIT_MS
+        start = self._clock.monotonic_ms()
         heard: State | None = None
         while True:
             if self._membership is not None:
@@ -212,17 +210,17 @@ class Consumer:
             heard = None
             self._auto_commit()
             if parts := self._reading.take(self._spots, self._state, rows, size):
+                self._looks.found()
                 return parts
             left = timeout_ms - (self._clock.monotonic_ms() - start)
             if left <= 0:
                 return []
-            if self._membership is not None and self._membership.await_news(min(left, LAST_WAIT_REMOTE_MS)):
+            if self._membership is not None and self._membership.await_news(min(left, HEED_MS)):
                 continue
             group = "" if self._membership is None else self._membership.group
             topics = sorted({spot.key[0] for spot in self._spots.values()})
             most = min(left, self._until_commit_ms())
-            heard = self._journal.wait(min(wait, left), most, group=group, topics=topics)
-            wait = min(wait * 1.5, self._wait_ms_max)
+            heard = self._journal.wait(min(self._looks.wait_ms(), left), most, group=group, topics=topics)
 
     def _look_again(self) -> State:
         self._state, self._stale = self._journal.refresh(), True
@@ -525,7 +523,7 @@ class Consumer:
         while self._subscribed and not self._assigned_once and self._clock.monotonic_ms() < deadline:
             self._look()
             if self._membership is not None:
-                self._membership.await_news(LAST_WAIT_REMOTE_MS)
+                self._membership.await_news(HEED_MS)
 
     # -------------------------------------------------------------------------------------------------------- the end
 
