@@ -97,8 +97,11 @@ class Run(NamedTuple):
     max_us: int
 
 
-class Slice(NamedTuple):
-    """A run with its place in the partition: records [start, end) are rows 0, 1, … of the run."""
+class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """A run with its place in the partition: records [start, end) are rows 0, 1, … of the run.
+
+    A struct that the garbage collector does not follow, as there may be a million of them.
+    """
 
     start: int
     end: int

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_pylog.columns import stored_columns, to_batch
@@ -164,7 +165,7 @@ def read_batches(
                 yield only_matching(to_batch(part, schema), part, where)
                 at = part.first + part.records.num_rows
         except ObjectNotFound:
-            for part in _again(store, read._replace(start=at), columns, options):
+            for part in _again(store, replace(read, start=at), columns, options):
                 yield only_matching(to_batch(part, schema), part, where)
 
 

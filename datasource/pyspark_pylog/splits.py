@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from spark_log.client.plan import OffsetRange, SliceRead
 
@@ -62,7 +63,7 @@ def split_by_deal(reads: Sequence[SliceRead], deal: Deal) -> list[list[SliceRead
     for read in reads:
         known = deal.cuts.get(read.topic_id, {}).get(read.partition, [])
         for cut in _owners(read, known, deal.count):
-            tasks[cut.task].append(read._replace(start=cut.start, end=cut.end))
+            tasks[cut.task].append(replace(read, start=cut.start, end=cut.end))
     return tasks
 
 
@@ -114,9 +115,9 @@ def _cut_at(read: SliceRead, before: int, total: int, count: int) -> Iterator[Sl
     for share in range(first, last + 1):
         at = read.start + rows * (share * total // count - before) // size
         if start < at < read.end:
-            yield read._replace(start=start, end=at)
+            yield replace(read, start=start, end=at)
             start = at
-    yield read._replace(start=start)
+    yield replace(read, start=start)
 
 
 def split_ranges(

@@ -21,7 +21,7 @@ from spark_log.client.upload import Uploaded, Uploader, topic_spec
 from spark_log.conditions import EVERYTHING, Condition, parse_condition
 from spark_log.errors import InvalidRequest, TopicAlreadyExists, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.journal.upkeep import read_pieces
+from spark_log.journal.upkeep import read_tables
 from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.progress_topic import progress_of, progress_partitions, to_batch
@@ -255,7 +255,7 @@ class Log:
         """The parts of objects that a scan of the same reads."""
         first, last, condition = parse_position(start, "start"), parse_position(end, "end"), as_condition(where)
         likely = likely_pieces(self.journal.state, topic, partitions, first, last, condition.window)[:PIECES_AHEAD]
-        state, known = self.journal.refresh_beside(read_pieces(likely))
+        state, known = self.journal.refresh_beside(read_tables(likely))
         tps = partitions_of(state, topic) if partitions is None else [TopicPartition(topic, n) for n in partitions]
         starts = resolve_starts(self.journal, dict.fromkeys(tps, first))
         ends = _ends(resolve(self.journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
 
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.journal.upkeep import read_pieces
+from spark_log.journal.upkeep import read_tables
+from spark_log.metadata.index import numbers, slices_of
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State
 from spark_log.model import Slice
@@ -29,7 +36,7 @@ class OffsetRange(NamedTuple):
     end: int
 
 
-class SliceRead(NamedTuple):
+class SliceRead(Struct, frozen=True, array_like=True, gc=False):
     """Records [start, end) out of one slice.  Travels to tasks."""
 
     topic: str
@@ -48,7 +55,7 @@ class SliceRead(NamedTuple):
         return max(1, piece.length * (self.end - self.start) // (piece.end - piece.start))
 
 
-Known = Mapping[Piece, Sequence[Slice]]
+Known = Mapping[Piece, pa.Table]
 """Slice indexes that were read already: what a piece of one holds never changes."""
 
 
@@ -63,16 +70,10 @@ def plan_reads(
     for _ in range(REPLAN_TRIES):
         wanted = [(rng, _overlapping(_partition(state, rng), rng, window)) for rng in ranges if rng.start < rng.end]
         pieces = [entry for _, entries in wanted for entry in entries if isinstance(entry, Piece)]
-        read = journal.run(read_pieces(piece for piece in pieces if piece not in (known or ())))
+        read = journal.run(read_tables(piece for piece in pieces if piece not in (known or ())))
         if read is not None:
-            resolved = {**(known or {}), **read}
-            return [
-                _read(state, rng, piece)
-                for rng, entries in wanted
-                for entry in entries
-                for piece in (resolved[entry] if isinstance(entry, Piece) else (entry,))
-                if _overlaps(piece, rng, window)
-            ]
+            tables = {**(known or {}), **read}
+            return [one for rng, entries in wanted for one in _reads(state, rng, _slices(entries, tables, rng, window))]
         state = journal.refresh()
     raise DataLoss("the slice indexes were replaced faster than they could be read; try again")
 
@@ -110,26 +111,55 @@ def _partition(state: State, rng: OffsetRange) -> Partition:
 
 
 def _overlapping(part: Partition, rng: OffsetRange, window: Window | None) -> list[Slice | Piece]:
-    return [entry for entry in part.entries if _overlaps(entry, rng, window)]
+    entries = part.entries
+    low = bisect.bisect_right(entries, rng.start, key=lambda entry: entry.end)
+    high = bisect.bisect_left(entries, rng.end, key=lambda entry: entry.start)
+    return [entry for entry in entries[low:high] if _within(entry, window)]
 
 
-def _overlaps(entry: Slice | Piece, rng: OffsetRange, window: Window | None) -> bool:
-    if entry.start >= rng.end or entry.end <= rng.start:
-        return False
+def _within(entry: Slice | Piece, window: Window | None) -> bool:
     return window is None or (entry.min_us < window[1] and entry.max_us >= window[0])
 
 
-def _read(state: State, rng: OffsetRange, piece: Slice) -> SliceRead:
-    row = state.objects[piece.object]
-    return SliceRead(
-        rng.topic,
-        rng.topic_id,
-        rng.partition,
-        max(rng.start, piece.start),
-        min(rng.end, piece.end),
-        piece,
-        row.index_position,
-        row.size,
+def _slices(entries: Sequence[Slice | Piece], tables: Known, rng: OffsetRange, window: Window | None) -> list[Slice]:
+    """Entries that overlap, with pieces resolved."""
+    found: list[Slice] = []
+    for entry in entries:
+        if isinstance(entry, Piece):
+            found += _sealed(tables[entry], rng, window)
+        else:
+            found.append(entry)
+    return found
+
+
+def _sealed(table: pa.Table, rng: OffsetRange, window: Window | None) -> list[Slice]:
+    """The slices of a piece that overlap the range, and the window; no others are made."""
+    low = int(np.searchsorted(numbers(table["end"]), rng.start, "right"))
+    high = int(np.searchsorted(numbers(table["start"]), rng.end))
+    rows = table.slice(low, high - low)
+    if window is None:
+        return slices_of(rows)
+    found = np.flatnonzero((numbers(rows["min_us"]) < window[1]) & (numbers(rows["max_us"]) >= window[0]))
+    rows = rows.slice(found[0], found[-1] - found[0] + 1) if len(found) else rows.slice(0, 0)
+    return [piece for piece in slices_of(rows) if _within(piece, window)]
+
+
+def _reads(state: State, rng: OffsetRange, slices: Sequence[Slice]) -> Iterator[SliceRead]:
+    """The slices, in order and overlapping the range, as far as they lie in it: column by column, there may be a million."""
+    rows = [state.objects[piece.object] for piece in slices]
+    starts, ends = [piece.start for piece in slices], [piece.end for piece in slices]
+    starts[:1] = [max(start, rng.start) for start in starts[:1]]
+    ends[-1:] = [min(end, rng.end) for end in ends[-1:]]
+    return map(
+        SliceRead,
+        repeat(rng.topic),
+        repeat(rng.topic_id),
+        repeat(rng.partition),
+        starts,
+        ends,
+        slices,
+        [row.index_position for row in rows],
+        [row.size for row in rows],
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from spark_log.client.fetch import Fetched
 from spark_log.client.plan import Known, OffsetRange, SliceRead, plan_reads
@@ -37,7 +38,7 @@ def plan_matching(
 def _narrowed(read: SliceRead, listed: Sequence[int]) -> SliceRead | None:
     """From the first to the last listed offset of the read; None if it has none."""
     low, high = bisect.bisect_left(listed, read.start), bisect.bisect_left(listed, read.end)
-    return read._replace(start=listed[low], end=listed[high - 1] + 1) if low < high else None
+    return replace(read, start=listed[low], end=listed[high - 1] + 1) if low < high else None
 
 
 def spans(reads: Sequence[SliceRead]) -> list[OffsetRange]:
@@ -60,7 +61,7 @@ def cut(reads: Sequence[SliceRead], pieces: Sequence[OffsetRange]) -> list[list[
         dealt.append([])
         while at < len(reads) and _overlap(reads[at], piece):
             read = reads[at]
-            dealt[-1].append(read._replace(start=max(read.start, piece.start), end=min(read.end, piece.end)))
+            dealt[-1].append(replace(read, start=max(read.start, piece.start), end=min(read.end, piece.end)))
             if read.end > piece.end:  # the rest is the next piece's
                 break
             at += 1

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import pyarrow as pa
+
 from spark_log.journal.ops import Delete, Get, List, Op, Put, Steps
 from spark_log.journal.protocol import (
     CHECKPOINTS,
@@ -38,6 +40,8 @@ INLINE_PER_PARTITION = 8
 CHANGES_MAX = 1000
 """Partitions a swap changes at most."""
 DELETES_MAX = 20_000
+INDEX_BYTES_MAX = 4 << 20
+"""Of an index object, that are read in one go."""
 SWAP_TRIES = 6
 
 
@@ -160,14 +164,40 @@ def swap_in(
 
 def read_pieces(entries: Iterable[Slice | Piece]) -> Steps[dict[Piece, list[Slice]] | None]:
     """The slices of each piece among `entries`; None if an index object is gone (the view is old)."""
-    pieces = [entry for entry in entries if isinstance(entry, Piece)]
-    if not pieces:
+    tables = yield from read_tables(entry for entry in entries if isinstance(entry, Piece))
+    return None if tables is None else {piece: slices_of(table) for piece, table in tables.items()}
+
+
+def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table] | None]:
+    """The rows of each piece; None if an index object is gone (the view is old).
+
+    Pieces that lie side by side are read together: a seal puts those of all partitions into one object.
+    """
+    groups = neighbours(pieces)
+    if not groups:
         return {}
-    reads: list[Op] = [Get(p.object, p.position, p.position + p.length) for p in pieces]
-    answers = yield reads
-    if any(data is None for data in answers):
-        return None
-    return {p: slices_of(decode_piece(p, data)) for p, data in zip(pieces, answers, strict=True)}
+    reads: list[Op] = [Get(one[0].object, one[0].position, one[-1].position + one[-1].length) for one in groups]
+    tables: dict[Piece, pa.Table] = {}
+    for group, data in zip(groups, (yield reads), strict=True):
+        if data is None:
+            return None
+        for piece in group:
+            at = piece.position - group[0].position
+            tables[piece] = decode_piece(piece, memoryview(data)[at : at + piece.length])
+    return tables
+
+
+def neighbours(pieces: Iterable[Piece], bytes_max: int = INDEX_BYTES_MAX) -> list[list[Piece]]:
+    """Pieces that follow each other in an index object, together up to `bytes_max`; each once."""
+    groups: list[list[Piece]] = []
+    for piece in sorted(set(pieces), key=lambda piece: (piece.object, piece.position)):
+        last = groups[-1] if groups else [piece]
+        side_by_side = (last[-1].object, last[-1].position + last[-1].length) == (piece.object, piece.position)
+        if side_by_side and piece.position + piece.length - last[0].position <= bytes_max:
+            last.append(piece)
+        else:
+            groups.append([piece])
+    return groups
 
 
 # -------------------------------------------------------------------------------------------- checkpoints and truncation

@@ -6,6 +6,7 @@ zstd(JSON document)                                the fields of `State`, maps a
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import msgspec
@@ -103,7 +104,7 @@ def _document(state: State) -> _Document:
             )
             for key, part in sorted(state.partitions.items())
         ],
-        objects=sorted(state.objects.items()),
+        objects=sorted(state.objects.items(), key=itemgetter(0)),
         dropped=dict(sorted(state.dropped.items())),
         producers=sorted(state.producers.items()),
         groups=[
@@ -160,9 +161,9 @@ def _state(doc: _Document) -> State:
         names=Map({name: key for key, name, _, _, _, deleted in doc.topics if not deleted}),
         topics=Map({key: Topic(name, n, Map(configs), at, gone) for key, name, n, configs, at, gone in doc.topics}),
         partitions=Map(partitions),
-        objects=Map(dict(doc.objects)),
+        objects=Map(doc.objects),
         dropped=Map(doc.dropped),
-        producers=Map(dict(doc.producers)),
+        producers=Map(doc.producers),
         groups=Map(
             {
                 g.name: Group(

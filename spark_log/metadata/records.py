@@ -26,7 +26,7 @@ BATCH_MAGIC = b"pylog-batch"
 BATCH_VERSION = 1
 
 
-class Piece(NamedTuple):
+class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """Slices of one partition that lie in an index object instead of the state: rows of one Arrow stream (index.py)."""
 
     start: int

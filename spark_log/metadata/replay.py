@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from immutables import Map
+from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
 from spark_log.metadata.state import (
@@ -238,10 +239,10 @@ def _appended(
             stamped[topic_id] = topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime"
             new[key] = []
         base = ends[key]
-        entry = entry._replace(start=base + entry.start, end=base + entry.end)
+        entry = moved(entry, start=base + entry.start, end=base + entry.end)
         if stamped[topic_id]:
             now_us = state.time * 1000
-            entry = entry._replace(min_us=now_us, max_us=now_us, time_kind=APPEND_TIME)
+            entry = moved(entry, min_us=now_us, max_us=now_us, time_kind=APPEND_TIME)
         new[key].append(entry)
         ends[key] = entry.end
     partitions, ranges = state.partitions, {}
@@ -434,7 +435,7 @@ def _counted(state: State, record: r.Swap) -> State:
             continue
         live = row.live + record.added.get(name, 0) - record.removed.get(name, 0)
         if live > 0:
-            objects = objects.set(name, row._replace(live=live))
+            objects = objects.set(name, ObjectRow(row.size, row.index_position, live))
         else:
             objects = objects.delete(name) if name in objects else objects
             dropped = dropped.set(name, state.version)

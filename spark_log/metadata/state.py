@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from immutables import Map
+from msgspec import Struct
 
 from spark_log.groups.group import Roster
 from spark_log.metadata.records import Piece
@@ -42,8 +43,8 @@ class Partition(NamedTuple):
     """In offset order, without gaps, up to `end`; the first ones may lie below `start`."""
 
 
-class ObjectRow(NamedTuple):
-    """One live object."""
+class ObjectRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    """One live object.  There may be many: the garbage collector does not follow them."""
 
     size: int
     index_position: int

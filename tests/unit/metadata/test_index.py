@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from spark_log.errors import CorruptObject
 from spark_log.metadata.index import IndexPart, decode_piece, encode_index, slices_of
@@ -42,14 +43,14 @@ def test_slices_survive_an_index(given_parts: list[tuple[int, list[int]]]) -> No
 def test_a_piece_is_read_at_the_offsets_where_it_was_put() -> None:
     """A commit's pieces count from 0; where they lie is known only when the commit has its place."""
     data, (piece,) = encode_index("i", [IndexPart("t", 0, slices(0, [2, 3]))])
-    moved = piece._replace(start=100, end=105)
+    moved = replace(piece, start=100, end=105)
     assert [(one.start, one.end) for one in slices_of(decode_piece(moved, data))] == [(100, 102), (102, 105)]
 
 
 def test_the_log_s_time_is_laid_over_the_slices_of_a_piece() -> None:
     """A commit of very many slices to a LogAppendTime topic."""
     data, (piece,) = encode_index("i", [IndexPart("t", 0, slices(0, [2, 3]))])
-    stamped = piece._replace(min_us=9, max_us=9, time_kind=APPEND_TIME)
+    stamped = replace(piece, min_us=9, max_us=9, time_kind=APPEND_TIME)
     assert {(one.min_us, one.max_us, one.time_kind) for one in slices_of(decode_piece(stamped, data))} == {
         (9, 9, APPEND_TIME)
     }

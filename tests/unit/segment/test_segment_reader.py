@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
+from msgspec.structs import replace
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.model import Run, Slice
@@ -192,7 +193,7 @@ def test_a_run_thinned_by_compaction_is_left_to_newer_versions() -> None:
     entries[1] = entries[1]._replace(last=entries[1].last + 1)
     thinned = parse_index(encode_index(entries, [ipc.schema_message(RECORD_SCHEMA)], "none"), name=OBJECT,
                           object_size=written.size)  # fmt: skip
-    longer = reference(written.runs[0])._replace(end=1031)
+    longer = replace(reference(written.runs[0]), end=1031)
 
     with pytest.raises(UnsupportedVersion, match="upgrade pylog"):
         find_batches(thinned, written.runs[0], (0, 1), place=place())
