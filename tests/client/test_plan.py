@@ -12,6 +12,7 @@ from spark_log.client.commit import PlainProducer
 from spark_log.client.plan import OffsetRange, SliceRead, Window, plan_reads
 from spark_log.client.upload import Uploaded
 from spark_log.journal.journal import Journal
+from spark_log.journal.protocol import open_view
 from spark_log.journal.upkeep import Limits, neighbours, read_pieces, seal
 from spark_log.metadata.rewrite import resolve
 from spark_log.model import DataObject, Run
@@ -60,11 +61,9 @@ def commit(log: spark_log.Log, rng: random.Random, count: int) -> None:
 
 
 def seal_all(log: spark_log.Log) -> None:
-    def steps(view, context):  # type: ignore[no-untyped-def]
-        view = yield from seal(view, context, ALL)
-        return view, None
-
-    log.journal.advance(steps)
+    journal = log.journal
+    journal.run(seal(journal.run(open_view()), journal.context, ALL))
+    journal.refresh()
 
 
 def grown(log: spark_log.Log, rng: random.Random) -> None:
