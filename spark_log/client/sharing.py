@@ -118,6 +118,8 @@ class SharedMembership(Membership):
         self._topics: frozenset[str] | None = None
         """What it told the group that it reads; None: nothing yet."""
         self._lost = False
+        self._away = False
+        """Nobody has answered the last request; that is told once."""
         self._failed: SparkLogError | None = None
         self._rounds = 0
         self._polled_ms = self._clock.monotonic_ms()
@@ -453,11 +455,17 @@ class SharedMembership(Membership):
     def _ask(self, request: Request, wait_ms: int = 0) -> Any:
         """The answer, which may take `wait_ms`; None, after a pause, if nobody has answered."""
         try:
-            return self._link.ask_group(self._journal.state.coordinator, request, wait_ms)
+            answer = self._link.ask_group(self._journal.state.coordinator, request, wait_ms)
         except (CoordinatorNotAvailable, NotCoordinator) as error:
-            logger.debug("group %s: %s", self.group, error)
+            if not self._away:
+                logger.warning("group %s: its coordinator is away, and is asked again and again: %s", self.group, error)
+            self._away = True
             time.sleep(AGAIN_S)
             return None
+        if self._away:
+            logger.warning("group %s: a coordinator answers again", self.group)
+        self._away = False
+        return answer
 
     def _leaving(self, member: str) -> LeaveGroupRequest:
         return LeaveGroupRequest(group_id=self.group, members=(LeavingMember(member),))

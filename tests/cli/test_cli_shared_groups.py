@@ -117,6 +117,23 @@ def test_a_position_is_where_each_partition_starts(served: Pylog) -> None:
     assert "there are 0 to 2" in served.refused("consume", "orders", "-g", "g", "-o", "7")
 
 
+def test_lag_is_shown_again_and_again_until_it_is_interrupted(served: Pylog) -> None:
+    """With what came meanwhile; Ctrl-C ends it in order."""
+    served.ok("consume", "orders", "-g", "g", "-p", "2")
+    command = [sys.executable, "-m", "spark_log.cli", "group", "lag", "g", "--watch"]
+    env = {**os.environ, "PYLOG_URL": served.url}
+    with subprocess.Popen(command, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        totals = (line.split() for line in process.stdout if line.startswith("total"))
+        first = next(totals)
+        served.ok("produce", "orders", "-p", "2", stdin="c\n")
+        second = next(totals)
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert [columns[4] for columns in (first, second)] == ["0", "1"]
+
+
 def test_a_group_that_waits_for_its_members_is_shown_as_such(services: Services, tmp_path: Path) -> None:
     """Before the log knows of it; and groups can be listed by what they are doing."""
     slow = GroupConfig(initial_rebalance_delay_ms=60_000)

@@ -496,6 +496,39 @@ def test_a_coordinator_that_is_killed_and_started_again_has_its_groups(tmp_path:
     assert process.terminate() == 0
 
 
+def test_members_keep_their_partitions_when_a_standby_takes_over(
+    services: Services, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator is killed and stays away: whoever stood by has the groups with their members, and takes their positions.
+
+    Each member says once that it asks again, and once that it is answered.
+    """
+    first = Process(tmp_path / "log", free_port(), "--maintain-every", "never")
+    standby = services.start(tmp_path / "log", takeover_ms=1000)
+    team, listener = Team(f"pylog://{first.address},{standby.coordinator.address}"), Listener()
+    one, other = (
+        team.join(told, enable_auto_commit=False, heartbeat_interval_ms=200) for told in (listener, Listener())
+    )
+    team.poll_until(team.is_shared)
+    generation, told = team.generation(), list(listener.told)
+    first.kill()
+    team.fill(8)
+    assert standby.coordinator.leading
+    team.poll_until(lambda: len(team.got) == 8)
+    one.commit()
+    other.commit()
+    assert sum(at.offset for at in team.log.admin.list_consumer_group_offsets("g").values()) == 8
+    assert (team.generation(), listener.told) == (generation, told)
+    team.poll_until(lambda: len(said(caplog, "answers again")) == 2)
+    assert len(said(caplog, "its coordinator is away")) == 2
+    team.close()
+    services.stop_all()
+
+
+def said(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+
 def test_the_first_round_waits_for_more_members(services: Services, tmp_path: Path) -> None:
     """As long as the coordinator is configured to: so members that start together share from the first generation."""
     services.start(tmp_path / "log", groups=GroupConfig(initial_rebalance_delay_ms=500, min_session_timeout_ms=100))
