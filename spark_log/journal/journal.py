@@ -59,6 +59,8 @@ HEAR_MS_MAX = 5000
 """So long a coordinator is listened to at a time: whoever waits has other things to look after."""
 AWAY_MS = 250
 """A coordinator that does not answer is waited for so long before the storage is looked at."""
+LATE_S, LATE_TRIES = 2.0, 20
+"""A change whose time is over is waited for a little longer, if another thread is about to know what became of it."""
 
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
@@ -236,17 +238,52 @@ class Journal:
         deadline_ms:  on the monotonic clock, up to when a coordinator is waited for; None: as long as changes do.
         Raises what the decision raises, CommitUnknown if the storage failed so that it may or may not be in.
         """
-        command = Command(decide, deadline_ms=deadline_ms)
+        command = Command(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
         with self._queue_lock:
             self._queue.append(command)
-        with self._lock:
-            if not command.done:
-                self._propose_queued()
+        if self._has_turn(command):
+            try:
+                if not command.done:
+                    self._propose_queued()
+            finally:
+                self._lock.release()
         if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
             self._housekeep()
         if command.error is not None:
             raise command.error
         return command.reply
+
+    def _deadline_ms(self) -> int | None:
+        """Of a change that has none: what waits behind others for a coordinator waits no longer than they do."""
+        return self.context.clock.monotonic_ms() + self.context.patience_ms if self._is_told() else None
+
+    def _has_turn(self, command: Command) -> bool:
+        """Wait for the lock, and take it.  False: the command is done without, by another thread.
+
+        Who has the lock may wait for a coordinator, and have more time than this command.
+        Raises CoordinatorNotAvailable or CommitUnknown when that is over.
+        """
+        if command.deadline_ms is None:
+            return self._lock.acquire()
+        left = command.deadline_ms - self.context.clock.monotonic_ms()
+        if self._lock.acquire(timeout=max(left, 0) / 1000):
+            return True
+        if not self._is_told():
+            return self._lock.acquire()  # it is a storage that is slow
+        late = CoordinatorNotAvailable(
+            f"{self._view.state.coordinator.address}: other changes of this process wait for its answer"
+        )
+        with self._queue_lock:
+            queued, self._queue = self._queue, [one for one in self._queue if one is not command]
+        if len(self._queue) < len(queued):
+            raise late
+        # Another thread has taken it along, and gives it up in its time, unless it waits for an answer just then.
+        for _ in range(LATE_TRIES):
+            if command.done:
+                return False
+            if self._lock.acquire(timeout=LATE_S / LATE_TRIES):
+                return True
+        raise unanswered(late, sent=True)
 
     def _propose_queued(self) -> None:
         with self._queue_lock:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 import spark_log
 from spark_log import TopicPartition
-from spark_log.errors import RequestTimedOut
+from spark_log.errors import CoordinatorNotAvailable, RequestTimedOut
 from tests.client.logs import in_child, values
 from tests.services import Services
 
@@ -85,6 +86,40 @@ def test_a_sender_is_held_back_for_max_block_ms_and_no_longer(place: Place) -> N
     place.come()
     assert waiting.result(60).offset == 0
     producer.close()
+
+
+def test_a_sender_does_not_wait_for_a_change_that_has_more_time(place: Place) -> None:
+    """Of the same handle, on the same coordinator; nor does a change that came later wait longer than the first."""
+    place.go()
+    producer = place.log.producer(max_block_ms=100, linger_ms=0)
+    with ThreadPoolExecutor() as pool:
+        change = pool.submit(place.log.create_topic, spark_log.NewTopic("first"))
+        time.sleep(0.5)
+        began = time.monotonic()
+        with pytest.raises(RequestTimedOut, match="topic 'new' was not found or created within max_block_ms=100"):
+            producer.send("new", b"y")
+        assert time.monotonic() - began < 15 and not change.done()
+        place.come()
+        assert change.result(60)
+    assert producer.send("new", b"y").result(60).offset == 0
+    producer.close()
+
+
+def test_changes_that_queue_for_a_coordinator_are_given_up_together(place: Place) -> None:
+    """The second does not begin to wait when the first has given up."""
+    place.log.journal.context = replace(place.log.journal.context, patience_ms=4000)
+    place.go()
+    began = time.monotonic()
+    with ThreadPoolExecutor(4) as pool:
+        changes = []
+        for number in range(4):
+            changes.append(pool.submit(place.log.create_topic, spark_log.NewTopic(f"u{number}")))
+            time.sleep(0.1)
+        for change in changes:
+            with pytest.raises(CoordinatorNotAvailable):
+                change.result(60)
+    assert time.monotonic() - began < 5.8
+    place.come()
 
 
 def test_consumers_go_on_reading_while_a_change_waits(place: Place) -> None:
