@@ -328,7 +328,7 @@ class Admin:
             leaving = LeaveGroupRequest(group_id=group, members=members)
             self._journal.link.ask_group(state.coordinator, leaving, 0)
         else:
-            self._carry_out({group: RemoveMember(group=group)})
+            self._carry_out({group: RemoveMember(group=group, member=known_group(state, group).member)})
 
     # ------------------------------------------------------------------------------------------------ cluster, producers
 

@@ -17,7 +17,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.decide import check_group_free
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.state import Group, State, TopicKey
+from spark_log.metadata.state import Group, Position, TopicKey
 from spark_log.model import TopicPartition
 
 if TYPE_CHECKING:
@@ -42,16 +42,18 @@ class Bookmark:
         """Where it reads to, and the next run from."""
         self._journal = log.journal
         self._keys: dict[TopicPartition, TopicKey] = {}
-        self._committed: dict[TopicKey, int | None] = {}
+        self._committed: dict[TopicKey, Position | None] = {}
+        self._run = ""
 
     def __enter__(self) -> Bookmark:
         state = self._journal.refresh()
         check_group_free(state, self.name, self._journal.context.clock.now_ms())
         self.starts, self.ends, self._keys, self._committed = {}, {}, {}, {}
+        self._run = f"run {self._journal.context.unique()}"
         for tp in [tp for topic in self.topics for tp in partitions_of(state, topic)]:
             key, part = partition_of(state, tp)
-            committed = self._committed[key] = _committed(state, self.name, key)
-            self.starts[tp] = part.start if committed is None else min(committed, part.end)
+            committed = self._committed[key] = state.groups.get(self.name, Group()).offsets.get(key)
+            self.starts[tp] = part.start if committed is None else min(committed.offset, part.end)
             self.ends[tp] = part.end
             self._keys[tp] = key
         return self
@@ -72,15 +74,19 @@ class Bookmark:
         }
 
     def _commit(self) -> None:
-        entries = tuple(OffsetEntry(*key, self.ends[tp]) for tp, key in self._keys.items())
-        expected = tuple(Stand(*key, offset) for key, offset in self._committed.items())
+        entries = tuple(OffsetEntry(*key, self.ends[tp], self._note(tp)) for tp, key in self._keys.items())
+        expected = tuple(
+            Stand(*key, None if committed is None else committed.offset) for key, committed in self._committed.items()
+        )
         commit = GroupCommit(self.name, UNFENCED, entries)
         self._journal.propose(CommitOffsets(commit=commit, live_only=True, expected=expected))
 
-
-def _committed(state: State, name: str, key: TopicKey) -> int | None:
-    position = state.groups.get(name, Group()).offsets.get(key)
-    return None if position is None else position.offset
+    def _note(self, tp: TopicPartition) -> str:
+        """What tells this run's position from that of another, which may be as far: a lost commit is known again by it."""
+        committed = self._committed[self._keys[tp]]
+        if committed is None or committed.offset != self.ends[tp]:
+            return self._run
+        return committed.metadata
 
 
 def _json(offsets: Mapping[TopicPartition, int]) -> str:

@@ -346,12 +346,13 @@ def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> D
                 raise UnknownTopicOrPartition(
                     f"partition {entry.partition} of topic id {entry.topic_id} does not exist"
                 )
-    if all(_stands(state, commit) for commit in commits):
+    if all(stands(state, commit) for commit in commits):
         return Decision((), None)
     return Decision((r.CommitOffsets(commits=commits),), None)
 
 
-def _stands(state: State, commit: r.GroupCommit) -> bool:
+def stands(state: State, commit: r.GroupCommit) -> bool:
+    """Whether a group's positions are what a commit would make them."""
     offsets = state.groups.get(commit.group, Group()).offsets
     found = [offsets.get((entry.topic_id, entry.partition)) for entry in commit.offsets]
     return all(

@@ -15,10 +15,10 @@ import pytest
 
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.log import Log
-from spark_log.errors import CoordinatorNotAvailable, InvalidRequest, NotCoordinator
+from spark_log.errors import ConcurrentChange, CoordinatorNotAvailable, InvalidRequest, NotCoordinator
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Answered, Changes
-from spark_log.metadata.commands import Append, CreateTopic, DeleteTopic
+from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopic, JoinGroup, RemoveMember
 from spark_log.metadata.records import Commit
 from spark_log.metadata.state import Coordinator as Holder
 from spark_log.model import DataObject, Run
@@ -95,6 +95,42 @@ def test_a_change_by_the_admin_whose_answer_was_lost_is_its_own(tmp_path: Path, 
     log.admin.create_topics([NewTopic("b", 1)])
     coordinator.submit([DeleteTopic(name="b", topic_id=old)]).result(60)
     assert log.admin.list_topics() == ["a", "b"]
+
+
+def test_a_bookmark_whose_answer_was_lost_is_committed(tmp_path: Path, coordinator: Coordinator) -> None:
+    """The run finds its own position and is done; that of another run, as far as it is, is still another's."""
+    link = Lossy(coordinator)
+    log = Log(Journal.open(LocalStore(str(tmp_path / "log"), "os"), create=False, link=link, served=True))
+    log.append("orders", [{"value": b"1"}])
+    with log.bookmark("nightly", "orders"):
+        link.loses = True
+    assert not link.loses
+    with log.bookmark("nightly", "orders") as again:
+        assert again.starts == again.ends
+    log.append("orders", [{"value": b"2"}])
+    other = log.bookmark("nightly", "orders").__enter__()
+    with log.bookmark("nightly", "orders"):
+        pass
+    link.loses = True
+    with pytest.raises(ConcurrentChange):
+        other.__exit__(None, None, None)
+
+
+def test_who_took_a_group_after_a_member_was_removed_keeps_it(coordinator: Coordinator) -> None:
+    """Though the removal is sent again, for its answer was lost."""
+
+    def ask(command: Command) -> object:
+        (outcome,) = coordinator.submit([command]).result(60).outcomes
+        return outcome
+
+    joined = ask(JoinGroup(group="g", member="one"))
+    remove = RemoveMember(group="g", member="one")
+    removed = ask(remove)
+    assert removed == ask(remove) != joined
+    taken = ask(JoinGroup(group="g", member="two"))
+    assert ask(remove) == taken != removed and coordinator.state.groups["g"].member == "two"
+    ask(RemoveMember(group="g", member="two"))
+    assert coordinator.state.groups["g"].member == ""
 
 
 def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
