@@ -1,12 +1,14 @@
 """Delivering batches of single records: Arrow columns, one upload, one commit.
 
 A record that cannot be written fails alone.  Whatever the storage does, a commit is made again under the same identity, so
-that it lands once, until the delivery timeout.
+that it lands once, until the delivery timeout.  Encoding a round (`begin`) and writing it (`deliver`) are two steps, so that one
+round can be encoded while the one before is written.
 """
 
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,6 +51,16 @@ class _Staged(NamedTuple):
     errors: dict[int, BaseException]
 
 
+class Attempt(NamedTuple):
+    """Batches in an upload that is not finished."""
+
+    epoch: int
+    uploader: Uploader
+    staged: list[_Staged]
+    refused: list[tuple[Batch, SparkLogError]]
+    """Those whose topic is not there."""
+
+
 class Delivery:
     """Writes batches, one round after the other."""
 
@@ -60,15 +72,25 @@ class Delivery:
         self._plain = PlainProducer(log.journal)
         self._rng = random.Random()
         self._partitioners: dict[str, Partitioner] = {}
+        self._assigning = threading.Lock()
+        """Partitioners have a state, and an attempt made again goes on beside the next round's first one."""
         self._partitioner(settings["partitioner"])
 
-    def deliver(self, batches: Sequence[Batch]) -> None:
-        """Write batches, of different topics, and resolve them.  Raises what failed for all that are not resolved."""
-        deadline = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]
+    def begin(self, batches: Sequence[Batch]) -> Attempt | None:
+        """Encode batches, of different topics; None where that failed, which `deliver` does again."""
+        try:
+            return self._begin(batches, self._deadline(batches))
+        except SparkLogError:
+            return None
+
+    def deliver(self, batches: Sequence[Batch], begun: Attempt | None) -> None:
+        """Write batches and resolve them.  Raises what failed for all that are not resolved."""
+        deadline = self._deadline(batches)
         wait = self._settings["retry_backoff_ms"]
         while True:
             try:
-                self._attempt([batch for batch in batches if batch.count], deadline)
+                left = [batch for batch in batches if batch.count]
+                self._finish(begun or self._begin(left, deadline), deadline)
                 return
             except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable, CoordinatorNotAvailable) as error:
                 if error.maybe_applied and isinstance(error, CoordinatorNotAvailable):
@@ -76,43 +98,59 @@ class Delivery:
                 # Nothing was committed: the upload was refused, or did not get as far.
                 if self._clock.monotonic_ms() + wait >= deadline:
                     raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
+                begun = None
                 self._clock.sleep_ms(wait)
                 wait = min(2 * wait, self._settings["retry_backoff_max_ms"])
 
-    def _attempt(self, batches: Sequence[Batch], deadline: int) -> None:
+    def _deadline(self, batches: Sequence[Batch]) -> int:
+        deadline: int = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]
+        return deadline
+
+    def _begin(self, batches: Sequence[Batch], deadline: int) -> Attempt:
         epoch = self._log.upload_epoch()
         uploader = Uploader(self._journal.store, epoch, self._rng, compression=self._settings["compression_type"])
+        attempt = Attempt(epoch, uploader, [], [])
         try:
-            staged = [one for batch in batches if (one := self._stage(uploader, batch, deadline)) is not None]
-            uploaded = uploader.finish()
-        finally:
+            for batch in batches:
+                self._stage(attempt, batch, deadline)
+        except BaseException:
             uploader.close()
+            raise
+        return attempt
+
+    def _finish(self, attempt: Attempt, deadline: int) -> None:
+        for batch, error in attempt.refused:
+            batch.fail(error)
+        try:
+            uploaded = attempt.uploader.finish()
+        finally:
+            attempt.uploader.close()
         patience = Patience(
             self._settings["retries"] + 1,
             deadline,
             self._settings["retry_backoff_ms"],
             self._settings["retry_backoff_max_ms"],
         )
-        committed = self._plain.commit(epoch, [uploaded], patience=patience) if uploaded.slices else None
-        for one in staged:
+        committed = self._plain.commit(attempt.epoch, [uploaded], patience=patience) if uploaded.slices else None
+        for one in attempt.staged:
             self._resolve(one, committed)
 
-    def _stage(self, uploader: Uploader, batch: Batch, deadline: int) -> _Staged | None:
-        """Put a batch into an upload; if its topic is not there and is not created, it has failed."""
+    def _stage(self, attempt: Attempt, batch: Batch, deadline: int) -> None:
+        """Put a batch into an upload; if its topic is not there and is not created, it is refused."""
         try:
             self._log.ensure_topic(batch.topic, deadline_ms=deadline)
             spec = topic_spec(self._journal.state, batch.topic)
         except (StorageUnavailable, CoordinatorNotAvailable):
             raise
         except SparkLogError as error:
-            batch.fail(error)
-            return None
+            attempt.refused.append((batch, error))
+            return
         columns = batch.columns
         assert columns is not None, "it was taken and is not resolved"
         staged = _Staged(batch, spec.topic_id, columns.times, np.full(batch.count, -1, dtype=np.int64), {})
         for start in range(0, batch.count, SLICE_ROWS):
-            self._add(uploader, spec, to_rows(columns, start, start + SLICE_ROWS), staged, start)
-        return staged
+            self._add(attempt.uploader, spec, to_rows(columns, start, start + SLICE_ROWS), staged, start)
+        attempt.staged.append(staged)
 
     def _add(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, first: int) -> None:
         """Add rows; of those that are refused, halves, until each wrong record stands alone."""
@@ -131,10 +169,11 @@ class Delivery:
             staged.partitions[first : first + count] = numbers
 
     def _assign(self, spec: TopicSpec, rows: Rows) -> Ints:
-        partitioner = self._partitioners.get(spec.topic_id)
-        if partitioner is None:
-            partitioner = self._partitioners[spec.topic_id] = self._partitioner(self._settings["partitioner"])
-        found = assign_partitions(rows.records, rows.partitions, spec.partitions, partitioner, topic=spec.name)
+        with self._assigning:
+            partitioner = self._partitioners.get(spec.topic_id)
+            if partitioner is None:
+                partitioner = self._partitioners[spec.topic_id] = self._partitioner(self._settings["partitioner"])
+            found = assign_partitions(rows.records, rows.partitions, spec.partitions, partitioner, topic=spec.name)
         return np.asarray(found, dtype=np.int64)
 
     def _partitioner(self, name: Any) -> Partitioner:

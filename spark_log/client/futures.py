@@ -1,7 +1,7 @@
 """Futures of records on their way: one light object a record, resolved a batch at a time.
 
-A record waits in the future that `send` gives for it, in the list of its topic.  The producer's thread takes the list as it
-is and makes a batch of it; from then on the future holds its batch and its number there instead of the record.
+A record waits in the rows of the batch that is open for its topic, one flat list of all its records.  The producer's thread
+makes columns of the list; a future holds its batch and where its row begins, and no record.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,14 @@ from msgspec import Struct
 
 from spark_log.model import RecordMetadata
 
-if TYPE_CHECKING:
-    from spark_log.client.lanes import Lane
-
 logger = logging.getLogger("spark_log")
 
 Headers = Sequence[tuple[str, bytes | None]]
 Ints = npt.NDArray[np.int64]
 Extra = tuple[Headers | None, int | None]
 """Headers and partition, which most records go without."""
+WIDTH = 5
+"""Items of a row: future, key, value, stamp (see `stamp_of`) and extra."""
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -56,7 +55,10 @@ class Batch:
         "bytes",
         "columns",
         "done",
+        "end",
+        "idle",
         "opened_ms",
+        "rows",
         "settled",
         "topic",
     )
@@ -65,9 +67,15 @@ class Batch:
         self.topic = topic
         self.opened_ms = 0
         """When the first record was sent, on the monotonic clock."""
+        self.rows: list[Any] | None = []
+        """Of the records, `WIDTH` items each, one after the other; None once there are columns."""
+        self.idle = True
+        """The thread does not know of records here, or looks at no more of them: who appends one has to see to it."""
+        self.end: int | None = None
+        """How many items of the rows belong to it; None while it is open."""
+        self.bytes = 0
         self.columns: Columns | None = None
         """What is to be delivered; None before it is taken, and when the outcome is known."""
-        self.bytes = 0
         self.done = threading.Event()
         """The outcome is known."""
         self.settled = threading.Event()
@@ -80,21 +88,27 @@ class Batch:
         self._times: Ints = NONE
         self._places: tuple[Sequence[int], ...] | tuple[Ints, Ints, Ints] = ((), (), ())
 
-    def fill(self, futures: Sequence[RecordFuture], opened_ms: int, size: int) -> None:
-        """Take the records out of their futures."""
-        self.opened_ms, self.bytes = opened_ms, size
-        extras = [one._extra for one in futures]
+    def close(self, now_ms: int, size: int) -> None:
+        """Let in no more records than are here.  Called with the producer's lock held."""
+        assert self.rows is not None and self.end is None, "it is closed once, before it is taken"
+        if self.idle:
+            self.opened_ms = now_ms
+        self.idle = True  # first of all: see `lanes`
+        self.end, self.bytes = len(self.rows), size
+
+    def take(self) -> None:
+        """Make columns of the rows, which are forgotten: they hold the futures, and those the batch."""
+        rows, self.rows, end = self.rows, None, self.end
+        assert rows is not None and end is not None, "it is closed and was not taken"
+        keys, values, stamps, extras = (rows[item:end:WIDTH] for item in range(1, WIDTH))
         rare = any(extras)
         self.columns = Columns(
-            [one._key for one in futures],  # type: ignore[misc]  # not taken yet
-            [one._value for one in futures],  # type: ignore[misc]
-            _times_of(np.array([one._stamp for one in futures], dtype=np.int64)),
+            keys,
+            values,
+            _times_of(np.array(stamps, dtype=np.int64)),
             [extra and extra[0] for extra in extras] if rare else None,
             [extra and extra[1] for extra in extras] if rare else None,
         )
-        for index, one in enumerate(futures):
-            one._key = self
-            one._value = index
 
     @property
     def count(self) -> int:
@@ -117,7 +131,7 @@ class Batch:
 
     def fail(self, error: BaseException) -> None:
         """None of the records is known to be in."""
-        self.columns = None
+        self.rows = self.columns = None
         if not self.done.is_set():
             self._error = error
             self._finish()
@@ -165,28 +179,16 @@ class Batch:
 class RecordFuture(Struct, eq=False, gc=False):
     """What becomes of one record: its place in the log, or why it has none.
 
-    A struct that the garbage collector does not follow: made in 40 ns, where an object with slots takes 110, and 360 when many
-    are kept, as the collector then walks through them all.  It is part of no cycle from the moment it is resolved.  Setting a
-    field takes 40 ns as well, so what is needed before the record is taken and what is needed after it share two.
+    A struct that the garbage collector does not follow: made in 30 ns, where an object with slots takes 110, and 360 when many
+    are kept, as the collector then walks through them all.  It is part of no cycle from the moment its batch is taken.
     """
 
-    _lane: Lane
-    _key: bytes | Batch | None
-    """Of the record; once it is taken, its batch."""
-    _value: bytes | int | None
-    """Of the record; once it is taken, its number in the batch."""
-    _stamp: int
-    """Of the record; see `stamp_of`."""
-    _extra: Extra | None
+    batch: Batch
+    start: int
+    """Where its row begins in the batch."""
 
     def __repr__(self) -> str:
-        return f"<RecordFuture of topic {self._lane.topic!r}, {'done' if self.done() else 'on its way'}>"
-
-    @property
-    def batch(self) -> Batch | None:
-        """None until the record is taken."""
-        key = self._key
-        return key if type(key) is Batch else None
+        return f"<RecordFuture of topic {self.batch.topic!r}, {'done' if self.done() else 'on its way'}>"
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """Where the record is, waiting for it at most `timeout` seconds; waiting ends the linger.
@@ -195,9 +197,7 @@ class RecordFuture(Struct, eq=False, gc=False):
         """
         if (error := self.exception(timeout)) is not None:
             raise error
-        batch, index = self._key, self._value
-        assert type(batch) is Batch and type(index) is int, "it was waited for"
-        return batch.metadata(index)
+        return self.batch.metadata(self.start // WIDTH)
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
         """The same, as kafka-python calls it."""
@@ -205,15 +205,12 @@ class RecordFuture(Struct, eq=False, gc=False):
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Why the record is not in the log; None if it is.  Raises TimeoutError."""
-        batch = self.batch or self._lane.batch_of(self)
-        batch.wait(timeout)
-        index = self._value
-        return batch.error(index if type(index) is int else -1)
+        self.batch.wait(timeout)
+        return self.batch.error(self.start // WIDTH)
 
     def done(self) -> bool:
         """Whether the outcome is known."""
-        batch = self.batch or self._lane.batch_of(self)
-        return batch.done.is_set()
+        return self.batch.done.is_set()
 
     def succeeded(self) -> bool:
         """Whether the record is known to be in."""
@@ -225,7 +222,7 @@ class RecordFuture(Struct, eq=False, gc=False):
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
         """Have `callback(future)` called when the outcome is known, at once if it is; in the producer's thread."""
-        self._lane.batch_of(self).call_when_done(self, callback)
+        self.batch.call_when_done(self, callback)
 
     def add_callback(self, callback: Callable[..., object], *args: Any, **kwargs: Any) -> RecordFuture:
         """Have `callback(*args, metadata, **kwargs)` called if the record gets in."""
@@ -244,7 +241,9 @@ def stamp_of(timestamp_ms: int) -> int:
 
 
 def _times_of(stamps: Ints) -> Ints:
-    return np.where(stamps < 0, -1 - stamps, stamps // 1_000_000)
+    if stamps.min(initial=0) < 0:
+        return np.where(stamps < 0, -1 - stamps, stamps // 1_000_000)
+    return stamps // 1_000_000
 
 
 def _call(callback: Callable[[RecordFuture], object], future: RecordFuture) -> None:

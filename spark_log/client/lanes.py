@@ -1,8 +1,8 @@
 """Lanes: what was sent to one topic and is not on its way yet.
 
-`send` appends to a lane without a lock, which would cost as much as all else it does.  Two things make that safe.  Appending to
-a list is one step.  And the thread that takes the records marks the lane as idle before it takes them, while `send` looks at
-the mark after it has appended: either the thread finds the record, or `send` finds the mark and wakes the thread.
+`send` appends to the rows of a lane's open batch without a lock, which would cost as much as all else it does.  Two things make
+that safe.  Appending a row to a list is one step.  And who closes the batch marks it as idle before counting what is in it, while
+`send` looks at the mark after it has appended: either the record was counted, or `send` finds the mark and sees to it.
 
 Bytes are counted against a credit that the lane was granted, and only who has used it up asks for more, under the lock.  Threads
 that send at the same instant may be counted as one: the limits of `batch_size` and `buffer_memory` are off by so many records.
@@ -10,50 +10,38 @@ that send at the same instant may be counted as one: the limits of `batch_size` 
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable
+from typing import Any
 
-from spark_log.client.futures import Batch, RecordFuture
+from spark_log.client.futures import WIDTH, Batch, RecordFuture
 from spark_log.client.upload import TopicSpec
 
 
 class Lane:
     """Records of one topic, in the order of the sends."""
 
-    __slots__ = (
-        "_urge",
-        "batch",
-        "full",
-        "granted",
-        "idle",
-        "left",
-        "limit",
-        "lock",
-        "opened_ms",
-        "partitions",
-        "rows",
-        "topic",
-    )
+    __slots__ = ("_urge", "closed", "full", "granted", "left", "limit", "open", "partitions", "topic")
 
-    def __init__(self, topic: str, lock: threading.Lock, urge: Callable[[], None]) -> None:
+    def __init__(self, topic: str, urge: Callable[[], None]) -> None:
         self.topic = topic
-        self.lock = lock
-        """The producer's."""
         self._urge = urge
         self.partitions = 0
         self.limit = 0
         """Bytes of a record at most."""
         self.full = 0
         """Bytes at which records are taken without waiting for more."""
-        self.rows: list[RecordFuture] = []
         self.granted = self.left = 0
-        """Bytes of the credit, and what is left of it."""
-        self.idle = True
-        """The thread does not know of records here: who appends one has to wake it."""
-        self.opened_ms = 0
-        """When the first record was sent, on the monotonic clock."""
-        self.batch = Batch(topic, urge)
-        """What the records that are here will be in."""
+        """Bytes of the credit, and what is left of it, at most `limit`."""
+        self.open = self._opened()
+        """The batch that records are let into, and its rows: to be read in one step."""
+        self.closed: deque[Batch] = deque()
+        """Those before it that are full and not taken."""
+
+    def _opened(self) -> tuple[Batch, list[Any]]:
+        batch = Batch(self.topic, self._urge)
+        assert batch.rows is not None, "it is open"
+        return batch, batch.rows
 
     def follow(self, spec: TopicSpec, record_bytes_max: int, batch_bytes: int) -> None:
         """Take up what the topic is like now."""
@@ -66,25 +54,40 @@ class Lane:
         """Bytes that were sent and not taken."""
         return self.granted - self.left
 
-    def take(self, now_ms: int) -> Batch:
-        """What is here, as a batch.  Called with the lock held."""
-        opened_ms = now_ms if self.idle else self.opened_ms
-        self.idle = True  # first of all: see above
-        batch, self.batch = self.batch, Batch(self.topic, self._urge)
-        count = len(self.rows)
-        taken = self.rows[:count]
-        del self.rows[:count]
-        batch.fill(taken, opened_ms, self.used)
+    @property
+    def waiting(self) -> bool:
+        """Whether the thread knows of records here."""
+        return bool(self.closed) or not self.open[0].idle
+
+    @property
+    def opened_ms(self) -> int:
+        """When the first record here was sent."""
+        return (self.closed[0] if self.closed else self.open[0]).opened_ms
+
+    @property
+    def batches(self) -> tuple[Batch, ...]:
+        """All that records here are in, in their order."""
+        return *self.closed, self.open[0]
+
+    def close_batch(self, now_ms: int) -> Batch:
+        """The open batch, closed; another takes its place.  Called with the lock held."""
+        batch, _ = self.open
+        self.open = self._opened()
+        batch.close(now_ms, self.used)
         self.granted = self.left = 0
         return batch
 
-    def batch_of(self, future: RecordFuture) -> Batch:
-        """The batch that a record is in, or will be in."""
-        with self.lock:
-            return future.batch or self.batch
+    def keep(self, future: RecordFuture, rows: list[Any]) -> None:
+        """See to it that a record that was appended to `rows` is in a batch, and is found there.  Called with the lock held.
 
-    def abandon(self, error: BaseException) -> None:
-        """In a forked child: the records are the parent's."""
-        self.lock = threading.Lock()
-        self.rows.clear()
-        self.batch.abandon(error)
+        Threads that send at the same instant may have taken the same start for theirs, and the batch may have been closed
+        before the record was in it.
+        """
+        future.start = rows.index(future, future.start)
+        end = future.batch.end
+        if end is not None and future.start >= end:
+            row = rows[future.start : future.start + WIDTH]
+            future.batch, rows = self.open
+            start = len(rows)
+            rows += row
+            future.start = rows.index(future, start)

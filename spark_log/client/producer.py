@@ -1,7 +1,8 @@
 """Producers: single records, gathered for a few milliseconds and written together.
 
-`send` appends to the lane of a topic; one thread in the background makes columns of what was gathered and commits all partitions
-of all topics at once, so a producer costs one upload and one commit a round, however many records there are.
+`send` appends to the lane of a topic; in the background what was gathered is made columns of, and all partitions of all topics are
+committed at once, so a producer costs one upload and one commit a round, however many records there are.  One thread does that; where
+much is sent a second one takes turns with it, so that a round is encoded while the one before is written.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
-from spark_log.client.delivery import Delivery
+from spark_log.client.delivery import Attempt, Delivery
 from spark_log.client.futures import NONE, Batch, RecordFuture, stamp_of
 from spark_log.client.lanes import Lane
 from spark_log.client.settings import PRODUCER, coder, resolve_settings
@@ -40,6 +41,8 @@ logger = logging.getLogger("spark_log")
 
 ROW_OVERHEAD = 16
 """Bytes of a record beside key, value and headers, as segments count them."""
+ROUNDS = 3
+"""That share the memory: one is gathered, one encoded, one written."""
 
 
 class Producer:
@@ -56,6 +59,8 @@ class Producer:
         chosen = self._settings["partitioner"]
         self._choose = chosen if callable(chosen) else None
         self._memory = self._settings["buffer_memory"]
+        self._round = self._memory // ROUNDS
+        """Bytes of a topic in a round, unless it is a single record."""
         self._no_acks = str(self._settings["acks"]) == "0"
         self._delivery = Delivery(log, self._settings)
         self._refusal: Exception | None = None
@@ -66,26 +71,30 @@ class Producer:
     def _begin(self) -> None:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
-        """Something to do for the thread."""
+        """Something to do for a thread."""
         self._room = threading.Condition(self._lock)
         """Something was written."""
         self._lanes: dict[str, Lane] = {}
-        """By topic: what `send` appends to."""
-        self._under_way: tuple[Batch, ...] = ()
+        """By topic."""
+        self._admitting: dict[str, Lane] = {}
+        """The same as `send` sees it: none, once nothing more is to be sent."""
+        self._next = threading.Lock()
+        """Of the thread whose round is the next: until it is encoded, and it is its turn to be written."""
+        self._turn = threading.Lock()
+        """Of the thread that writes.  It is asked for while holding `_next`, so that rounds stay in their order."""
+        self._under_way: list[Batch] = []
         self._buffered = 0
         """Bytes that the lanes were granted, and of what is under way."""
         self._urgent = self._closing = self._ended = False
-        self._thread: threading.Thread | None = None
+        self._threads: tuple[threading.Thread, ...] = ()
 
     def after_fork(self) -> None:
-        """In a child: the thread is the parent's, and so are the records."""
-        batches, lanes = self._under_way, tuple(self._lanes.values())
+        """In a child: the threads are the parent's, and so are the records."""
+        batches = (*self._under_way, *(batch for lane in self._lanes.values() for batch in lane.batches))
         self._begin()
         self._refusal = InvalidRequest(
             "this producer was made before the process was forked, and belongs to the parent: make one in the child"
         )
-        for lane in lanes:
-            lane.abandon(self._refusal)
         for batch in batches:
             batch.abandon(self._refusal)
 
@@ -126,17 +135,19 @@ class Producer:
             stamp = stamp_of(timestamp_ms)
         else:
             raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
-        lane = self._lanes.get(topic)
-        if lane is None or lane.left < size or lane.limit < size:
+        lane = self._admitting.get(topic)
+        if lane is None or lane.left < size:
             lane = self._admit(topic, size)
         extra = None
         if headers or partition is not None or self._choose is not None:
             extra = headers, self._partition(lane, key, partition)
-        future = RecordFuture(lane, key, value, stamp, extra)
         lane.left -= size
-        lane.rows.append(future)
-        if lane.idle:
-            self._wake(lane)
+        batch, rows = lane.open
+        start = len(rows)
+        future = RecordFuture(batch, start)
+        rows += (future, key, value, stamp, extra)  # in one step
+        if batch.idle or rows[start] is not future:
+            self._see_to(lane, future, rows)
         return future
 
     def _encoded(self, key: Any, value: Any) -> tuple[Any, Any]:
@@ -162,7 +173,7 @@ class Producer:
                 if self._refusal is not None:
                     raise self._refusal
                 lane = self._lanes.get(topic)
-                if lane is None or lane.idle:
+                if lane is None or not lane.waiting:
                     lane = self._lane(topic, end)
                 if size > lane.limit:
                     raise too_large(topic, size, lane.limit)
@@ -185,10 +196,10 @@ class Producer:
             self._lock.acquire()
         if self._refusal is not None:
             raise self._refusal
-        lane = self._lanes.get(topic) or Lane(topic, self._lock, self._urge)
+        lane = self._lanes.get(topic) or Lane(topic, self._urge)
         lane.follow(spec, self._settings["max_request_size"], self._settings["batch_size"])
-        self._lanes[topic] = lane
-        self._start()
+        self._lanes[topic] = self._admitting[topic] = lane
+        self._start(1)
         return lane
 
     def _grant(self, lane: Lane, size: int) -> bool:
@@ -196,12 +207,17 @@ class Producer:
         used = lane.used
         self._buffered += used - lane.granted  # it gives back what is left
         lane.granted, lane.left = used, 0
+        if used and used + size > self._round:
+            lane.closed.append(lane.close_batch(self._clock.monotonic_ms()))
+            used, self._urgent = 0, True
+            self._start(2)
+            self._work.notify()
         room = self._memory - self._buffered
-        # A record larger than the whole buffer goes alone; the thread's own callbacks cannot wait for room.
-        if room < size and self._buffered and threading.current_thread() is not self._thread:
+        # A record larger than the whole buffer goes alone; the threads' own callbacks cannot wait for room.
+        if room < size and self._buffered and threading.current_thread() not in self._threads:
             return False
         full = used + size >= lane.full
-        credit = max(size, min(room, lane.full if full else lane.full - used))
+        credit = max(size, min(room, lane.limit, self._round - used, lane.full if full else lane.full - used))
         lane.granted, lane.left = used + credit, credit
         self._buffered += credit
         if full and not self._urgent:
@@ -222,15 +238,17 @@ class Producer:
                 )
             self._room.wait(rest / 1000)
 
-    def _wake(self, lane: Lane) -> None:
-        """Let the thread know of records in a lane that it took for empty."""
+    def _see_to(self, lane: Lane, future: RecordFuture, rows: list[Any]) -> None:
+        """Let the thread know of a record in a batch that it takes for empty, or looks at no more."""
         with self._lock:
+            lane.keep(future, rows)
+            batch, now = lane.open[0], self._clock.monotonic_ms()
             if not self._ended:
-                if lane.idle:
-                    lane.idle, lane.opened_ms = False, self._clock.monotonic_ms()
+                if batch.idle and future.batch is batch:
+                    batch.idle, batch.opened_ms = False, now
                     self._work.notify()
                 return
-            late = lane.take(self._clock.monotonic_ms())
+            late = lane.close_batch(now)
         assert self._refusal is not None, "a thread ends when nothing more is to be sent"
         late.fail(self._refusal)
 
@@ -239,25 +257,37 @@ class Producer:
         self._log.ensure_topic(topic)
         return set(range(topic_spec(self._log.journal.state, topic).partitions))
 
-    # ------------------------------------------------------------------------------------------------------ the thread
+    # ----------------------------------------------------------------------------------------------------- the threads
 
-    def _start(self) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pylog-producer", daemon=True)
-            self._thread.start()
+    def _start(self, count: int) -> None:
+        """Have at least so many threads.  Called with the lock held."""
+        while len(self._threads) < count:
+            thread = threading.Thread(target=self._run, name="pylog-producer", daemon=True)
+            self._threads += (thread,)
+            thread.start()
 
     def _run(self) -> None:
-        while True:
-            batches = self._next_round()
-            if not batches:
-                return
-            try:
-                self._write(batches)
-            except BaseException as error:
-                # Never in silence: who waits is told, and so is who sends from now on.
-                logger.exception("the producer's thread failed")
-                self._break(error, batches)
-                return
+        batches: tuple[Batch, ...] = ()
+        try:
+            while True:
+                with self._next:
+                    batches = self._next_round()
+                    if not batches:
+                        return
+                    for batch in batches:
+                        batch.take()
+                    filled = [batch for batch in batches if batch.count]
+                    begun = self._delivery.begin(filled) if filled else None
+                    self._turn.acquire()
+                try:
+                    self._write(batches, begun)
+                finally:
+                    self._turn.release()
+                batches = ()
+        except BaseException as error:
+            # Never in silence: who waits is told, and so is who sends from now on.
+            logger.exception("the producer's thread failed")
+            self._break(error, batches)
 
     def _next_round(self) -> tuple[Batch, ...]:
         """What was gathered, after the linger; nothing when the producer is closed."""
@@ -270,33 +300,38 @@ class Producer:
                 if rest <= 0:
                     break
                 self._work.wait(rest / 1000)
-            self._urgent = False
-            self._under_way = self._take()
-            self._ended = not self._under_way
-            return self._under_way
+            # What comes while a round is written joins the next one; to encode that ahead pays only for much.
+            while self._under_way and not any(lane.closed for lane in self._lanes.values()):
+                self._work.wait()
+            batches = self._take()
+            self._urgent = self._urgent and bool(self._waiting())
+            self._under_way += batches
+            self._ended = not batches
+            return batches
 
     def _waiting(self) -> list[Lane]:
-        return [lane for lane in self._lanes.values() if not lane.idle]
+        return [lane for lane in self._lanes.values() if lane.waiting]
 
     def _take(self) -> tuple[Batch, ...]:
-        """What is in the lanes.  Called with the lock held."""
+        """The first batch of each lane.  Called with the lock held."""
         batches, now = [], self._clock.monotonic_ms()
         for lane in self._lanes.values():
-            if not lane.idle or lane.rows:
-                granted, batch = lane.granted, lane.take(now)
+            if lane.closed:
+                batches.append(lane.closed.popleft())
+            elif lane.waiting or lane.open[1]:
+                granted, batch = lane.granted, lane.close_batch(now)
                 self._buffered -= granted - batch.bytes
                 batches.append(batch)
         return tuple(batches)
 
-    def _write(self, batches: tuple[Batch, ...]) -> None:
-        size = sum(batch.bytes for batch in batches)
+    def _write(self, batches: tuple[Batch, ...], begun: Attempt | None) -> None:
         if self._no_acks:
             for batch in batches:
                 batch.acknowledge()
         filled = [batch for batch in batches if batch.count]
         try:
             if filled:
-                self._delivery.deliver(filled)
+                self._delivery.deliver(filled, begun)
         except SparkLogError as error:
             logger.warning("records were not acknowledged: %s", error)
             for batch in filled:
@@ -304,30 +339,36 @@ class Producer:
         for batch in batches:
             batch.resolve(NONE, NONE, NONE, {})
         with self._lock:
-            self._under_way = ()
-            self._buffered -= size
-            self._room.notify_all()
+            self._forget(batches)
+
+    def _forget(self, batches: tuple[Batch, ...]) -> None:
+        """A round is over.  Called with the lock held."""
+        self._under_way = [batch for batch in self._under_way if batch not in batches]
+        self._buffered -= sum(batch.bytes for batch in batches)
+        self._room.notify_all()
+        self._work.notify()
 
     def _break(self, error: BaseException, batches: tuple[Batch, ...]) -> None:
         refusal = RuntimeError(f"the producer's thread failed, nothing more can be sent: {error!r}")
         refusal.__cause__ = error
         with self._lock:
             self._refuse(refusal)
-            left = (*batches, *self._take())
-            self._under_way, self._buffered, self._ended = (), 0, True
-            self._room.notify_all()
+            left = batches
+            while more := self._take():
+                left += more
+            self._forget(left)
+            self._closing = self._ended = True
         for batch in left:
             batch.fail(refusal)
 
     def _refuse(self, refusal: Exception) -> None:
         """Let nothing more be sent.  Called with the lock held."""
         self._refusal = refusal
-        for lane in self._lanes.values():
-            lane.limit = -1
+        self._admitting.clear()
 
     def _urge(self) -> None:
         """End the linger: somebody waits."""
-        if threading.current_thread() is self._thread:
+        if threading.current_thread() in self._threads:
             raise InvalidRequest(
                 "a callback cannot wait for records that are on their way: its thread is to write them"
             )
@@ -343,7 +384,7 @@ class Producer:
         timeout: seconds.  Raises TimeoutError when they are over.  Failures are told by the futures.
         """
         with self._lock:
-            waiting = (*self._under_way, *(lane.batch for lane in self._waiting()))
+            waiting = (*self._under_way, *(batch for lane in self._waiting() for batch in lane.batches))
         if waiting:
             self._urge()
         end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
@@ -353,15 +394,16 @@ class Producer:
                 raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still on their way")
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, and end the thread.  Raises TimeoutError if that takes longer than `timeout` seconds."""
+        """Flush, and end the threads.  Raises TimeoutError if that takes longer than `timeout` seconds."""
         with self._lock:
             if self._refusal is None:
                 self._refuse(InvalidRequest("the producer is closed"))
             self._closing = True
-            thread = self._thread
+            threads = self._threads
             self._work.notify()
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(timeout)
+        end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
+        for thread in threads if threading.current_thread() not in threads else ():
+            thread.join(None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000)
             if thread.is_alive():
                 raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still on their way")
 

@@ -9,6 +9,7 @@ import threading
 import time
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import spark_log
@@ -25,6 +26,7 @@ from spark_log.errors import (
 )
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_once
+from spark_log.segment.partitioners import Partitions, RoundRobinPartitioner
 from spark_log.testing.stores import Faults
 from tests.client.logs import Flaky, in_child, log_on, new_log, quick_store, values
 
@@ -296,6 +298,37 @@ def test_a_storage_that_loses_answers_gets_each_record_once(tmp_path: Path) -> N
     assert len(acknowledged) == 60
 
 
+def test_rounds_stay_in_their_order_whatever_the_storage_does(tmp_path: Path) -> None:
+    """With little memory one round is encoded while the one before is written, and perhaps written again."""
+    store = Flaky(quick_store(tmp_path), random.Random(6), Faults())
+    log = log_on(store)
+    log.create_topic(spark_log.NewTopic("orders", 1))
+    sent, done = [b"%d" % n for n in range(3000)], []
+    store.turn(Faults(lost_request=0.1, lost_answer=0.1))
+    with log.producer(buffer_memory=10_000, retry_backoff_ms=1, retry_backoff_max_ms=2) as producer:
+        futures = [producer.send("orders", value) for value in sent]
+        for future in futures:
+            future.add_done_callback(done.append)
+        producer.flush(60)
+    store.turn(Faults())
+    assert values(log, "orders") == sent
+    assert [future.result().offset for future in futures] == list(range(3000))
+    assert len(done) == 3000
+
+
+def test_a_round_is_encoded_while_the_one_before_is_written(tmp_path: Path) -> None:
+    """Where a third of buffer_memory has gathered: a slow storage does not keep the processor waiting."""
+    log, encoded = new_log(tmp_path, orders=1), []
+    Watched.asked = threading.Semaphore(0)
+    with log.producer(buffer_memory=30_000, partitioner=f"{__name__}:Watched") as producer:
+        first = producer.send("orders", b"first")
+        # The round is not over before its callbacks are, and this one waits for the next round.
+        first.add_done_callback(lambda _: encoded.append([Watched.asked.acquire(timeout=60) for _ in range(2)]))
+        futures = [producer.send("orders", b"x" * 1000) for _ in range(25)]
+        producer.flush(60)
+    assert encoded == [[True, True]] and all(future.succeeded() for future in futures)
+
+
 def test_a_forked_child_is_told_that_the_producer_is_its_parents(tmp_path: Path) -> None:
     """Neither a silent loss nor a deadlock; a producer made in the child works, and so does the parent's."""
     log = new_log(tmp_path, orders=1)
@@ -379,6 +412,16 @@ class Broken:
 
     def partition(self, keys: object, values: object, count: int) -> object:
         raise ZeroDivisionError("the user's own")
+
+
+class Watched(RoundRobinPartitioner):
+    """A partitioner that counts the rounds: it is asked when one is encoded."""
+
+    asked = threading.Semaphore(0)
+
+    def partition(self, keys: pa.Array, values: pa.Array, count: int) -> Partitions:
+        self.asked.release()
+        return super().partition(keys, values, count)
 
 
 def test_a_thread_that_fails_does_not_fail_in_silence(tmp_path: Path) -> None:
