@@ -141,6 +141,7 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
     check_order(start, end)
     _check_named(subscribe, pattern, assign, start, end)
     whole(options, "kafkaconsumer.polltimeoutms")
+    flag(options, "includeheaders", False)  # where the user gives the schema it has no effect
     return ReadOptions(
         location=location,
         subscribe=subscribe,

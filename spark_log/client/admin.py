@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from spark_log.client.given import new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.client.groups import GroupDescription, describe_groups
 from spark_log.client.resolve import offsets_for_times, partition_of, resolve
 from spark_log.client.transactions import (
@@ -158,7 +159,7 @@ class Admin:
         """Create topics; their ids by name.  Warns of configs that are accepted but not in force."""
         from spark_log.client.log import new_topic_id
 
-        wanted = [(topic, new_topic_id(self._journal)) for topic in topics]
+        wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
         for topic, _ in wanted:
             self._warn(validate_topic_configs(topic.configs)[1])
 
@@ -178,8 +179,8 @@ class Admin:
 
     def delete_topics(self, topics: Iterable[str]) -> None:
         """Delete topics.  Their names are free at once, their records go with the next maintenance."""
-        state = self._journal.refresh()
-        self._propose({name: DeleteTopic(name=name, topic_id=topic_named(state, name)[0]) for name in topics})
+        names, state = several("delete_topics", topics), self._journal.refresh()
+        self._propose({name: DeleteTopic(name=name, topic_id=topic_named(state, name)[0]) for name in names})
 
     def list_topics(self) -> list[str]:
         """Names, sorted."""
@@ -188,7 +189,8 @@ class Admin:
     def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
         """What topics are and hold; all of them for None.  Raises UnknownTopicOrPartition."""
         state = self._journal.refresh()
-        return {name: self._describe(state, name) for name in (sorted(state.names) if topics is None else topics)}
+        names = sorted(state.names) if topics is None else several("describe_topics", topics)
+        return {name: self._describe(state, name) for name in names}
 
     def _describe(self, state: State, name: str) -> TopicDescription:
         topic_id, topic = topic_named(state, name)
@@ -216,6 +218,8 @@ class Admin:
         """Raise topics' partition counts to new totals."""
         state = self._journal.refresh()
         known = {name: topic_named(state, name)[1].partitions for name in totals}
+        for name, total in totals.items():
+            partition_count(name, total)
         self._propose({n: AddPartitions(name=n, total=total, known=known[n]) for n, total in totals.items()})
 
     # --------------------------------------------------------------------------------------------------------- configs
@@ -224,7 +228,7 @@ class Admin:
         """Configs in effect of topics, and of the log for None."""
         state = self._journal.refresh()
         found: dict[str | None, dict[str, ConfigEntry]] = {}
-        for name in topics:
+        for name in several("describe_configs", topics):
             if name is None:
                 found[name] = _entries(CLUSTER_CONFIGS, state.configs)
             else:
@@ -246,8 +250,10 @@ class Admin:
 
         A time beyond the last record gives -1, as in Kafka; as text ("now-10m") the end.
         """
+        partition_keys("list_offsets", positions)
         self._journal.refresh()
         times = {tp: at for tp, at in positions.items() if isinstance(at, int) and at not in (EARLIEST, LATEST)}
+        times_ms("list_offsets", times)
         others = {tp: parse_position(at) for tp, at in positions.items() if tp not in times}
         found = resolve(self._journal, others)
         timed = offsets_for_times(self._journal, times)
@@ -255,6 +261,7 @@ class Admin:
 
     def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
         """Remove records before an offset (-1: all that are there), or a position as text; the new starts."""
+        partition_keys("delete_records", before)
         state = self._journal.refresh()
         parsed = {tp: parse_position(at) for tp, at in before.items()}
         resolved = resolve(self._journal, {tp: at for tp, at in parsed.items() if not isinstance(at, At | Latest)})
@@ -297,6 +304,7 @@ class Admin:
 
         Raises GroupInUse if a stream publishes to the group.
         """
+        partition_keys("alter_consumer_group_offsets", offsets)
         state = self._journal.refresh()
         noted = {tp: at for tp, at in offsets.items() if isinstance(at, OffsetAndMetadata)}
         parsed = {tp: parse_position(at) for tp, at in offsets.items() if tp not in noted}
@@ -314,7 +322,7 @@ class Admin:
 
     def delete_consumer_groups(self, groups: Iterable[str]) -> None:
         """Forget groups.  Raises GroupIdNotFound, GroupInUse if a stream publishes to one."""
-        names, state = list(groups), self._journal.refresh()
+        names, state = several("delete_consumer_groups", groups), self._journal.refresh()
         for name in names:
             known_group(state, name)
         self._propose({name: DeleteOffsets(group=name, known=True) for name in names})

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pyarrow as pa
 
 from spark_log.client.fetch import Fetched
+from spark_log.client.given import times_ms
 from spark_log.client.looks import Looks
 from spark_log.client.membership import Callback, Membership, as_offsets
 from spark_log.client.plan import OffsetRange, plan_reads
@@ -497,6 +498,7 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """By partition, the first record with a timestamp at or after a time in milliseconds; None if there is none."""
         self._check_open()
+        times_ms("offsets_for_times", timestamps)
         self._journal.refresh()
         found = offsets_for_times(self._journal, timestamps)
         return {tp: None if at is None else OffsetAndTimestamp(at, self._timestamp(tp, at)) for tp, at in found.items()}

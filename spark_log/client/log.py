@@ -6,12 +6,14 @@ import random
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timezone
+from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads
+from spark_log.client.given import several
 from spark_log.client.plan import SliceRead, likely_pieces
 from spark_log.client.prune import plan_matching
 from spark_log.client.resolve import partitions_of, ranges_between, resolve, resolve_starts
@@ -44,7 +46,7 @@ PIECES_AHEAD = 32
 
 
 def connect(
-    url: str,
+    url: str | PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     token: str | None = None,
     *,
@@ -254,9 +256,10 @@ class Log:
     ) -> list[SliceRead]:
         """The parts of objects that a scan of the same reads."""
         first, last, condition = parse_position(start, "start"), parse_position(end, "end"), as_condition(where)
-        likely = likely_pieces(self.journal.state, topic, partitions, first, last, condition.window)[:PIECES_AHEAD]
+        numbers = None if partitions is None else several("partitions", partitions)
+        likely = likely_pieces(self.journal.state, topic, numbers, first, last, condition.window)[:PIECES_AHEAD]
         state, known = self.journal.refresh_beside(read_tables(likely))
-        tps = partitions_of(state, topic) if partitions is None else [TopicPartition(topic, n) for n in partitions]
+        tps = partitions_of(state, topic) if numbers is None else [TopicPartition(topic, n) for n in numbers]
         starts = resolve_starts(self.journal, dict.fromkeys(tps, first))
         ends = _ends(resolve(self.journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)
         return plan_matching(self.journal, ranges_between(self.journal.state, starts, ends), condition, known)
@@ -348,8 +351,10 @@ def _txn_identity(app_id: str | None, version: int | None, topics: Sequence[str]
 
 def txn_identity(app_id: str, version: int, topics: Sequence[str]) -> Identity:
     """The identity of a write that happens once per (application, version, topics)."""
-    if version < 0:
-        raise InvalidRequest(f"txn_version: {version} is negative")
+    if not isinstance(version, int) or version < 0:
+        raise InvalidRequest(f"txn_version: {version!r} is not a whole number, 0 or more")
+    if not app_id:
+        raise InvalidRequest("txn_app_id is empty; give the application a name")
     return Identity(producer=f"app:{app_id}:{','.join(sorted(set(topics)))}", sequence=version, dense=False)
 
 

@@ -8,7 +8,7 @@ from typing_extensions import assert_never
 
 from spark_log.client.fetch import first_offset_at
 from spark_log.client.plan import OffsetRange, plan_reads
-from spark_log.errors import GroupIdNotFound, ObjectNotFound, OffsetOutOfRange, UnknownTopicOrPartition
+from spark_log.errors import GroupIdNotFound, InvalidRequest, ObjectNotFound, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import topic_named
 from spark_log.metadata.state import Group, Partition, State, TopicKey
@@ -19,6 +19,8 @@ from spark_log.positions import At, AtTime, Earliest, Latest, LatestMinus, OfGro
 def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]:
     """Key and state of a partition.  Raises UnknownTopicOrPartition."""
     topic_id, topic = topic_named(state, tp.topic)
+    if not isinstance(tp.partition, int):
+        raise InvalidRequest(f"partition {tp.partition!r} of topic {tp.topic!r} is not a number")
     if not 0 <= tp.partition < topic.partitions:
         raise UnknownTopicOrPartition(
             f"topic {tp.topic!r} has no partition {tp.partition}, it has {topic.partitions} (0 to {topic.partitions - 1})"

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import lru_cache
+from os import PathLike
 from typing import Any
 
+from spark_log.client.given import url_text
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.net.address import Target, is_coordinator, parse_target
@@ -17,7 +19,7 @@ TOKEN_VARIABLE = "PYLOG_TOKEN"
 
 
 def open_journal(
-    url: str,
+    url: str | PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
     token: str | None = None,
     *,
@@ -25,6 +27,7 @@ def open_journal(
     durability: str = "disk",
 ) -> Journal:
     """The journal at a URL.  A coordinator is asked where its log is; the log's storage is opened from here."""
+    url = url_text(url)
     if is_coordinator(url):
         return _served(url, storage_options, token or os.environ.get(TOKEN_VARIABLE), durability)
     if token is not None:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_log.client.fetch import Fetched, asked_ahead, fetch
+from spark_log.client.given import several
 from spark_log.client.plan import REPLAN_TRIES, OffsetRange, SliceRead, Window, plan_reads
 from spark_log.client.prune import columns_to_read, only_matching
 from spark_log.conditions import EVERYTHING, Condition
@@ -28,6 +29,7 @@ def scan_schema(columns: Sequence[str] | None) -> pa.Schema:
     """The schema of a scan that asks for `columns`, in their order; all for None.  Raises InvalidRequest."""
     if columns is None:
         return SCAN_SCHEMA
+    columns = several("columns", columns)
     unknown = [name for name in columns if name not in SCAN_SCHEMA.names]
     if unknown:
         raise InvalidRequest(f"columns {unknown} are not there; possible are {', '.join(SCAN_SCHEMA.names)}")

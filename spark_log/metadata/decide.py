@@ -49,6 +49,7 @@ from spark_log.settings import (
     validate_cluster_configs,
     validate_topic_configs,
 )
+from spark_log.words import counted
 
 STREAM_RETENTION = "streaming.identity.retention.ms"
 PARTITIONS_MAX = 100_000
@@ -135,7 +136,7 @@ def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]
     topic_id, topic = topic_named(state, name)
     if total <= topic.partitions:
         raise InvalidPartitions(
-            f"topic {name!r} has {topic.partitions} partitions already; the new total must be larger, not {total}"
+            f"topic {name!r} has {counted(topic.partitions, 'partition')} already; the new total must be larger, not {total}"
         )
     if total > PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {name!r}: {total} partitions are more than {PARTITIONS_MAX}")

@@ -106,7 +106,7 @@ def make_partitioner(name: str, rng: random.Random) -> Partitioner:
         return RoundRobinPartitioner()
     if name == "sticky":
         return StickyPartitioner(rng)
-    if ":" in name:
+    if isinstance(name, str) and ":" in name:
         return _load(name)
     raise InvalidRequest(
         f"there is no partitioner {name!r}: possible are default, murmur2, round-robin, sticky, and a class of yours as "

@@ -38,6 +38,7 @@ MIB = 1 << 20
          "option minOffsetsPerTrigger: 9 is more than maxOffsetsPerTrigger, 8"),
         ({"maxTriggerDelay": "soon"}, "option maxTriggerDelay: 'soon' is not a duration"),
         ({"failOnDataLoss": "yes"}, "option failOnDataLoss: 'yes' is not true or false"),
+        ({"includeHeaders": "1"}, "option includeHeaders: '1' is not true or false"),
         ({"fetchOffset.numRetries": "0"}, "option fetchOffset.numRetries: '0' is not 1 or more"),
         ({"fetchOffset.numRetries": "often"}, "option fetchOffset.numRetries: 'often' is not a whole number"),
         ({"fetchOffset.retryIntervalMs": "1s"}, "option fetchOffset.retryIntervalMs: '1s' is not a whole number"),
