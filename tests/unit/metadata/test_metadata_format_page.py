@@ -52,7 +52,7 @@ def test_every_record_is_on_the_page_with_its_fields(kind: Any) -> None:
 )
 def test_lists_without_names_are_on_the_page_in_their_order(name: str, kind: Any) -> None:
     """Nothing but their order says what they are."""
-    assert ", ".join(f"`{field}`" for field in kind._fields) in row(name)
+    assert ", ".join(f"`{field}`" for field in kind.__match_args__) in row(name)
 
 
 def test_the_fields_of_a_checkpoint_and_the_columns_of_an_index_are_on_the_page() -> None:
