@@ -1,4 +1,4 @@
-"""Producers killed with SIGKILL at random moments, while a checker reads."""
+"""Producers, and the coordinator that they write through, killed with SIGKILL at random moments, while a checker reads."""
 
 from __future__ import annotations
 
@@ -8,15 +8,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 import spark_log
 from spark_log.model import TopicPartition
 from spark_log.node.verify import verify
+from tests.node.test_serve import Process, free_port
 
 ROUNDS = 6
+POLLS = 5
+"""That find something, at least, before a writer is killed."""
 TOPICS = ("left", "right")
 
 # Each batch goes to both topics in one commit; a line says that it was acknowledged.  A batch that was under way at the kill
@@ -81,12 +86,20 @@ def acknowledged(process: subprocess.Popen[str]) -> list[str]:
     return [line.strip() for line in process.stdout if line.endswith("\n")]
 
 
-def killed(url: str, name: str, mode: str, checker: Checker, after_s: float) -> list[str]:
-    """What a writer had acknowledged when it was killed."""
+def killed(
+    url: str, name: str, mode: str, checker: Checker, after_s: float, meanwhile: Callable[[], None]
+) -> list[str]:
+    """What a writer had acknowledged when it was killed.
+
+    meanwhile:  is done when it has begun to write, before that time begins.
+    """
     with writer(url, name, mode) as process:
-        start, wrote = time.monotonic(), False
-        while time.monotonic() < start + after_s or not (wrote or time.monotonic() > start + 60):
-            wrote |= checker.read(20)
+        while not checker.read(20):
+            assert process.poll() is None
+        meanwhile()
+        start, polls = time.monotonic(), 0
+        while time.monotonic() < start + after_s or not (polls >= POLLS or time.monotonic() > start + 60):
+            polls += checker.read(20)
             if mode == "transaction":
                 assert checker.values["left"] == checker.values["right"], "half of a commit"
         os.kill(process.pid, signal.SIGKILL)
@@ -94,15 +107,15 @@ def killed(url: str, name: str, mode: str, checker: Checker, after_s: float) -> 
         return acknowledged(process)
 
 
-def check(folder: Path, mode: str, seed: int) -> None:
+def check(url: str, mode: str, seed: int, meanwhile: Callable[[], None] = lambda: None, rounds: int = ROUNDS) -> None:
     """Kill writers one after the other; afterwards the log holds what they were told, once."""
     rng = random.Random(seed)
-    log = spark_log.connect(str(folder / "log"))
+    log = spark_log.connect(url)
     log.admin.create_topics([spark_log.NewTopic(topic, 1) for topic in TOPICS])
-    checker = Checker(log.url)
+    checker = Checker(url)
     told: list[str] = []
-    for number in range(ROUNDS):
-        told += killed(log.url, f"{mode}{number}", mode, checker, 0.1 + rng.random() * 0.5)
+    for number in range(rounds):
+        told += killed(url, f"{mode}{number}", mode, checker, 0.1 + rng.random() * 0.5, meanwhile)
     while checker.read(200):
         pass
     assert len(told) > 10, "the writers wrote next to nothing"
@@ -110,7 +123,7 @@ def check(folder: Path, mode: str, seed: int) -> None:
         found = checker.values[topic]
         assert len(found) == len(set(found)), "a record is there twice"
         assert set(told) <= set(found), "an acknowledged record is missing"
-        assert len(found) <= len(told) + ROUNDS, "more is there than was under way"
+        assert len(found) <= len(told) + rounds, "more is there than was under way"
     assert checker.values["left"] == checker.values["right"] or mode == "producer"
     assert verify(log, deep=True) == []
     log.append("left", [{"value": "after"}])
@@ -118,12 +131,28 @@ def check(folder: Path, mode: str, seed: int) -> None:
 
 def test_killed_producers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     """Acknowledged once, present once, no gaps, whenever the process dies."""
-    check(tmp_path, "producer", 1)
+    check(str(tmp_path / "log"), "producer", 1)
+
+
+@pytest.mark.parametrize("mode", ["producer", "transaction"])
+def test_a_coordinator_that_is_killed_too_loses_nothing_either(tmp_path: Path, mode: str) -> None:
+    """It is killed and started again while each writer writes, which goes on, and is killed in its turn."""
+    port = free_port()
+    coordinators = [Process(tmp_path / "log", port)]
+
+    def strike() -> None:
+        coordinators.pop().kill()
+        coordinators.append(Process(tmp_path / "log", port))
+
+    try:
+        check(f"pylog://127.0.0.1:{port}", mode, 3, strike, rounds=3)
+    finally:
+        coordinators.pop().kill()
 
 
 def test_killed_transactions_are_whole_or_not_there(tmp_path: Path) -> None:
     """Both topics agree at every read; the group's position is that of the last whole transaction."""
-    check(tmp_path, "transaction", 2)
+    check(str(tmp_path / "log"), "transaction", 2)
     log = spark_log.connect(str(tmp_path / "log"))
     *_, last = [value for value in log.read("left").column("value").to_pylist() if value != b"after"]
     position = log.admin.list_consumer_group_offsets("progress")[TopicPartition("left", 0)].offset
