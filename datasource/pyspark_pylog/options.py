@@ -303,14 +303,21 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         topic=topic,
         partitioner=_partitioner(options),
         compression=_compression(options),
-        txn_app_id=options.get("txnappid"),
+        txn_app_id=_identity(options, "txnappid"),
         txn_version=whole(options, "txnversion"),
         txn_from_query=flag(options, "pylog.txnfromquery", False),
         query_id=options.get("pylog.queryid"),
-        producer_id=options.get("producerid"),
+        producer_id=_identity(options, "producerid"),
         dead_letters=_dead_letters(options, topic),
         notes=(*notes, *_write_notes(options)),
     )
+
+
+def _identity(options: Options, option: str) -> str | None:
+    """A name under which writes are recognised: all that forgot to give one would be taken for the same."""
+    if option in options and not options[option].strip():
+        raise InvalidRequest(f"option {spelt(option)}: is empty; give a name, or leave it out")
+    return options.get(option)
 
 
 def _dead_letters(options: Options, topic: str | None) -> str | None:

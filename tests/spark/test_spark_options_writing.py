@@ -33,6 +33,7 @@ WRITES: list[tuple[dict[str, str], str]] = [
     ({"txnAppId": "a"}, "txnAppId and txnVersion go together"),
     ({"txnVersion": "1"}, "txnAppId and txnVersion go together"),
     ({"txnAppId": "a", "txnVersion": "one"}, "option txnVersion: 'one' is not a whole number"),
+    ({"txnAppId": " ", "txnVersion": "1"}, "option txnAppId: is empty"),
     ({"producerId": "p"}, "option producerId is for streams"),
     ({"subscribe": "t"}, "option subscribe is for reads: to write to a topic, use the option topic"),
     ({"partitoner": "sticky"}, "option partitoner is not known; did you mean partitioner?"),
@@ -47,6 +48,13 @@ def test_a_wrong_write_option_is_named(url: str, options: dict[str, str], expect
         DefaultSource(given).writer(StructType().add("value", "string"), overwrite=False)
     assert expected in str(error.value)
     assert not Path(url).exists()
+
+
+def test_a_stream_without_a_name_is_none_of_the_same_name(url: str) -> None:
+    """An empty producerId would fence every other query that has one."""
+    given = asked(url, None, topic="t", producerId="")
+    with pytest.raises(InvalidRequest, match="option producerId: is empty; give a name, or leave it out"):
+        DefaultSource(given).streamWriter(StructType().add("value", "string"), overwrite=False)
 
 
 @pytest.mark.parametrize("writer", [DefaultSource.writer, DefaultSource.streamWriter], ids=["batch", "stream"])
