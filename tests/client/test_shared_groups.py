@@ -224,6 +224,23 @@ def test_an_assignor_of_a_user_is_used(team: Team) -> None:
     assert first.assignment() | second.assignment() == ALL
 
 
+def test_a_member_that_subscribes_to_more_or_to_nothing_is_taken_at_its_word(team: Team) -> None:
+    """The group shares out anew; who reads nothing any more has left it, and may assign itself something."""
+    first, second = team.join(), team.join()
+    team.poll_until(team.is_shared)
+    team.log.admin.create_topics([spark_log.NewTopic("u", 2)])
+    first.subscribe(["t", "u"])
+    team.poll_until(lambda: {tp for tp in first.assignment() if tp.topic == "u"} == {("u", 0), ("u", 1)})
+    first.unsubscribe()
+    assert (first.assignment(), first.subscription()) == (set(), None)
+    team.members.remove(first)
+    team.poll_until(lambda: second.assignment() == ALL)
+    team.fill(4)
+    first.assign([TopicPartition("t", 0)])
+    assert [record.offset for record in first.poll(5000)["t", 0]] == [0]  # type: ignore[index]
+    first.close(autocommit=False)
+
+
 # --------------------------------------------------------------------------------------------------------- who may commit
 
 
@@ -242,6 +259,31 @@ def test_who_was_removed_commits_nothing_is_told_and_joins_again(team: Team) -> 
     team.poll_until(lambda: len(team.got) == 40)
     consumer.commit()
     assert sum(at.offset for at in team.log.admin.list_consumer_group_offsets("g").values()) == 20
+
+
+class Careful(Listener):
+    """Commits what it is about to give up."""
+
+    consumer: Consumer
+
+    def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
+        super().on_partitions_revoked(partitions)
+        self.consumer.commit()
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+def test_a_listener_may_commit_what_it_is_about_to_give_up(team: Team, strategy: str) -> None:
+    """So that nothing is read twice, without a commit by itself."""
+    listener = Careful()
+    team.fill(40)
+    settings = {"partition_assignment_strategy": strategy, "enable_auto_commit": False}
+    listener.consumer = team.join(listener, **settings)
+    team.poll_until(lambda: len(team.got) == 40)
+    team.join(**settings)
+    team.poll_until(team.is_shared)
+    team.fill(8)
+    team.poll_until(lambda: len(team.got) >= 48)
+    assert "revoked" in dict(listener.told) and len(team.got) == len(set(team.got)) == 48
 
 
 def test_positions_that_a_transaction_commits_are_fenced_too(team: Team) -> None:
