@@ -23,6 +23,8 @@ from spark_log.testing.sim.run import Result, simulate
 
 TRIES = 1000
 """Seeds in which a missing rule has to be noticed."""
+SAID_EVERY = 1000
+"""Seeds between two lines that tell how far a long run is."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -59,6 +61,8 @@ def _report(results: Iterable[Result], mutation: str) -> int:
                 f"seed {result.seed}: {result.violation}\n    again: {replay_command(result.seed, mutation)}",
                 flush=True,
             )
+        if seeds % SAID_EVERY == 0:
+            print(f"{seeds} seeds so far, {broken} with violations", flush=True)
     rate = seeds / (time.monotonic() - started)
     print(f"{seeds} seeds, {broken} with violations, {rate:.1f} seeds/s; {_numbers(total)}", flush=True)
     return int(bool(broken) != bool(mutation))
