@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -234,12 +235,15 @@ class Coordinator:
         before = self.state
         if asked:
             commands = [command for one in asked for command in one.commands]
+            began = time.perf_counter()
             try:
-                with self.metrics.commits.timed(len(commands)):
-                    self.journal.carry_out(commands)
+                self.journal.carry_out(commands)
             except Exception:
                 # Each command has an error that says so.  One that cannot be decided must not end this for everybody.
                 logger.exception("commands were broken off")
+            self.metrics.commands += len(commands)
+            if self.state is not before:
+                self.metrics.commits.note(time.perf_counter() - began)
             self.news.note(self.state.version, (command.decide for command in commands))
             for one in asked:
                 one.settle()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 
 from spark_log.client.groups import describe_group
 from spark_log.groups.group import LIVE_STATES
@@ -17,25 +15,17 @@ BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 
 
 class Latencies:
-    """How long something took, in buckets; and how many things each time did."""
+    """How long something took, in buckets."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.counts = [0] * (len(BOUNDS_S) + 1)
         self.seconds = 0.0
-        self.items = 0
 
-    @contextmanager
-    def timed(self, items: int) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            took = time.perf_counter() - began
-            with self._lock:
-                self.counts[bisect_left(BOUNDS_S, took)] += 1
-                self.seconds += took
-                self.items += items
+    def note(self, seconds: float) -> None:
+        with self._lock:
+            self.counts[bisect_left(BOUNDS_S, seconds)] += 1
+            self.seconds += seconds
 
     def lines(self, name: str, text: str) -> Iterator[str]:
         yield f"# HELP {name} {text}"
@@ -56,15 +46,14 @@ class Metrics:
 
     def __init__(self) -> None:
         self.commits = Latencies()
-        """Records that were written, each with the commands of a round."""
+        """Rounds that have written a record: those that found nothing to write are quicker, and would hide a slow storage."""
+        self.commands = 0
 
     def text(self, state: State, *, epoch: int, polls: int, connections: int) -> str:
         """All of them in the text format."""
         lines: list[str] = []
         lines += self.commits.lines("pylog_commit_seconds", "Time to write one record of the metadata log.")
-        lines += _one(
-            "pylog_commands_total", "counter", "Commands that were carried out or refused.", self.commits.items
-        )
+        lines += _one("pylog_commands_total", "counter", "Commands that were carried out or refused.", self.commands)
         lines += _one("pylog_leading", "gauge", "1 while this coordinator has the log.", int(epoch > 0))
         lines += _one("pylog_epoch", "gauge", "Epoch of the coordinator that has the log.", state.coordinator.epoch)
         lines += _one("pylog_version", "gauge", "Newest version of the metadata log.", state.version)

@@ -573,6 +573,20 @@ def test_metrics_are_prometheus_text(small: Running) -> None:
     assert told == set(families), "docs/service.md tells all of them"
 
 
+def test_a_commit_s_time_is_that_of_a_record(services: Services, tmp_path: Path) -> None:
+    """What finds nothing to write, such as upkeep every second, makes no commit look quick."""
+    running = services.start(tmp_path / "log")
+    with spark_log.connect(f"pylog://{running.coordinator.address}") as log:
+        log.append("t", [{"value": b"x"}])
+        before = dict(re.findall(r"^(\w+) (\d+)$", running.coordinator.metrics_text(polls=0, connections=0), re.M))
+        for _ in range(5):
+            log.admin.alter_consumer_group_offsets("g", {spark_log.TopicPartition("t", 0): 1})
+        after = dict(re.findall(r"^(\w+) (\d+)$", running.coordinator.metrics_text(polls=0, connections=0), re.M))
+    assert int(after["pylog_commit_seconds_count"]) == int(before["pylog_commit_seconds_count"]) + 1
+    assert int(after["pylog_commands_total"]) >= int(before["pylog_commands_total"]) + 5
+    services.stop(running)
+
+
 def test_who_waits_is_woken_by_a_commit(small: Running) -> None:
     """Long before the time that it asked for is over, and with the records of the commit."""
     with spark_log.connect(f"pylog://{small.coordinator.address}") as log, spark_log.connect(log.url) as other:
