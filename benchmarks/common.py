@@ -7,6 +7,7 @@ of both, and gives the median of the ratios pair by pair.
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -80,6 +81,7 @@ def folder() -> Iterator[str]:
 
 def session(settings: Mapping[str, str] | None = None) -> SparkSession:
     """Stock settings but for the driver's memory, which holds the cached input; and those that are given."""
+    compile_modules()
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -92,6 +94,14 @@ def session(settings: Mapping[str, str] | None = None) -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     spark_log.register(spark)
     return spark
+
+
+def compile_modules() -> None:
+    """As pip does when it installs: where PYTHONDONTWRITEBYTECODE is set, each Python of Spark's would compile them anew."""
+    import pyspark_pylog
+
+    for package in (spark_log, pyspark_pylog):
+        compileall.compile_dir(str(Path(package.__file__).parent), quiet=1)
 
 
 def events(spark: SparkSession, rows: int) -> DataFrame:
