@@ -178,7 +178,8 @@ class PlainProducer:
     ) -> Committed:
         """Commit once.  After a failure the next commit goes under a new identity."""
         with self._lock:
-            state = self._journal.state
+            # After a long upload the producer's id would be as old as that, and a refusal would not be for certain.
+            state = self._journal.recent()
             if not self._producer or (self._sequence and self._producer not in state.producers):
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)

@@ -149,15 +149,8 @@ class Log:
             uploader.close()
 
     def upload_epoch(self) -> int:
-        """Version under which an upload may begin: the newest known here, read again where that one is old.
-
-        A handle that lay idle would otherwise begin at or below the fence.
-        """
-        state = self.journal.state
-        age = cluster_config(state.configs, "gc.fence.age.ms")
-        if self.journal.context.clock.now_ms() - state.time > age // 4:
-            state = self.journal.refresh()
-        return state.version
+        """Version under which an upload may begin."""
+        return self.journal.recent().version
 
     def ensure_topic(
         self, topic: str, configs: Mapping[str, str] | None = None, deadline_ms: int | None = None

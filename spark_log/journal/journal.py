@@ -158,6 +158,15 @@ class Journal:
             self._listed_ms = now
         return self._view.state
 
+    def recent(self) -> State:
+        """The newest state that is known here, read again where that one is old.
+
+        What begins under an old one, an upload or a producer, would be at or below the fence.
+        """
+        state = self.state
+        age = cluster_config(state.configs, "gc.fence.age.ms")
+        return self.refresh() if self.context.clock.now_ms() - state.time > age // 4 else state
+
     def refresh_beside(self, steps: Steps[Result]) -> tuple[State, Result]:
         """`refresh`, and reads that are carried out in the same rounds."""
         with self._reading:

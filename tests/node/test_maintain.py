@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from spark_log import Log
+from spark_log import Log, connect
 from spark_log.client.commit import PlainProducer
 from spark_log.errors import StorageError, UploadFenced
 from spark_log.journal.journal import Journal
@@ -60,6 +61,25 @@ def test_a_shorter_time_for_writes_and_reads_holds_for_those_under_way(tmp_path:
         PlainProducer(log.journal).commit(epoch, [upload])
     assert scan.read_all().equals(before)
     assert log.read("t").equals(before)
+
+
+def test_an_append_that_took_too_long_is_refused_for_certain(tmp_path: Path) -> None:
+    """It was never in, and says so: whoever makes it again adds its records once."""
+    log = new_log(tmp_path)
+    short_fence(log)
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": [b"late"]})
+        append_small(others, 3)
+        pass_the_fence(others)
+
+    others = connect(str(tmp_path), durability="os")
+    late = pa.RecordBatchReader.from_batches(pa.schema([("value", pa.binary())]), slowly())
+    with pytest.raises(UploadFenced, match="again") as refused:
+        log.append("t", late)
+    assert refused.value.retriable and not refused.value.maybe_applied
+    assert log.append("t", [{"value": b"late"}])
+    assert log.read("t")["value"].to_pylist().count(b"late") == 1
 
 
 def test_uploads_that_nobody_committed_are_collected(tmp_path: Path) -> None:
