@@ -28,10 +28,16 @@ class Services:
         return asyncio.run_coroutine_threadsafe(steps, self._loop).result(30)
 
     def start(self, folder: Path, **settings: Any) -> Running:
-        """A coordinator of the log in a folder, on a port that is free."""
+        """A coordinator of the log in a folder, or at another `url`, on a port that is free."""
         config = Config(
-            url=str(folder),
-            **{"listen": "127.0.0.1:0", "maintain_ms": None, "durability": "os", "groups": QUICK, **settings},
+            **{
+                "url": str(folder),
+                "listen": "127.0.0.1:0",
+                "maintain_ms": None,
+                "durability": "os",
+                "groups": QUICK,
+                **settings,
+            },
         )
         running: Running = self.run(start(config))
         self._running[folder] = running

@@ -211,6 +211,20 @@ def test_two_that_advertise_the_same_address_do_not_take_the_log_from_each_other
         second.close()
 
 
+def test_a_coordinator_serves_a_log_in_a_bucket(services: Services, folder: Path, s3: object) -> None:
+    """Clients reach the objects with options of their own; afterwards the bucket alone has all of it."""
+    bucket = s3()  # type: ignore[operator]
+    running = services.start(folder, url=bucket.url, storage=bucket.options)
+    with spark_log.connect(f"pylog://{running.coordinator.address}", bucket.options) as log:
+        log.append("t", [{"value": b"1"}, {"value": b"2"}])
+        with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+            assert [record.value for some in consumer.poll(20_000).values() for record in some] == [b"1", b"2"]
+    services.stop(running)
+    with spark_log.connect(bucket.url, bucket.options) as log:
+        assert values(log) == [b"1", b"2"]
+        assert log.admin.list_consumer_group_offsets("g")[spark_log.TopicPartition("t", 0)].offset == 2
+
+
 def test_a_coordinator_of_another_log_is_refused(services: Services, folder: Path, tmp_path: Path) -> None:
     """The cluster id comes before anything else."""
     first, other = services.start(folder), services.start(tmp_path / "other")
