@@ -21,12 +21,14 @@ if ours is None:
         sparks = socket.create_connection(server.getsockname())
         ours = server.accept()[0]
 
-def option(name):
-    return bool(ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)))
+def prompt():
+    return bool(ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK))
 
 def answer():
-    for _ in range(3):
+    for _ in range(100):  # the kernel does not mind an answer that was late
         sparks.sendall(b"task"), ours.recv(4), ours.sendall(b"done"), sparks.recv(4)
+        if {unix} or not prompt():
+            break
 
 from spark_log.net.prompt import be_prompt
 
@@ -36,11 +38,11 @@ be_prompt()
 found = {{"hooks": len(gc.callbacks) - hooks}}
 if not {unix}:
     answer()
-    found["sends at once"], found["after an answer"] = option("TCP_NODELAY"), option("TCP_QUICKACK")
+    found["after an answer"] = prompt()
     gc.collect(1)
-    found["after some garbage"] = option("TCP_QUICKACK")
+    found["after some garbage"] = prompt()
     gc.collect()
-    found["after all garbage"] = option("TCP_QUICKACK")
+    found["after all garbage"] = prompt()
 sparks.close()
 gc.collect()
 ours.close()
@@ -66,7 +68,6 @@ def test_a_worker_that_has_answered_acknowledges_its_next_task_at_once() -> None
     """The kernel stops to do so with every answer; Spark's worker collects all garbage after it, and that switches it on again."""
     assert run(unix=False) == {
         "hooks": 1,
-        "sends at once": True,
         "after an answer": False,
         "after some garbage": False,
         "after all garbage": True,
