@@ -19,6 +19,7 @@ from pyspark_pylog import DefaultSource
 from pyspark_pylog.writer import batch_writer, stream_writer
 
 import spark_log
+from spark_log.errors import StorageError
 from tests.spark.builders import append, as_bytes, copy, load, load_stream, run_job, script, texts, values, wait_until
 
 
@@ -200,3 +201,18 @@ def test_a_log_that_may_not_be_written_is_read_up_to_its_end_at_load(
     (task,) = reader.partitions()
     assert [bytes(value) for batch in reader.read(task) for value in batch["value"].to_pylist()] == [b"1"]
     assert "ends at version" in caplog.text
+
+
+def test_a_full_disk_fails_the_write_in_a_sentence(mount: Callable[[str], Path]) -> None:
+    """What was in is read as before, the task leaves nothing, and there is room again for what fits."""
+    root = mount("size=1m")
+    log = spark_log.connect(str(root))
+    log.append("t", texts(1))
+    large = pa.record_batch({"value": [os.urandom(500_000).hex()] * 4})
+    writer = batch_writer({"path": str(root), "topic": "t", "compression": "none"}, SCHEMA, overwrite=False)
+    with pytest.raises(StorageError, match="No space left on device; free some space"):
+        writer.write(iter([large]))
+    writer.abort([None])
+    assert log.read("t").num_rows == 1 and list(root.rglob(".tmp-*")) == []
+    writer.commit([writer.write(iter(batches(1)))])
+    assert log.read("t").column("value").to_pylist() == as_bytes(range(4))
