@@ -48,7 +48,7 @@ CONNECT_S = 3.0
 ANSWER_S = 30.0
 """A coordinator answers within this, the time that it was asked to wait apart, or is taken for gone."""
 START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
-"""Pauses in which a coordinator whose address refuses connections may have started again."""
+"""Pauses in which a coordinator whose address refuses connections, or that hung up, may have started again."""
 IDLE_S = 30.0
 """A connection that lay idle for longer is not used again: the other side may be about to close it."""
 REPLY_BYTES_MAX = 64 << 20
@@ -79,7 +79,7 @@ class HttpLink:
             try:
                 return self._info()
             except CoordinatorNotAvailable as error:
-                if not isinstance(error.__cause__, ConnectionRefusedError):
+                if not isinstance(error.__cause__, ConnectionError):
                     raise
             time.sleep(pause_s)
         return self._info()
@@ -90,8 +90,9 @@ class HttpLink:
             try:
                 data = self._request(address, "GET", "/v1/cluster", None, ANSWER_S)
             except CoordinatorNotAvailable as error:
-                said.append(_or_kafka(address, error))
-                last = error.__cause__
+                kafka = _is_kafka(address)
+                said.append(f"{address}: this is Kafka, not pylog" if kafka else str(error))
+                last = None if kafka else error.__cause__
                 continue
             found: ClusterInfo = decode(data, ClusterInfo, f"the answer of {address}")
             if found.pylog != PROTOCOL:
@@ -355,10 +356,6 @@ def check_cluster(found: str, expected: str, where: str) -> None:
 
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 0x70796C67, -1)
 """Kafka's ApiVersions request, version 0: every broker answers it, before anybody has logged in."""
-
-
-def _or_kafka(address: str, error: CoordinatorNotAvailable) -> str:
-    return f"{address}: this is Kafka, not pylog" if _is_kafka(address) else str(error)
 
 
 def _is_kafka(address: str) -> bool:

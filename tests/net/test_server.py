@@ -198,12 +198,14 @@ def test_who_follows_a_coordinator_that_speaks_tls_is_told_how(
 ) -> None:
     """The log does not say so; a change by the storage's URL is refused at once, and is certainly not in."""
     running = services.start(tmp_path / "log", certificate=certificate[0], key=certificate[1], tokens=TOKENS)
+    with spark_log.connect(f"pylog://{running.coordinator.address}?ca={certificate[0]}", token=WRITE) as served:
+        served.append("t", [{"value": b"led"}])
     log = spark_log.connect(str(tmp_path / "log"), durability="os")
     with pytest.raises(InvalidRequest, match="speaks TLS") as caught:
         log.append("t", [{"value": b"x"}])
     assert not caught.value.maybe_applied
     services.stop(running)
-    assert log.append("t", [{"value": b"x"}]) == {spark_log.TopicPartition("t", 0): range(1)}
+    assert log.append("t", [{"value": b"x"}]) == {spark_log.TopicPartition("t", 0): range(1, 2)}
 
 
 # --------------------------------------------------------------------------------------------------------------- nonsense

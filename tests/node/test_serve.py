@@ -127,6 +127,26 @@ def test_who_starts_while_the_coordinator_starts_waits_for_it(services: Services
     started.join()
 
 
+def test_who_starts_while_the_coordinator_dies_waits_for_the_next_one(services: Services, folder: Path) -> None:
+    """Its connection is there, and is hung up on; the address refuses others, till the coordinator is there again."""
+    door = socket.create_server(("127.0.0.1", 0))
+    address = f"127.0.0.1:{door.getsockname()[1]}"
+
+    def die_and_start_again() -> None:
+        dying, _ = door.accept()
+        door.close()
+        dying.recv(1000)
+        dying.close()
+        services.start(folder, listen=address)
+
+    started = threading.Thread(target=die_and_start_again)
+    started.start()
+    with spark_log.connect(f"pylog://{address}") as log:
+        log.append("t", [{"value": b"1"}])
+        assert values(log) == [b"1"]
+    started.join()
+
+
 def leave_behind(folder: Path, address: str, host: str) -> None:
     """A log whose coordinator died without a word."""
     Journal.open(LocalStore(str(folder), "os"), create=True).take_over(0, address, host)
