@@ -369,9 +369,7 @@ class Consumer:
         except SparkLogError as error:
             if membership.alone and isinstance(error, IllegalGeneration):
                 self._lose(error)
-            logger.warning(
-                "positions of group %s were not committed, the next commit does: %s", membership.group, error
-            )
+            logger.warning("positions of group %s were not committed by themselves: %s", membership.group, error)
 
     # ------------------------------------------------------------------------------------------------------ positions
 
