@@ -58,10 +58,13 @@ def commit_uploads(
     groups: Sequence[GroupCommit] = (),
     patience: Patience = PATIENCE,
     by: Sequence[tuple[str, Committer]] = (),
+    *,
+    tidy: bool = True,
 ) -> Committed:
     """Commit uploads, made under upload epoch `epoch`, in their order, and groups' positions with them.
 
-    by:  the members of groups that commit them.
+    by:    the members of groups that commit them.
+    tidy:  as of `propose`.
 
     Raises CommitUnknown when the storage failed so often that it may or may not be in; made again with the same identity
     it lands once.
@@ -81,10 +84,10 @@ def commit_uploads(
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
-    return _persist(journal, Append(commit=commit, by=tuple(by)), patience)
+    return _persist(journal, Append(commit=commit, by=tuple(by)), patience, tidy)
 
 
-def _persist(journal: Journal, append: Append, patience: Patience) -> Committed:
+def _persist(journal: Journal, append: Append, patience: Patience, tidy: bool) -> Committed:
     """Propose until it is in.  A refusal after a try of unknown outcome says so: that try may be what is refused now.
 
     A coordinator that does not answer is waited for again where there is a deadline, or a try that it may have heard.
@@ -92,7 +95,7 @@ def _persist(journal: Journal, append: Append, patience: Patience) -> Committed:
     clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
     for left in reversed(range(patience.tries)):
         try:
-            return journal.propose(append, patience.deadline_ms)
+            return journal.propose(append, patience.deadline_ms, tidy=tidy)
         except SparkLogError as error:
             away = isinstance(error, CoordinatorNotAvailable)
             error.maybe_applied = error.maybe_applied or (unknown and (away or not error.retriable))
@@ -184,10 +187,11 @@ class PlainProducer:
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
             try:
-                committed = commit_uploads(self._journal, identity, epoch, uploads, groups, patience)
+                committed = commit_uploads(self._journal, identity, epoch, uploads, groups, patience, tidy=False)
             except BaseException:
                 # It may be in, also where an interrupt broke it off: the next one must not pass for a repeat of it.
                 self._producer = ""
                 raise
             self._sequence += 1
-            return committed
+        self._journal.tidy()  # others commit meanwhile
+        return committed

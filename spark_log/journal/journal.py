@@ -241,10 +241,17 @@ class Journal:
                 self._install(view)
         return self._view.state
 
-    def propose(self, decide: Callable[[State, int], Decision[Result]], deadline_ms: int | None = None) -> Result:
+    def propose(
+        self,
+        decide: Callable[[State, int], Decision[Result]],
+        deadline_ms: int | None = None,
+        *,
+        tidy: bool = True,
+    ) -> Result:
         """Carry out a decision: it is in the log, durably, when this returns, with its reply.
 
         deadline_ms:  on the monotonic clock, up to when a coordinator is waited for; None: as long as changes do.
+        tidy:         `tidy` afterwards; who has other threads waiting does it when they have been let go.
         Raises what the decision raises, CommitUnknown if the storage failed so that it may or may not be in.
         """
         command = Command(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
@@ -256,8 +263,8 @@ class Journal:
                     self._propose_queued()
             finally:
                 self._lock.release()
-        if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
-            self._housekeep()
+        if tidy:
+            self.tidy()
         if command.error is not None:
             raise command.error
         return command.reply
@@ -349,6 +356,11 @@ class Journal:
         return bool(release.reply)
 
     # ------------------------------------------------------------------------------------------------------------ upkeep
+
+    def tidy(self) -> None:
+        """Keep house after a change, if the log has gone far enough and nobody else does it."""
+        if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
+            self._housekeep()
 
     def keep_house(self) -> None:
         """Seal, prune and checkpoint, if the log has gone far enough."""

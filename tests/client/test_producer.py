@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,10 +25,12 @@ from spark_log.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from spark_log.journal.protocol import CHECKPOINTS
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_once
 from spark_log.segment.partitioners import Partitions, RoundRobinPartitioner
-from spark_log.testing.stores import Faults
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.testing.stores import Faults, Wrapper
 from tests.client.logs import Flaky, in_child, log_on, new_log, quick_store, values
 
 
@@ -253,6 +256,40 @@ def test_threads_share_a_producer(tmp_path: Path) -> None:
     assert len(found) == 4000
     for number in range(8):
         assert [n for thread, n in found if thread == number] == list(range(500))
+
+
+class HeldCheckpoints(Wrapper):
+    """Whoever writes a checkpoint waits for `go_on`."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.begun, self.go_on = threading.Event(), threading.Event()
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        if key.startswith(CHECKPOINTS):
+            self.begun.set()
+            assert self.go_on.wait(60)
+        super().put(key, chunks)
+
+
+def test_threads_that_share_a_log_append_while_one_keeps_house(tmp_path: Path) -> None:
+    """Nobody but the one that writes a checkpoint waits for it."""
+    store = HeldCheckpoints(quick_store(tmp_path))
+    log = log_on(store)
+    log.create_topic(spark_log.NewTopic("orders", 1))
+
+    def append() -> None:
+        while not store.begun.is_set():
+            log.append("orders", [{"value": b"x"}])
+
+    thread = threading.Thread(target=append)
+    thread.start()
+    assert store.begun.wait(60)
+    end = log.read("orders").num_rows
+    assert log.append("orders", [{"value": b"y"}]) == {TopicPartition("orders", 0): range(end, end + 1)}
+    assert thread.is_alive(), "it waits for its checkpoint"
+    store.go_on.set()
+    thread.join()
 
 
 def test_a_full_buffer_holds_senders_back(tmp_path: Path) -> None:
