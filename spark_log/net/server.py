@@ -46,6 +46,7 @@ from spark_log.net.messages import (
     encode,
     failure_of,
 )
+from spark_log.net.parking import Parking
 from spark_log.net.tokens import Tokens, check_allowed, check_topics
 from spark_log.net.waiters import Topics, Waiters
 
@@ -218,6 +219,7 @@ class Server:
 
         self._service.on_change = changed
         self._landings = _Landings(loop)
+        self._parking = Parking(loop)
         make = self._http = _Http(
             self._guard,
             request_factory=self._request,
@@ -252,6 +254,7 @@ class Server:
         if self._http is not None:
             self._http.pre_shutdown()
             await self._http.shutdown(SHUTDOWN_S)
+        self._parking.close()
 
     def _wake(self) -> None:
         self._groups.notice()
@@ -343,6 +346,7 @@ class Server:
     async def _changes(self, request: web.BaseRequest) -> web.Response:
         self._tokens.grant(request.headers.get("Authorization"))
         self._check(request.query.get("cluster_id", ""))
+        self._parking.park(request.transport)
         since, wait_ms = _number(request, "since"), min(_number(request, "wait_ms"), WAIT_MS_MAX)
         deadline = time.monotonic() + wait_ms / 1000
         stirred = self._groups.stirred(request.query.get("group", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import configparser
+import gc
 import signal
 import sys
 import threading
@@ -27,6 +28,9 @@ from spark_log.store.open import open_store
 SWITCH_S = 0.0005
 """Upkeep lets other threads go on after so long.  A commit comes back from the storage ten times: by Python's own 5 ms each time, it
 would take 50 ms longer while the log is sealed or checkpointed."""
+GARBAGE = (2_000, 10, 1_000)
+"""Thresholds of Python's garbage collection.  With its own, thousands of connections are looked through at each of their bursts, for
+100 ms and nothing found: what is made here is freed without."""
 LISTEN = "127.0.0.1:9550"
 SECTIONS = ("coordinator", "groups", "limits", "storage", "tls", "tokens")
 SETTINGS = ("url", "listen", "advertise", "takeover.after", "maintain.every", "durability", "insecure")
@@ -213,6 +217,7 @@ async def serve(config: Config, say: Callable[[str], None]) -> None:
     say:  is told, in a line, that it listens.
     """
     sys.setswitchinterval(SWITCH_S)
+    gc.set_threshold(*GARBAGE)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)

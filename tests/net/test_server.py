@@ -15,6 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -682,6 +683,31 @@ def test_no_wake_up_is_lost(services: Services, tmp_path: Path) -> None:
             thread.join(60)
         assert not any(thread.is_alive() for thread in threads)
         assert max(longest) < 20, "somebody was not woken, and heard of it when the wait was over"
+
+
+def test_a_client_that_hangs_up_while_it_waits_is_noticed(services: Services, tmp_path: Path) -> None:
+    """Its connection counts no longer."""
+    coordinator = services.start(tmp_path / "log").coordinator
+    host, _, port = coordinator.address.partition(":")
+    path = f"/v1/changes?cluster_id={coordinator.cluster_id}&since={coordinator.state.version}&wait_ms=60000"
+    with closing(socket.create_connection((host, int(port)))) as client:
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: {coordinator.address}\r\n\r\n".encode())
+        wait_for_metric(coordinator.address, "pylog_long_polls", 1)
+        assert metric(coordinator.address, "pylog_connections") > 1
+    wait_for_metric(coordinator.address, "pylog_connections", 1)
+
+
+def metric(address: str, name: str) -> float:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
+    return float(families[name].samples[0].value)
+
+
+def wait_for_metric(address: str, name: str, value: float) -> None:
+    deadline = time.monotonic() + 20
+    while metric(address, name) != value and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert metric(address, name) == value
 
 
 def test_an_old_version_is_answered_at_once_only_if_there_is_news_for_who_asks(small: Running) -> None:
