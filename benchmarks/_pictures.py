@@ -23,13 +23,14 @@ FIGURES = FOLDER / "figures.json"
 TITLES = {
     "partitions": "A batch of Spark's, by partitions",
     "commits": "A small commit, and opening the log, by commits",
+    "maintained": "The same where `pylog maintain` runs",
     "record_size": "A record, by its size",
     "writers": "Small commits, by writers",
     "slices": "Planning, by slices",
 }
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 44
-COLOURS = ("#1f6feb", "#d1570a", "#1a7f37")
+COLOURS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df")
 
 
 def drawn(title: str, table: Mapping[str, Any]) -> str:

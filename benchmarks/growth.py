@@ -4,7 +4,8 @@ Each table varies one thing and keeps the rest: partitions, commits, the size of
 fit is the exponent of a power law through the points on log-log axes: 0 is constant, 1 linear.  Local disk without fsync,
 so that Python's and the log's own work shows.  By hand: a commit is one object and one record whatever its partitions, so
 cost a row is constant but for short runs; commits and writers go one after the other through one log, so the cost of a
-commit is constant and writers share one rate; a record costs by its number until about 1 kB and by its bytes above; a plan costs by the slices it names.
+commit is constant and writers share one rate; a record costs by its number until about 1 kB and by its bytes above; a plan costs
+by the slices it names.
 
     --only partitions,writers     some of the tables
     --json FILE                   points and fits, from which `pictures.py` draws
@@ -31,6 +32,7 @@ from spark_log.client.commit import PlainProducer
 from spark_log.client.upload import Uploaded
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
+from spark_log.node.maintain import maintain_once
 
 CONSTANT, LINEAR = 0.25, 1.2
 """Exponents up to these go by these names."""
@@ -39,6 +41,8 @@ TAIL_COMMITS = 50
 HOUSE_COMMITS = 200
 """Commits in which housekeeping comes twice."""
 SHARED = "a commit's share of housekeeping, ms"
+OPENED = "open and read one record, ms"
+FORGET_MS = 300
 BYTES_IN_ALL = 64 << 20
 SPAN_S = 1.5
 """Writers write for so long."""
@@ -52,6 +56,7 @@ class Sizes(NamedTuple):
     partitions: Sequence[int]
     rows: int
     commits: Sequence[int]
+    maintained: Sequence[int]
     records: Sequence[int]
     bytes: int
     writers: Sequence[int]
@@ -64,6 +69,7 @@ FULL = Sizes(
     (1, 10, 100, 1000),
     400_000,
     (100, 1000, 10_000, 100_000),
+    (100, 1000, 10_000),
     (10, 100, 1000, 10_000, 100_000, 1_000_000),
     BYTES_IN_ALL,
     (1, 2, 4, 8),
@@ -71,7 +77,7 @@ FULL = Sizes(
     (10_000, 100_000, 1_000_000),
     3,
 )
-QUICK = Sizes((1, 10), 5000, (20, 100), (10, 1000), 1 << 16, (1, 2), 0.2, (1000, 3000), 1)
+QUICK = Sizes((1, 2), 1000, (20, 100), (20, 100), (10, 1000), 1 << 16, (1, 2), 0.2, (1000, 3000), 1)
 
 
 class Table(NamedTuple):
@@ -143,7 +149,7 @@ def by_commits(sizes: Sizes) -> Table:
 
     Those in between name objects that are not there: the metadata log is the same, in half the time.
     """
-    costs: dict[str, list[float]] = {"a commit, ms": [], SHARED: [], "open and read one record, ms": []}
+    costs: dict[str, list[float]] = {"a commit, ms": [], SHARED: [], OPENED: []}
     with common.folder() as url:
         log = spark_log.connect(url, durability="os")
         topic, done = log.create_topic(spark_log.NewTopic("t", 1)), 0
@@ -160,7 +166,7 @@ def by_commits(sizes: Sizes) -> Table:
             house = statistics.mean(filling[-HOUSE_COMMITS:]) - statistics.median(filling[-HOUSE_COMMITS:])
             costs[SHARED].append(max(house, 1e-6) * 1e3)
             opened = best(lambda end=end: read_one(url, end - 1), sizes.tries)
-            costs["open and read one record, ms"].append(opened * 1e3)
+            costs[OPENED].append(opened * 1e3)
     return Table(
         "commits",
         "commits in the log",
@@ -169,6 +175,46 @@ def by_commits(sizes: Sizes) -> Table:
         "a commit is two files and a listing; the state keeps a row for each object until `pylog maintain` merges them: "
         "whoever opens the log reads it, and once in 100 commits it is written down",
     )
+
+
+def maintained(sizes: Sizes) -> Table:
+    """The same when `pylog maintain` has run, and what it replaced is forgotten."""
+    costs: dict[str, list[float]] = {SHARED: [], OPENED: []}
+    with common.folder() as url:
+        log, done = spark_log.connect(url, durability="os"), 0
+        log.create_topic(spark_log.NewTopic("t", 1))
+        for target in sizes.maintained:
+            for _ in range(done, target):
+                log.append("t", [{"value": b"x"}])
+            maintain_once(log)
+            forget(log)
+            timed = min(HOUSE_COMMITS, target)
+            times = [common.clock(lambda: log.append("t", [{"value": b"x"}])) for _ in range(timed)]
+            costs[SHARED].append(max(statistics.mean(times) - statistics.median(times), 1e-6) * 1e3)
+            done = log.journal.state.partitions[log.journal.state.names["t"], 0].end
+            costs[OPENED].append(best(lambda end=done: read_one(url, end - 1), sizes.tries) * 1e3)
+    return Table(
+        "maintained",
+        "commits in the log",
+        list(map(float, sizes.maintained)),
+        costs,
+        "merging leaves a few segments of many commits, so the state has a few rows; those of the objects that they replaced "
+        "go when `gc.fence.age.ms` (a day) is over: what is read at an open is the commits of a day at most, of two if "
+        "`pylog maintain` runs once in one",
+    )
+
+
+def forget(log: spark_log.Log) -> None:
+    """As if a day had gone by since everything that was dropped."""
+    age = "gc.fence.age.ms"
+    log.admin.incremental_alter_configs({None: {age: str(FORGET_MS)}})
+    log.append("t", [{"value": b"x"}])
+    time.sleep(2 * FORGET_MS / 1e3)
+    log.append("t", [{"value": b"x"}])
+    maintain_once(log)
+    dropped = len(log.journal.refresh().dropped)
+    assert dropped < 20, f"{dropped} objects are remembered, the last maintenance can have dropped a few only"
+    log.admin.incremental_alter_configs({None: {age: None}})
 
 
 def read_one(url: str, offset: int) -> None:
@@ -252,7 +298,8 @@ def _write(url: str, partition: int, span_s: float) -> int:
 
 def by_slices(sizes: Sizes) -> Table:
     """Planning a topic of so many slices of objects that are not there: its metadata only."""
-    costs: dict[str, list[float]] = {"plan all, ms": [], "plan one partition, ms": [], "open, ms": []}
+    parts = "plan all, ms", "plan one partition, ms", "plan one record, ms", "open, ms"
+    costs: dict[str, list[float]] = {name: [] for name in parts}
     for count in sizes.slices:
         with common.folder() as url:
             log = spark_log.connect(url, durability="os")
@@ -268,13 +315,17 @@ def by_slices(sizes: Sizes) -> Table:
             assert len(log.plan("t")) == count
             costs["plan all, ms"].append(best(lambda log=log: log.plan("t"), sizes.tries) * 1e3)
             costs["plan one partition, ms"].append(best(lambda log=log: log.plan("t", [0]), sizes.tries) * 1e3)
+            middle = log.journal.state.partitions[topic, 0].end // 2
+            one = best(lambda log=log, at=middle: log.plan("t", [0], at, at + 1), sizes.tries)
+            costs["plan one record, ms"].append(one * 1e3)
     return Table(
         "slices",
         "slices of a topic",
         list(map(float, sizes.slices)),
         costs,
-        "a plan names every slice that is read, in Python: about 2 µs each from the state and 10 µs from an index object, "
-        "where they are sealed when there are many; it looks at no other partition's; an open reads the checkpoint",
+        "a plan makes an object of every slice that is read, 1 µs each, and of no other; slices are sealed when there are many, "
+        "and the rows of those indexes that overlap are unpacked, 0.1 µs each, of no other partition; an open reads the "
+        "checkpoint, 2 µs for each object of the log, and the slices where there are too few commits for a seal, as in the smallest",
     )
 
 
@@ -300,6 +351,7 @@ def best(run: Callable[[], object], tries: int) -> float:
 TABLES: dict[str, Callable[[Sizes], Table]] = {
     "partitions": by_partitions,
     "commits": by_commits,
+    "maintained": maintained,
     "record_size": by_record_size,
     "writers": by_writers,
     "slices": by_slices,
