@@ -43,6 +43,7 @@ HOUSE_COMMITS = 200
 SHARED = "a commit's share of housekeeping, ms"
 OPENED = "open and read one record, ms"
 FORGET_MS = 300
+"""Objects that were dropped are remembered for so long where a day is not waited for."""
 BYTES_IN_ALL = 64 << 20
 SPAN_S = 1.5
 """Writers write for so long."""
