@@ -21,10 +21,9 @@ logger = logging.getLogger("spark_log")
 
 Headers = Sequence[tuple[str, bytes | None]]
 Ints = npt.NDArray[np.int64]
-Extra = tuple[Headers | None, int | None]
-"""Headers and partition, which most records go without."""
-WIDTH = 5
-"""Items of a row: future, key, value, stamp (see `stamp_of`) and extra."""
+WIDTH = 4
+"""Items of a row: future, key, value and stamp (see `stamp_of`).  In place of the key is (key, headers, partition) where a record
+has more than a key."""
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -58,6 +57,7 @@ class Batch:
         "end",
         "idle",
         "opened_ms",
+        "rare",
         "rows",
         "settled",
         "topic",
@@ -74,6 +74,8 @@ class Batch:
         self.end: int | None = None
         """How many items of the rows belong to it; None while it is open."""
         self.bytes = 0
+        self.rare = False
+        """Some of the records may have more than a key."""
         self.columns: Columns | None = None
         """What is to be delivered; None before it is taken, and when the outcome is known."""
         self.done = threading.Event()
@@ -89,7 +91,7 @@ class Batch:
         self._places: tuple[Sequence[int], ...] | tuple[Ints, Ints, Ints] = ((), (), ())
 
     def close(self, now_ms: int, size: int) -> None:
-        """Let in no more records than are here.  Called with the producer's lock held."""
+        """Let in no more records than are here.  Called with the lock held."""
         assert self.rows is not None and self.end is None, "it is closed once, before it is taken"
         if self.idle:
             self.opened_ms = now_ms
@@ -100,15 +102,12 @@ class Batch:
         """Make columns of the rows, which are forgotten: they hold the futures, and those the batch."""
         rows, self.rows, end = self.rows, None, self.end
         assert rows is not None and end is not None, "it is closed and was not taken"
-        keys, values, stamps, extras = (rows[item:end:WIDTH] for item in range(1, WIDTH))
-        rare = any(extras)
-        self.columns = Columns(
-            keys,
-            values,
-            _times_of(np.array(stamps, dtype=np.int64)),
-            [extra and extra[0] for extra in extras] if rare else None,
-            [extra and extra[1] for extra in extras] if rare else None,
-        )
+        keys, values, stamps = (rows[item:end:WIDTH] for item in range(1, WIDTH))
+        headers = partitions = None
+        if self.rare:
+            wide = [key if type(key) is tuple else (key, None, None) for key in keys]
+            keys, headers, partitions = ([one[item] for one in wide] for item in range(3))
+        self.columns = Columns(keys, values, _times_of(np.array(stamps, dtype=np.int64)), headers, partitions)
 
     @property
     def count(self) -> int:

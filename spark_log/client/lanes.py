@@ -21,7 +21,7 @@ from spark_log.client.upload import TopicSpec
 class Lane:
     """Records of one topic, in the order of the sends."""
 
-    __slots__ = ("_urge", "closed", "full", "granted", "left", "limit", "open", "partitions", "topic")
+    __slots__ = ("_urge", "closed", "full", "granted", "left", "limit", "open", "partitions", "rare", "topic")
 
     def __init__(self, topic: str, urge: Callable[[], None]) -> None:
         self.topic = topic
@@ -33,6 +33,8 @@ class Lane:
         """Bytes at which records are taken without waiting for more."""
         self.granted = self.left = 0
         """Bytes of the credit, and what is left of it, at most `limit`."""
+        self.rare = False
+        """There were records that have headers, or a partition that was chosen for them."""
         self.open = self._opened()
         """The batch that records are let into, and its rows: to be read in one step."""
         self.closed: deque[Batch] = deque()
@@ -74,6 +76,7 @@ class Lane:
         batch, _ = self.open
         self.open = self._opened()
         batch.close(now_ms, self.used)
+        batch.rare = self.rare
         self.granted = self.left = 0
         return batch
 

@@ -130,22 +130,25 @@ class Producer:
             headers = checked_headers(headers)
             size += sum(len(name) + len(item or b"") + ROW_OVERHEAD for name, item in headers)
         if timestamp_ms is None:
-            stamp = self._now()
+            now = self._now  # called as `self._now()` it would be looked for as a method first
+            stamp = now()
         elif type(timestamp_ms) is int and 0 <= timestamp_ms <= TIME_MS_MAX:
             stamp = stamp_of(timestamp_ms)
         else:
             raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
-        lane = self._admitting.get(topic)
-        if lane is None or lane.left < size:
+        try:
+            lane = self._admitting[topic]
+        except KeyError:
             lane = self._admit(topic, size)
-        extra = None
+        if lane.left < size:
+            lane = self._admit(topic, size)
         if headers or partition is not None or self._choose is not None:
-            extra = headers, self._partition(lane, key, partition)
+            key, lane.rare = (key, headers, self._partition(lane, key, partition)), True
         lane.left -= size
         batch, rows = lane.open
         start = len(rows)
         future = RecordFuture(batch, start)
-        rows += (future, key, value, stamp, extra)  # in one step
+        rows += (future, key, value, stamp)  # in one step
         if batch.idle or rows[start] is not future:
             self._see_to(lane, future, rows)
         return future

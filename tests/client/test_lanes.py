@@ -19,7 +19,7 @@ def sent(into: Lane, value: bytes, stamp: int = 0) -> RecordFuture:
     """As a producer does it."""
     batch, rows = into.open
     future = RecordFuture(batch, len(rows))
-    rows += (future, None, value, stamp, None)
+    rows += (future, None, value, stamp)
     return future
 
 
@@ -38,7 +38,7 @@ def test_a_record_that_comes_after_the_closing_finds_the_batch_idle() -> None:
     old, rows = orders.open
     batch = orders.close_batch(now_ms=5)
     late = RecordFuture(old, len(rows))
-    rows += (late, None, b"2", 0, None)
+    rows += (late, None, b"2", 0)
     assert batch is old and batch.idle and first.batch is batch
     orders.keep(late, rows)
     assert late.batch is orders.open[0] is not batch
@@ -61,8 +61,8 @@ def test_two_that_send_at_the_same_instant_find_their_own_places() -> None:
     orders = lane()
     batch, rows = orders.open
     first, second = RecordFuture(batch, 0), RecordFuture(batch, 0)
-    rows += (first, None, b"1", 0, None)
-    rows += (second, None, b"2", 0, None)
+    rows += (first, None, b"1", 0)
+    rows += (second, None, b"2", 0)
     orders.keep(second, rows)
     assert rows[first.start] is first and rows[second.start] is second
 
