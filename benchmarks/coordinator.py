@@ -1,8 +1,8 @@
 """How much does one coordinator take?
 
 Beside `pylog serve` on a local disk with fsync: 50 clients that commit objects which were uploaded before (named only, as the
-coordinator does not look at them), 3,000 that wait for records of one topic and are all woken by one append, while others
-commit to another topic; a group of 100 members that one more joins; and how long one record takes from `append` in one client
+coordinator does not look at them), 3,000 that wait for records of one topic, are all woken by one append and wait again, while
+others commit to another topic; a group of 100 members that one more joins; and how long one record takes from `append` in one client
 to `poll` in another.  By hand: an fsync of some milliseconds shared by as many commits as arrive meanwhile, and 0.3 ms of
 Python for each.
 
