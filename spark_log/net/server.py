@@ -281,6 +281,8 @@ class Server:
         try:
             if self._connections() > self._limits.connections:
                 raise CoordinatorNotAvailable(f"more than {self._limits.connections} connections are open")
+            if (size := request.content_length or 0) > self._limits.body_bytes:
+                raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes, size)
             method, handler = self._routes.get(request.path, ("", _nothing))
             asked = "GET" if request.method == "HEAD" else request.method
             if method and asked != method:

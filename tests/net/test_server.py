@@ -469,9 +469,11 @@ def test_random_bytes_do_not_disturb_it(small: Running) -> None:
 
 
 def test_large_bodies_and_headers_are_refused(small: Running) -> None:
-    """By their size, before they are understood."""
+    """By their size, before they are understood; a body that says how large it is, before it comes."""
     address = small.coordinator.address
     assert request(address, "POST", "/v1/commands", b" " * 30_000)[0] == 413
+    promised = b"POST /v1/commands HTTP/1.1\r\nHost: x\r\nContent-Length: 30000\r\n\r\n"
+    assert b" 413 " in raw(address, promised, ended=False)[:20]
     long = b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"x" * 5000 + b"\r\n\r\n"
     assert b" 400 " in raw(address, long, ended=False)[:20]
 
