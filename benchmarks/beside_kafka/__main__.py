@@ -47,8 +47,8 @@ PYTHONS = {STOCK: sys.executable, RECOMMENDED: str(ROOT / "conf" / "spark-python
 """Of Spark's Python processes."""
 SHUFFLE = {"spark.sql.shuffle.partitions": str(common.PARTITIONS)}
 """Always: 200 tasks of nothing on two cores would hide what is compared."""
-BROKER = {"log.segment.delete.delay.ms": "1000"}
-"""Deleted topics go at once, or the rounds would fill the disk."""
+BROKER = {"log.segment.delete.delay.ms": "1000", "auto.create.topics.enable": "false"}
+"""Deleted topics go at once, or the rounds would fill the disk; and nobody who still asks for one brings it back."""
 PARTS = (*(work.name for work in (*WORK, *query.WORK)), "latency")
 
 
