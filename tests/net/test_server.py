@@ -692,7 +692,9 @@ def test_a_client_that_hangs_up_while_it_waits_is_noticed(services: Services, tm
     coordinator = services.start(tmp_path / "log").coordinator
     host, _, port = coordinator.address.partition(":")
     # For a topic that is not there: whatever the coordinator has to write after its start would be an answer at once.
-    path = f"/v1/changes?cluster_id={coordinator.cluster_id}&since={coordinator.state.version}&topics=none&wait_ms=60000"
+    path = (
+        f"/v1/changes?cluster_id={coordinator.cluster_id}&since={coordinator.state.version}&topics=none&wait_ms=60000"
+    )
     with closing(socket.create_connection((host, int(port)))) as client:
         client.sendall(f"GET {path} HTTP/1.1\r\nHost: {coordinator.address}\r\n\r\n".encode())
         wait_for_metric(coordinator.address, "pylog_long_polls", 1)
