@@ -1,0 +1,61 @@
+"""How the tests of the coordinator's port ask it: tokens, requests that a client would make, and bytes that none would."""
+
+from __future__ import annotations
+
+import json
+import socket
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import spark_log
+from spark_log.net.tokens import parse_tokens
+from spark_log.node.serve import Running
+
+READ, WRITE, ADMIN, BILLING = (f"{name}-token-of-the-tests" for name in ("read", "write", "admin", "billing"))
+TOKENS = parse_tokens(
+    {
+        "reader": f"read {READ}",
+        "writer": f"write {WRITE}",
+        "boss": f"admin {ADMIN}",
+        "billing": f"write {BILLING} billing. bills",
+    }
+)
+
+
+def connect(address: str, token: str | None) -> spark_log.Log:
+    return spark_log.connect(f"pylog://{address}", token=token)
+
+
+def request(address: str, method: str, path: str, body: bytes | None = None) -> tuple[int, dict[str, Any]]:
+    """(status, what the JSON of the answer says)."""
+    asked = urllib.request.Request(f"http://{address}{path}", data=body, method=method)
+    try:
+        with urllib.request.urlopen(asked, timeout=20) as answer:
+            return answer.status, json.loads(answer.read())
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.loads(error.read())
+
+
+def raw(address: str, data: bytes, *, ended: bool = True) -> bytes:
+    """What comes back for bytes, which nothing follows if `ended`; empty if the server only hangs up."""
+    host, _, port = address.partition(":")
+    with socket.create_connection((host, int(port)), 10) as connection:
+        connection.settimeout(3)
+        try:
+            connection.sendall(data)
+            if ended:
+                connection.shutdown(socket.SHUT_WR)
+            return connection.recv(10_000)
+        except OSError:
+            return b""
+
+
+GOOD = {"type": "create_topic", "name": "fuzz", "partitions": 1, "topic_id": "1"}
+
+
+def body_of(running: Running, *commands: object) -> bytes:
+    asked = {"cluster_id": running.coordinator.cluster_id, "since": 0, "commands": commands}
+    return json.dumps(asked).encode()
