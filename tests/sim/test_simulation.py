@@ -60,6 +60,11 @@ def test_coordinators_take_over_from_each_other() -> None:
     assert result.counts["GroupGeneration"] > 3 and result.counts["shared commits"] > 1
 
 
+def test_a_generation_whose_fate_was_unknown_is_not_given_again() -> None:
+    """In this seed its record lands after the coordinator was told that it may not have."""
+    assert not simulate(19406).violation
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_missing_rule_is_noticed(mutation: str) -> None:
     """Each rule of the protocol, taken away, breaks a promise: the simulation can see what it is for."""

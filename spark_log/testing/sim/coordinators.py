@@ -19,7 +19,7 @@ from spark_log.journal.protocol import Command, Context, View
 from spark_log.metadata import decide as d
 from spark_log.metadata.commands import SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.state import Group, State
+from spark_log.metadata.state import Group
 from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.world import Desk, Request
 
@@ -73,10 +73,14 @@ def _take_over(node: _Node, view: View) -> Steps[tuple[View, bool]]:
 
 def _lead(node: _Node, view: View) -> Steps[View]:
     """Until another one leads, or it dies, or it gives the log back."""
-    sim, epoch = node.sim, node.context.epoch
+    sim, epoch, generation = node.sim, node.context.epoch, 0
     for _ in range(sim.rng.choice((5, 60, 300))):
         asked = node.desk.take()
-        commands = [_generation(sim, view.state)] if sim.rng.random() < 0.1 else []
+        commands = []
+        if sim.rng.random() < 0.1:
+            # As the group's machine counts: a number is not given twice, though nobody may know whether it was written.
+            generation = max(generation, view.state.groups.get(SHARED, Group()).generation) + 1
+            commands = [_generation(sim, generation)]
         if asked or commands:
             view = yield from _carry_out(node, view, asked, commands)
         else:
@@ -125,9 +129,8 @@ def _unsure(message: str) -> CoordinatorNotAvailable:
     return error
 
 
-def _generation(sim: Setting, state: State) -> Command:
+def _generation(sim: Setting, generation: int) -> Command:
     """The members of the group share it out anew."""
-    generation = state.groups.get(SHARED, Group()).generation + 1
     members = tuple(
         RosterMember(f"{sim.fresh('member')}", None, "client", "host", 10_000, 10_000, b"", b"") for _ in range(MEMBERS)
     )
