@@ -290,8 +290,9 @@ class Journal:
             f"{self._view.state.coordinator.address}: other changes of this process wait for its answer"
         )
         with self._queue_lock:
-            queued, self._queue = self._queue, [one for one in self._queue if one is not command]
-        if len(self._queue) < len(queued):
+            unsent = any(one is command for one in self._queue)
+            self._queue = [one for one in self._queue if one is not command]
+        if unsent:
             raise late
         # Another thread has taken it along, and gives it up in its time, unless it waits for an answer just then.
         for _ in range(LATE_TRIES):
