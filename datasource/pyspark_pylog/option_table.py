@@ -113,7 +113,7 @@ READING = (
         "parallelism",
         "BS",
         "cores of the driver",
-        "with the option before: how many tasks the cluster runs at once. A read is cut into as many, of 8 MiB at least",
+        "with the option before: how many tasks the cluster runs at once. A read is cut into as many, of 2 MiB at least",
     ),
     Option("includeHeaders", "BSWT", "`false`", "adds the column; a write always takes it"),
     Option(

@@ -150,14 +150,16 @@ def test_the_driver_gives_up_after_the_last_look() -> None:
 @pytest.mark.parametrize(
     ("total", "tasks", "most", "expected"),
     [
-        (100 * MIB, 16, 32 * MIB, 8 * MIB),
+        (100 * MIB, 16, 32 * MIB, 100 * MIB // 16),
+        (20 * MIB, 16, 32 * MIB, 2 * MIB),
+        (5 * MIB, 2, 32 * MIB, 5 * MIB // 2),
         (1600 * MIB, 16, 32 * MIB, 25 * MIB),
         (400 * MIB, 16, 32 * MIB, 25 * MIB),
         (100 * MIB, 2, 32 * MIB, 25 * MIB),
         (132 * MIB, 2, 32 * MIB, 22 * MIB),
-        (1 * MIB, 16, 32 * MIB, 8 * MIB),
+        (1 * MIB, 16, 32 * MIB, 2 * MIB),
         (100 * MIB, 16, 1 * MIB, 1 * MIB),
-        (0, 16, 32 * MIB, 8 * MIB),
+        (0, 16, 32 * MIB, 2 * MIB),
     ],
 )
 def test_a_task_reads_its_share_within_limits(total: int, tasks: int, most: int, expected: int) -> None:
@@ -171,11 +173,11 @@ def large(log: spark_log.Log) -> None:
     log.append("t", [{"value": b"%06d" % n * 10_000} for n in range(400)], compression="none")
 
 
-@pytest.mark.parametrize(("parallelism", "tasks"), [(1, 1), (2, 2), (16, 3)])
+@pytest.mark.parametrize(("parallelism", "tasks"), [(1, 1), (2, 2), (16, 12)])
 def test_a_large_partition_is_cut_for_as_many_tasks_as_run_at_once(
     url: str, log: spark_log.Log, parallelism: int, tasks: int
 ) -> None:
-    """Of 8 MiB at least."""
+    """Of 2 MiB at least."""
     large(log)
     reader = LogReader(read_options(asked(url, parallelism=parallelism), streaming=False), SCHEMA)
     assert len(reader.partitions()) == tasks
