@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shutil
 import socket
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 from pyspark.sql.streaming import DataStreamWriter
 
@@ -114,6 +116,23 @@ class Kafka(Side):
 
     def create(self, topic: str) -> None:
         self._wait(lambda admin: admin.create_topics([NewTopic(topic, PARTITIONS, 1)]))
+        self._await_leaders(topic)
+
+    def _await_leaders(self, topic: str) -> None:
+        """Until the broker serves all partitions, which is a little after it has answered that they are made.
+
+        A producer's first batch that comes before that is sent again, behind the second, which the broker has taken by then;
+        to it the first is out of order from there on, and the write fails when that has expired, after two minutes.
+        """
+        earliest = {TopicPartition(topic, number): OffsetSpec.earliest() for number in range(PARTITIONS)}
+        until = time.monotonic() + LEADERS_S
+        while True:
+            try:
+                return self._wait(lambda admin: admin.list_offsets(earliest))
+            except KafkaException:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
 
     def drop(self, topic: str) -> None:
         self._wait(lambda admin: admin.delete_topics([topic]))
@@ -151,6 +170,7 @@ class Kafka(Side):
         return bytes_on_disk(list((self.folder / "data").glob(f"{topic}-*")))
 
 
+LEADERS_S = 30
 LOG_ERRORS = 3
 """Of syslog's levels: a client that goes away has nothing to tell."""
 RECOMMENDED_WRITE = {"kafka.compression.type": "lz4", "kafka.batch.size": "262144"}
