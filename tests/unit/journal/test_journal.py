@@ -5,22 +5,30 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import pytest
 
-from spark_log.errors import CommitUnknown, CorruptObject, NoLog, UnknownTopicOrPartition, UnsupportedVersion
+from spark_log.errors import (
+    CommitUnknown,
+    CoordinatorNotAvailable,
+    CorruptObject,
+    NoLog,
+    UnknownTopicOrPartition,
+    UnsupportedVersion,
+)
 from spark_log.journal.journal import FORMAT_KEY, Journal
-from spark_log.journal.ops import Changes
+from spark_log.journal.ops import Answered, Changes
 from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, View, check_chain, follow, log_key, open_view
 from spark_log.journal.upkeep import collect, truncate
 from spark_log.metadata import decide as d
 from spark_log.metadata.records import Commit
+from spark_log.metadata.state import Coordinator
 from spark_log.model import DataObject, Run
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
@@ -360,3 +368,66 @@ def test_who_is_told_of_much_goes_on_from_a_checkpoint() -> None:
     store.operations.clear()
     assert journal.run(follow(near, Changes(end.version + 1))).state == journal.state
     assert store.operations["get"] <= 3
+
+
+class HeldLink:
+    """A coordinator that is asked, and answers when it is let `go_on`: with what a journal of its own made of the changes."""
+
+    def __init__(self, leader: Journal) -> None:
+        self._leader = leader
+        self.asked, self.go_on = Event(), Event()
+
+    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
+        self.asked.set()
+        assert self.go_on.wait(30)
+        return Answered([self._leader.propose(decide) for decide in commands], state=self._leader.state)
+
+    def changes(self, *_: Any) -> Changes:
+        return Changes(self._leader.state.version, state=self._leader.state)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class QueueLock:
+    """A queue's lock.  When it is let go for the second time, something happens before its holder goes on."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self._lock, self._happens, self._released = Lock(), happens, 0
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._released += 1
+        second = self._released == 2
+        self._lock.release()
+        if second:
+            self._happens()
+
+
+def test_a_late_change_is_known_to_be_unsent_although_another_joins() -> None:
+    """It has left the queue when another takes its place: its error says that nothing was done, and it is never sent."""
+    store = MemoryStore(f"journal-{next(numbers)}")
+    leader = open_log(store)
+    link = HeldLink(leader)
+    journal = Journal.open(store, create=False, clock=TickingClock(), link=link, served=True)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(create, journal, "first")
+        assert link.asked.wait(30)
+        joined = []
+
+        def another_joins() -> None:
+            joined.append(pool.submit(create, journal, "another"))
+            while not journal._queue:
+                time.sleep(0.001)
+
+        # The late change puts itself into the queue, and takes itself out when its time is over.
+        journal._queue_lock = QueueLock(another_joins)
+        late = journal.context.clock.monotonic_ms()
+        with pytest.raises(CoordinatorNotAvailable, match="other changes of this process wait") as caught:
+            journal.propose(lambda state, now: d.decide_create_topic(state, "late", 1, {}, "id-late"), late)
+        link.go_on.set()
+        assert not caught.value.maybe_applied
+        assert (first.result(30), [one.result(30) for one in joined]) == ("id-first", ["id-another"])
+    assert {topic.name for topic in leader.state.topics.values()} == {"first", "another"}
