@@ -41,6 +41,8 @@ CHECKPOINTS = "meta/ckpt/"
 DATA = "data/"
 WAVE_MAX = 64
 """Versions that are read ahead in parallel."""
+WAVE_FAR = 32
+"""From waves of so many on it is looked whether a checkpoint lies ahead: what is behind it need not be read."""
 ATTEMPTS_MAX = 200
 JITTER_MS = 20
 ASK_AGAIN_MS = 50
@@ -173,8 +175,11 @@ def catch_up(
         if found:
             answers, found = found, ()
         else:
-            reads: list[Op] = [*map(Get, keys), *([List(CHECKPOINTS)] if together else [])]
+            far = wave >= WAVE_FAR
+            reads: list[Op] = [*map(Get, keys), *([List(CHECKPOINTS)] if together or far else [])]
             answers = yield reads
+            if far and not _follows(view, _newest(answers[-1])):
+                return None
             if together and answers[0] is None:
                 names = answers[-1]
                 break

@@ -154,6 +154,18 @@ def test_opening_a_log_takes_three(store: SlowStore) -> None:
     assert counts(requests)["list"] == 2 and counts(requests)["get"] <= 34
 
 
+def test_who_is_far_behind_does_not_read_what_a_checkpoint_has(store: SlowStore) -> None:
+    """A handle that slept through 1,000 commits reads 63 records, sees a checkpoint beyond them, and opens the log anew."""
+    log = log_on(store)
+    fill(log, 3)
+    asleep = [log_on(store) for _ in range(TRIES)]
+    for number in range(1000):
+        log.append("t", [{"value": b"%d" % number}])
+    found, requests = trips(store, lambda: asleep.pop().journal.refresh())
+    assert found <= 12
+    assert counts(requests)["get"] <= 63 + 2 * 100
+
+
 def test_a_tailing_reader_that_finds_nothing_takes_one(store: SlowStore) -> None:
     """A get of the version that is next, and nothing else."""
     log = log_on(store)
