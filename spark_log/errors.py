@@ -103,6 +103,10 @@ class TransactionTimedOut(SparkLogError):
     """A transaction was open for longer than its `transaction_timeout_ms`: nothing of it is in, nor will be."""
 
 
+class InvalidTxnTimeout(InvalidRequest):
+    """A transaction asks for more time than the log's `transaction.max.timeout.ms`."""
+
+
 class InvalidTxnState(SparkLogError):
     """A transaction cannot be aborted: it has committed."""
 

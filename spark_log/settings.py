@@ -307,6 +307,12 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         _ms(1),
         "The same for streaming queries and for named producers and applications: how long a replay is recognised.",
     ),
+    ConfigSpec(
+        "transaction.max.timeout.ms",
+        900000,
+        _ms(1, INT_MAX),
+        "A transaction whose `transaction_timeout_ms` is larger is refused when it is entered.",
+    ),
 )
 """Configs of a whole log by name."""
 

@@ -20,6 +20,7 @@ from spark_log.errors import (
     InvalidRequest,
     InvalidTopic,
     InvalidTxnState,
+    InvalidTxnTimeout,
     NotCoordinator,
     OffsetMetadataTooLarge,
     OffsetOutOfRange,
@@ -272,7 +273,14 @@ def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> De
     """Take over a transactional id.  The reply is the new epoch; whoever held it before is fenced.
 
     timeout_ms:  of the transaction that is opened; 0: none is.
+    Raises InvalidTxnTimeout for more time than the log gives.
     """
+    limit = cluster_config(state.configs, "transaction.max.timeout.ms")
+    if timeout_ms > limit:
+        raise InvalidTxnTimeout(
+            f"transaction {producer.partition(':')[2]!r}: transaction_timeout_ms={timeout_ms} is above this log's "
+            f"transaction.max.timeout.ms, {limit}: ask for less, or raise that with `pylog config alter`"
+        )
     known = state.producers.get(producer)
     record = r.InitProducer(producer=producer, timeout_ms=timeout_ms)
     return Decision((record,), 0 if known is None else known.epoch + 1)

@@ -19,6 +19,7 @@ from spark_log.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidTxnState,
+    InvalidTxnTimeout,
     MessageTooLarge,
     OffsetOutOfRange,
     ProducerFenced,
@@ -146,6 +147,24 @@ def test_a_transaction_that_took_too_long_commits_nothing(tmp_path: Path) -> Non
     assert values(log, "orders") == [b"3"]
     with pytest.raises(InvalidRequest, match="transaction_timeout_ms"):
         log.transaction("t", transaction_timeout_ms=0)
+
+
+def test_a_transaction_that_asks_for_more_time_than_the_log_gives_is_refused(tmp_path: Path) -> None:
+    """When it is entered, and it fences nobody; so much as the log gives, a quarter of an hour unless it is told otherwise, is given."""
+    log = new_log(tmp_path, orders=1)
+    with log.transaction("t", transaction_timeout_ms=900_000) as txn:
+        with pytest.raises(
+            InvalidTxnTimeout, match=r"timeout_ms=900001 is above .* transaction.max.timeout.ms, 900000:"
+        ):
+            log.transaction("t", transaction_timeout_ms=900_001).__enter__()
+        txn.send("orders", b"1")
+    log.admin.incremental_alter_configs({None: {"transaction.max.timeout.ms": "50000"}})
+    with pytest.raises(InvalidTxnTimeout, match=r"timeout_ms=60000 is above .* transaction.max.timeout.ms, 50000:"):
+        log.transaction("t").__enter__()
+    log.admin.incremental_alter_configs({None: {"transaction.max.timeout.ms": "900001"}})
+    with log.transaction("t", transaction_timeout_ms=900_001) as txn:
+        txn.send("orders", b"2")
+    assert values(log, "orders") == [b"1", b"2"]
 
 
 def test_what_has_committed_is_not_aborted(tmp_path: Path) -> None:
