@@ -52,7 +52,7 @@ def stored_columns(schema: pa.Schema) -> Sequence[str]:
 
 
 def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
-    """Fetched records with the columns of `schema`."""
+    """Fetched records with the columns of `schema`.  Raises InvalidRequest for nulls where a user's schema has none."""
     rows, read = part.records.num_rows, part.read
     columns = []
     for name in schema.names:
@@ -69,6 +69,11 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
                 columns.append(_or_null(part.records.column(name)))
             case _:
                 columns.append(part.records.column(name))
+        if columns[-1].null_count and not schema.field(name).nullable:
+            raise InvalidRequest(
+                f"schema: column {name!r} is NOT NULL there, and null between offsets {part.first} and {part.first + rows - 1} "
+                f"of {read.topic}-{read.partition}: leave NOT NULL out, and filter after load"
+            )
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

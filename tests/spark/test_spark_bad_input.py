@@ -95,6 +95,18 @@ def test_a_schema_that_cannot_be_is_refused(
     sentence(error)
 
 
+def test_nulls_where_the_schema_has_none_are_refused(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """Spark believes a schema, and would fail without a word of the column."""
+    log.append("t", [{"key": "k", "value": "v"}, {"value": "w"}])
+    reader = spark.read.format("pylog").option("subscribe", "t")
+    assert reader.schema("offset bigint not null, value binary not null").load(url).count() == 2
+    with pytest.raises(
+        Exception, match="column 'key' is NOT NULL there, and null between offsets 0 and 1 of t-0"
+    ) as error:
+        reader.schema("key binary not null").load(url).collect()
+    sentence(error)
+
+
 FRAMES = [
     ("id as value", "column 'value' is bigint, expected string or binary"),
     ("string(id) as value, 7 as partition", "partition 7"),

@@ -141,7 +141,12 @@ def test_log_append_time_is_the_logs(spark: SparkSession, url: str, log: spark_l
     assert row.timestampType == 1 and abs(row.timestamp.replace(tzinfo=timezone.utc).timestamp() - time.time()) < 60
 
 
-@pytest.mark.parametrize("columns", ["value binary", "offset long", "topic string, offset long", "timestampType int"])
+NEVER_NULL = "topic string not null, partition int not null, offset long not null, timestamp timestamp not null"
+
+
+@pytest.mark.parametrize(
+    "columns", ["value binary", "offset long", "topic string, offset long", "timestampType int", NEVER_NULL]
+)
 def test_a_schema_is_a_projection(spark: SparkSession, url: str, log: spark_log.Log, columns: str) -> None:
     """Fewer columns, in any order."""
     log.append("t", texts(3))
