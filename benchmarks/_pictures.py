@@ -8,6 +8,7 @@ same file.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
@@ -135,6 +136,7 @@ def files(figures: Mapping[str, Any], page: str) -> dict[Path, str]:
 
 
 def main() -> None:
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     for path, text in files(json.loads(FIGURES.read_text()), PAGE.read_text()).items():
         path.write_text(text)
         print(path.relative_to(ROOT))

@@ -27,7 +27,7 @@ print((time.perf_counter() - begun) * 1000)
 
 
 def main() -> None:
-    given = common.arguments(__doc__, rows=10_000)
+    given = common.arguments(__doc__, rows=10_000, of="commits", warm=None)
     around = min(50, given.rows // 10)
     early = min(100, given.rows // 2)
     with common.folder() as url:

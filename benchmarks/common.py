@@ -15,7 +15,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -40,12 +40,29 @@ class Pair(NamedTuple):
     ratio: float
 
 
-def arguments(doc: str | None, rows: int = ROWS, rounds: int = 5) -> argparse.Namespace:
+def arguments(
+    doc: str | None, rows: int = ROWS, of: str = "records", rounds: int | None = 5, warm: int | None = 3
+) -> argparse.Namespace:
+    """of:  what is counted by `--rows`.  None for rounds or warm ones where there are none, and then no option for them."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=rows)
-    parser.add_argument("--rounds", type=int, default=rounds, help="pairs that count")
-    parser.add_argument("--warm", type=int, default=3, help="rounds before them")
+    parser.add_argument("--rows", type=int, default=rows, help=f"{of} ({rows:,})")
+    if rounds is not None:
+        parser.add_argument("--rounds", type=int, default=rounds, help=f"that count ({rounds})")
+    if warm is not None:
+        parser.add_argument("--warm", type=int, default=warm, help=f"rounds before them ({warm})")
     return parser.parse_args()
+
+
+def some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """For an option that takes names with commas between them."""
+
+    def parse(text: str) -> tuple[str, ...]:
+        found = tuple(text.split(","))
+        if unknown := set(found) - set(known):
+            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: possible are {', '.join(known)}")
+        return found
+
+    return parse
 
 
 def pairs(ours: Callable[[], object], other: Callable[[], object], *, rounds: int, warm: int) -> Pair:

@@ -42,7 +42,9 @@ MEMBERS = 100
 
 
 def main() -> None:
-    given = common.arguments(__doc__, rows=20_000)
+    given = common.arguments(
+        __doc__, rows=20_000, of="commits; fewer than 3,000 also limit the rest", rounds=None, warm=None
+    )
     waiting = min(WAITING, given.rows)
     with (
         common.folder() as folder,

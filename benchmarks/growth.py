@@ -8,7 +8,7 @@ commit is constant and writers share one rate; a record costs by its number unti
 by the slices it names.
 
     --only partitions,writers     some of the tables
-    --json FILE                   points and fits, from which `pictures.py` draws
+    --json FILE                   points and fits, from which `_pictures.py` draws
 """
 
 from __future__ import annotations
@@ -375,11 +375,13 @@ def show(made: dict[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny sizes, to see that it runs")
-    parser.add_argument("--only", default=",".join(TABLES))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument(
+        "--only", type=common.some_of(tuple(TABLES)), default=tuple(TABLES), help=f"some of {','.join(TABLES)}"
+    )
+    parser.add_argument("--json", type=Path, help="a file of results, in which what else it holds stays")
     given = parser.parse_args()
     tables, begun = {}, time.perf_counter()
-    for name in given.only.split(","):
+    for name in given.only:
         tables[name] = to_json(TABLES[name](QUICK if given.quick else FULL))
         show(tables[name])
         if given.json:

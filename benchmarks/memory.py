@@ -59,7 +59,7 @@ def run(what: str, measure: str, url: str, megabytes: int) -> float:
 
 
 def main() -> None:
-    given = common.arguments(__doc__, rows=1000)
+    given = common.arguments(__doc__, rows=1000, of="megabytes of the largest segment", rounds=None, warm=None)
     figures: dict[str, float] = {}
     for megabytes in (given.rows // 4, given.rows // 2, given.rows):
         with common.folder() as url:

@@ -16,7 +16,7 @@ EACH = 100
 
 
 def main() -> None:
-    given = common.arguments(__doc__, rows=10_000)
+    given = common.arguments(__doc__, rows=10_000, of="commits of 100 records")
     with common.folder() as url:
         log = spark_log.connect(url)
         for topic in ("small", "once"):

@@ -162,8 +162,8 @@ def with_housekeeping(commits: int) -> Line:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--quick", action="store_true", help="fewer of everything")
+    parser.add_argument("--json", type=Path, help="a file of results, in which what else it holds stays")
     given = parser.parse_args()
     lines = measure(3 if given.quick else 15, 1000 if given.quick else 500_000)
     share = with_housekeeping(110 if given.quick else HOUSE_COMMITS)

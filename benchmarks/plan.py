@@ -22,7 +22,7 @@ TARGET_MS = 100
 
 
 def main() -> None:
-    given = common.arguments(__doc__, rows=10_000, rounds=9)
+    given = common.arguments(__doc__, rows=10_000, of="segments", rounds=9, warm=None)
     with common.folder() as url:
         log = spark_log.connect(url, durability="os")
         topic = log.create_topic(spark_log.NewTopic("t", PARTITIONS))

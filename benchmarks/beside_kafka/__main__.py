@@ -17,7 +17,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timezone
 from importlib.metadata import version
@@ -33,7 +33,7 @@ from benchmarks.beside_kafka.work import TOPIC, WORK, Bench, measure
 from spark_log.testing.kafka import BROKER_JARS, CONNECTOR_JARS, Broker, broker
 
 ROOT = Path(__file__).parents[2]
-STOCK, RECOMMENDED = "stock", "recommended"
+BOTH = STOCK, RECOMMENDED = "stock", "recommended"
 SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
@@ -75,6 +75,7 @@ def compare(given: argparse.Namespace, bench: Bench, pylog: Pylog, kafka: Kafka,
     moves(given.parts, bench, pylog, kafka, found)
     queries(given.parts, bench, pylog, kafka, found)
     if "latency" in given.parts:
+        tell(f"{bench.settings}: {given.records} records one by one through a query of each side")
         found.latencies.append(Latency(bench.settings, through_queries(bench, (pylog, kafka), given.records)))
 
 
@@ -88,24 +89,14 @@ class Found(NamedTuple):
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=common.ROWS)
-    parser.add_argument("--rounds", type=int, default=3, help="of each side that count")
-    parser.add_argument("--warm", type=int, default=3, help="before them; one where the settings are the second")
-    parser.add_argument("--records", type=int, default=200, help="of the latency, for each side")
-    parser.add_argument("--parts", type=_some_of(PARTS), default=PARTS, help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--settings", type=_some_of((STOCK, RECOMMENDED)), default=(STOCK, RECOMMENDED))
+    parser.add_argument("--rows", type=int, default=common.ROWS, help=f"records ({common.ROWS:,})")
+    parser.add_argument("--rounds", type=int, default=3, help="of each side that count (3)")
+    parser.add_argument("--warm", type=int, default=3, help="before them (3); one where the settings are the second")
+    parser.add_argument("--records", type=int, default=200, help="of the latency, for each side (200)")
+    parser.add_argument("--parts", type=common.some_of(PARTS), default=PARTS, help=f"some of {','.join(PARTS)}")
+    parser.add_argument("--settings", type=common.some_of(BOTH), default=BOTH, help=f"some of {','.join(BOTH)}")
     parser.add_argument("--out", type=Path, default=ROOT / ".pylog" / "bench-kafka.json", help="for all figures")
     return parser.parse_args()
-
-
-def _some_of(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        found = tuple(text.split(","))
-        if unknown := set(found) - set(known):
-            raise argparse.ArgumentTypeError(f"{', '.join(sorted(unknown))}: possible are {', '.join(known)}")
-        return found
-
-    return parse
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,31 +12,29 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
+ONCE = "--rounds 1 --warm 0"
 TINY = {
-    "clients": 300,
-    "commit": 30,
-    "coordinator": 100,
-    "memory": 8,
-    "merge": 20,
-    "plan": 300,
-    "spark_read": 80_000,
-    "spark_write": 5000,
-    "window": 20_000,
+    "clients": f"--rows 300 {ONCE}",
+    "commit": "--rows 30 --rounds 1",
+    "coordinator": "--rows 100",
+    "growth": "--quick",
+    "memory": "--rows 8",
+    "merge": f"--rows 20 {ONCE}",
+    "object_store": "--quick",
+    "plan": "--rows 300 --rounds 1",
+    "spark_read": f"--rows 80000 {ONCE}",
+    "spark_write": f"--rows 5000 {ONCE}",
+    "window": f"--rows 20000 {ONCE}",
 }
-
-
-QUICK = ("growth", "object_store")
-"""They have several sizes each, and a switch for small ones."""
 
 QUICK_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
 """So little work is done that most of the time would go into compiling it well."""
 
 
-@pytest.mark.parametrize("name", [*sorted(TINY), *QUICK])
+@pytest.mark.parametrize("name", TINY)
 def test_a_benchmark_runs_and_reports(name: str) -> None:
     """One line of JSON under its name."""
-    given = ["--quick"] if name in QUICK else ["--rows", str(TINY[name]), "--rounds", "1", "--warm", "0"]
-    command = [sys.executable, str(FOLDER / f"{name}.py"), *given]
+    command = [sys.executable, str(FOLDER / f"{name}.py"), *TINY[name].split()]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, env=os.environ | QUICK_JVM)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout.splitlines()[-1])["benchmark"] == name
@@ -43,4 +42,24 @@ def test_a_benchmark_runs_and_reports(name: str) -> None:
 
 def test_every_benchmark_has_its_smoke_run() -> None:
     """A new one is added above."""
-    assert {path.stem for path in FOLDER.glob("[!_]*.py")} == {*TINY, *QUICK, "common"}
+    assert {path.stem for path in FOLDER.glob("[!_]*.py")} == {*TINY, "common"}
+
+
+def test_an_option_of_a_benchmark_is_one_that_it_uses() -> None:
+    """`--help` names no option that changes nothing."""
+    for name in TINY:
+        source = (FOLDER / f"{name}.py").read_text()
+        offered = options(source)
+        assert offered, f"{name} has none"
+        unused = [option for option in offered if f"given.{option}" not in source]
+        assert not unused, f"{name} offers {unused} and does not look at them"
+
+
+def options(source: str) -> set[str]:
+    """What a benchmark's command line takes."""
+    own = set(re.findall(r'add_argument\("--(\w+)"', source))
+    shared = re.search(r"common\.arguments\((.*?)\)", source, re.DOTALL)
+    if shared is None:
+        return own
+    left_out = set(re.findall(r"(\w+)=None", shared[1]))
+    return own | ({"rows", "rounds", "warm"} - left_out)
