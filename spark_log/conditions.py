@@ -238,8 +238,8 @@ class _Parser:
         found = _TIME.fullmatch(constant.text.strip())
         if found is None or (constant.kind == "date" and found[4]):
             self._say(
-                f"{self._quoted(constant)} is not a time as it is taken here: possible are '2026-01-31', '2026-01-31 10:00:00.5' "
-                "and '2026-01-31T10:00:00+01:00'"
+                f"{self._quoted(constant)} is not a time as it is taken here: possible are '2026-01-31', '2026-01-31 10:00', "
+                "'2026-01-31 10:00:00.5' and, with a zone, which goes after seconds, '2026-01-31T10:00:00+01:00'"
             )
         zone = self._zone if found[8] is None else _fixed_zone(found[8])
         if zone is None:

@@ -17,7 +17,7 @@ from typing import Protocol
 from confluent_kafka import Consumer, Producer
 
 import spark_log
-from benchmarks.beside_kafka.sides import Kafka, Pylog, Side
+from benchmarks.beside_kafka.sides import SILENT, Kafka, Pylog, Side
 from benchmarks.beside_kafka.work import Bench, checkpoint
 
 GAP_S = (0.02, 0.5)
@@ -56,7 +56,9 @@ class PylogEnds:
 class KafkaEnds:
     def __init__(self, side: Kafka, source: str, target: str) -> None:
         self._address, self._source, self._target = side.broker.address, source, target
-        self._producer = Producer({"bootstrap.servers": self._address, "acks": "all", "linger.ms": 0})
+        self._producer = Producer(
+            {"bootstrap.servers": self._address, "acks": "all", "linger.ms": 0, "log_level": SILENT}
+        )
 
     def send(self, value: bytes) -> None:
         self._producer.produce(self._source, key=b"k", value=value)

@@ -139,7 +139,7 @@ class Kafka(Side):
 
     def _wait(self, ask: Callable[[AdminClient], Mapping[str, Any]]) -> None:
         """With a client for each question: one that is kept would complain when the broker goes."""
-        admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": LOG_ERRORS})
+        admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": SILENT})
         for future in ask(admin).values():
             future.result(60)
 
@@ -171,8 +171,8 @@ class Kafka(Side):
 
 
 LEADERS_S = 30
-LOG_ERRORS = 3
-"""Of syslog's levels: a client that goes away has nothing to tell."""
+SILENT = 0
+"""Of syslog's levels: a client that outlives the broker would tell of it, and what fails is raised."""
 RECOMMENDED_WRITE = {"kafka.compression.type": "lz4", "kafka.batch.size": "262144"}
 RECOMMENDED_READ = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
 

@@ -42,8 +42,8 @@ TYPES: dict[str, tuple[type[DataType], ...]] = {
 HEADERS = "array<struct<key:string,value:binary>>"
 EXPECTED = {
     "topic": "string",
-    "key": "string or binary",
-    "value": "string or binary",
+    "key": "string or binary: cast it, or use to_json",
+    "value": "string or binary: cast it, or use to_json",
     "headers": HEADERS,
     "partition": "int",
 }

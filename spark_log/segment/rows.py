@@ -20,6 +20,12 @@ from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADE
 
 INPUT_COLUMNS = ("key", "value", "timestamp", "headers", "partition")
 """Columns that are looked at in users' data; all others are ignored."""
+FORMS = {
+    "key": "; give text or bytes, as json.dumps makes them",
+    "value": "; give text or bytes, as json.dumps makes them",
+    "headers": "; give a list of pairs of text and bytes",
+}
+"""What a row may bring, where a value of a column is not of that form."""
 
 _ROWS_MAX = 1 << 16
 _BYTES_MAX = 1 << 28
@@ -106,7 +112,7 @@ def _array(name: str, values: Any, type_: pa.DataType | None) -> pa.Array:
     try:
         return pa.array(values, type=type_)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InvalidRecord(f"column {name!r} cannot be written: {error}") from error
+        raise InvalidRecord(f"column {name!r} cannot be written: {error}{FORMS.get(name, '')}") from error
 
 
 def _pieces(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:

@@ -110,7 +110,7 @@ def test_the_peak_of_memory_is_by_kind_of_process() -> None:
     hold = "block = bytearray(200_000_000); block[::4096] = b'x' * len(block[::4096]); import time; time.sleep(1.5)"
     with peak_memory([os.getpid()]) as peak:
         subprocess.run([sys.executable, "-c", hold], check=True)
-    assert set(peak) == {"Python"}
+    assert set(peak) <= {"Python", "Spark's JVM"}  # of a session that another test left in this process
     assert peak["Python"] > 200
 
 

@@ -237,8 +237,9 @@ NESTED = [
 
 @pytest.mark.parametrize(("type_", "expected"), NESTED, ids=[case[1] for case in NESTED])
 def test_a_value_of_a_type_that_is_no_text_is_refused(type_: DataType, expected: str) -> None:
-    """With its whole type."""
-    assert refused(frame(value=type_), "t") == f"column 'value' is {expected}, expected string or binary"
+    """With its whole type, and what makes text of it."""
+    told = f"column 'value' is {expected}, expected string or binary: cast it, or use to_json"
+    assert refused(frame(value=type_), "t") == told
 
 
 def test_a_refused_frame_creates_no_topic(url: str, log: spark_log.Log) -> None:
