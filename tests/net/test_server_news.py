@@ -147,6 +147,7 @@ def test_no_wake_up_is_lost(services: Services, tmp_path: Path) -> None:
 def test_a_client_that_hangs_up_while_it_waits_is_noticed(services: Services, tmp_path: Path) -> None:
     """Its connection counts no longer."""
     coordinator = services.start(tmp_path / "log").coordinator
+    wait_for_metric(coordinator.address, "pylog_leading", 1)  # before, nobody is let wait
     host, _, port = coordinator.address.partition(":")
     # For a version that is far off: what the coordinator writes after its start would be an answer at once.
     since = coordinator.state.version + 1000
