@@ -238,7 +238,7 @@ class AuthenticationFailed(SparkLogError, PermissionError):
 
 
 class AuthorizationFailed(SparkLogError, PermissionError):
-    """The token's role or topics do not allow the operation."""
+    """The token's role, topics or groups do not allow the operation."""
 
 
 class RequestTimedOut(SparkLogError, TimeoutError):

@@ -40,6 +40,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
         """Names of the topics that it touches."""
         return ()
 
+    def groups(self) -> Sequence[str]:
+        """Groups whose members or positions it touches."""
+        return ()
+
     def pack(self, reply: Any) -> Any:
         """A reply as JSON can have it."""
         return reply
@@ -177,6 +181,9 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
         ids = [run.topic_id for _, run in commit.slices] + [topic_id for topic_id, _, _ in commit.pieces]
         return _names(state, ids + [entry.topic_id for group in commit.groups for entry in group.offsets])
 
+    def groups(self) -> Sequence[str]:
+        return [commit.group for commit in self.commit.groups]
+
     def pack(self, reply: d.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
         return _PackedCommitted(reply.version, rows, reply.repeated)
@@ -284,6 +291,9 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     def topics(self, state: State) -> Sequence[str]:
         return _names(state, [entry.topic_id for entry in self.commit.offsets])
 
+    def groups(self) -> Sequence[str]:
+        return (self.commit.group,)
+
 
 class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
     """Take all partitions of a group, unless a member keeps it."""
@@ -303,6 +313,9 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
             state, self.group, self.member, token=self.token, owner=self.owner, timeout_ms=self.timeout_ms
         )
 
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
+
 
 class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
     """Give a group up, if it is still the member's."""
@@ -316,6 +329,9 @@ class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
             return d.Decision((), UNFENCED)
         return d.decide_join_group(state, self.group, "")
 
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
+
 
 class SignOfLife(Command, frozen=True, kw_only=True, tag="sign_of_life"):
     role = "read"
@@ -324,6 +340,9 @@ class SignOfLife(Command, frozen=True, kw_only=True, tag="sign_of_life"):
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
         return d.decide_sign_of_life(state, self.group, self.generation)
+
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
 
 
 class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
@@ -339,6 +358,9 @@ class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
         if self.member not in (None, group.member):
             return d.Decision((), group.generation)
         return d.decide_join_group(state, self.group, "")
+
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
 
 
 class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
@@ -370,6 +392,9 @@ class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
 
     def topics(self, state: State) -> Sequence[str]:
         return _names(state, [topic_id for topic_id, _ in self.partitions])
+
+    def groups(self) -> Sequence[str]:
+        return (self.group,)
 
 
 def known_group(state: State, name: str) -> Group:
@@ -425,6 +450,9 @@ class Several(Command, frozen=True, kw_only=True, tag="several"):
 
     def topics(self, state: State) -> Sequence[str]:
         return sorted({name for command in self.commands for name in command.topics(state)})
+
+    def groups(self) -> Sequence[str]:
+        return sorted({name for command in self.commands for name in command.groups()})
 
     def pack(self, reply: list[Any]) -> list[Any]:
         return [command.pack(one) for command, one in zip(self.commands, reply, strict=True)]

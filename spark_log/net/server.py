@@ -40,6 +40,7 @@ from spark_log.net.messages import (
     GroupsReply,
     GroupView,
     Health,
+    MemberRequest,
     Outcome,
     batches_as_text,
     decode,
@@ -47,7 +48,7 @@ from spark_log.net.messages import (
     failure_of,
 )
 from spark_log.net.parking import Parking
-from spark_log.net.tokens import Tokens, check_allowed, check_topics
+from spark_log.net.tokens import Tokens, check_allowed, check_names
 from spark_log.net.waiters import Topics, Waiters
 
 KEEPALIVE_S = 75.0
@@ -376,9 +377,7 @@ class Server:
         self._check(asked.cluster_id)
         if not isinstance(asked.request, GROUP_PATHS[request.path]):
             raise InvalidRequest(f"{request.path}: this is a {type(asked.request).__name__}")
-        if isinstance(asked.request, JoinGroupRequest):
-            read = subscribed_topics(protocol.metadata for protocol in asked.request.protocols)
-            check_topics(grant, sorted(read or ()))
+        check_names(grant, topics=_topics_of(asked.request), groups=(asked.request.group_id,))
         response = await self._groups.ask(asked.request, min(asked.wait_ms, WAIT_MS_MAX), request.remote or "")
         return _answer({"response": response})
 
@@ -439,6 +438,13 @@ def _outcome(command: AnyCommand, found: Any) -> Outcome:
 def _topics(request: web.BaseRequest) -> Topics:
     text = request.query.get("topics")
     return None if text is None else tuple(set(filter(None, text.split(","))))
+
+
+def _topics_of(request: MemberRequest) -> Sequence[str]:
+    """Those that a member asks for."""
+    if not isinstance(request, JoinGroupRequest):
+        return ()
+    return sorted(subscribed_topics(protocol.metadata for protocol in request.protocols) or ())
 
 
 def _number(request: web.BaseRequest, name: str) -> int:

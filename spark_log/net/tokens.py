@@ -21,7 +21,7 @@ class Grant(NamedTuple):
     name: str
     role: str
     prefixes: tuple[str, ...] = ()
-    """Topics whose names begin so; none: all."""
+    """Of the names of topics and of groups; none: all."""
 
 
 ANYBODY = Grant("anybody", "admin")
@@ -56,7 +56,7 @@ def _digest(token: str) -> bytes:
 
 
 def parse_tokens(section: Mapping[str, str]) -> Tokens:
-    """Tokens of a configuration: `name = role token [topic prefix …]`, the token as it is or as `sha256:<hex>`.
+    """Tokens of a configuration: `name = role token [prefix …]`, the token as it is or as `sha256:<hex>`.
 
     Raises InvalidRequest.
     """
@@ -65,7 +65,7 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
         role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
         if role not in ROLES or len(token) < 16:
             raise InvalidRequest(
-                f"tokens: {name} is not of the form `role token [topic prefix …]`, with role {', '.join(ROLES)} and a token "
+                f"tokens: {name} is not of the form `role token [prefix …]`, with role {', '.join(ROLES)} and a token "
                 "of 16 characters at least"
             )
         try:
@@ -89,24 +89,25 @@ def check_allowed(grant: Grant, commands: Sequence[Command], state: State) -> No
                 f"the token {grant.name!r} has the role {grant.role}, {_title(command)} needs {command.role}"
             )
         if grant.prefixes:
-            _check_topics(grant, command, state)
+            _check_names(grant, command, state)
 
 
-def check_topics(grant: Grant, topics: Sequence[str]) -> None:
-    """Raises AuthorizationFailed if the token is not for all of these topics."""
-    for name in topics:
-        if grant.prefixes and not name.startswith(grant.prefixes):
-            raise AuthorizationFailed(
-                f"the token {grant.name!r} is for topics that begin with {' or '.join(grant.prefixes)}, not {name!r}"
-            )
+def check_names(grant: Grant, *, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> None:
+    """Raises AuthorizationFailed if the token is not for all of these topics and groups."""
+    for kind, names in (("topics", topics), ("groups", groups)):
+        for name in names:
+            if grant.prefixes and not name.startswith(grant.prefixes):
+                raise AuthorizationFailed(
+                    f"the token {grant.name!r} is for {kind} that begin with {' or '.join(grant.prefixes)}, not {name!r}"
+                )
 
 
-def _check_topics(grant: Grant, command: Command, state: State) -> None:
-    topics = command.topics(state)
-    check_topics(grant, topics)
-    if not topics and command.role == "admin":
+def _check_names(grant: Grant, command: Command, state: State) -> None:
+    topics, groups = command.topics(state), command.groups()
+    check_names(grant, topics=topics, groups=groups)
+    if not topics and not groups and command.role == "admin":
         raise AuthorizationFailed(
-            f"the token {grant.name!r} is for some topics, {_title(command)} is about the whole log"
+            f"the token {grant.name!r} is for some topics and groups, {_title(command)} is about the whole log"
         )
 
 

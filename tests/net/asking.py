@@ -13,13 +13,16 @@ import spark_log
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.serve import Running
 
-READ, WRITE, ADMIN, BILLING = (f"{name}-token-of-the-tests" for name in ("read", "write", "admin", "billing"))
+READ, WRITE, ADMIN, BILLING, BILLING_ADMIN = (
+    f"{name}-token-of-the-tests" for name in ("read", "write", "admin", "billing", "billing-admin")
+)
 TOKENS = parse_tokens(
     {
         "reader": f"read {READ}",
         "writer": f"write {WRITE}",
         "boss": f"admin {ADMIN}",
         "billing": f"write {BILLING} billing. bills",
+        "billing-boss": f"admin {BILLING_ADMIN} billing.",
     }
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import subprocess
 import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,22 @@ from spark_log.errors import (
     InvalidRequest,
     TopicAlreadyExists,
 )
-from spark_log.groups.messages import HeartbeatRequest
+from spark_log.groups.messages import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    LeavingMember,
+    Request,
+    SyncGroupRequest,
+)
 from spark_log.metadata.commands import CreateTopic
+from spark_log.model import TopicPartition
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
 from spark_log.net.server import Limits, Server
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.serve import Running
-from tests.net.asking import ADMIN, BILLING, GOOD, READ, TOKENS, WRITE, body_of, connect, request
+from tests.net.asking import ADMIN, BILLING, BILLING_ADMIN, GOOD, READ, TOKENS, WRITE, body_of, connect, request
 from tests.services import Services
 
 # ----------------------------------------------------------------------------------------------------------------- tokens
@@ -122,6 +131,104 @@ def test_a_token_for_some_topics_joins_for_no_others(guarded: str) -> None:
         with pytest.raises(AuthenticationFailed):
             link.ask_group(log.journal.state.coordinator, asked, 0)
         link.close()
+
+
+PAID = TopicPartition("billing.paid", 0)
+OTHERS = r"the token 'billing' is for groups that begin with billing. or bills, not 'others'"
+
+
+@pytest.fixture
+def paid(guarded: str) -> Iterator[None]:
+    """A topic that the token for some topics and groups is for, and a group that it is not for."""
+    with connect(guarded, ADMIN) as log:
+        if PAID.topic not in log.admin.list_topics():
+            log.append(PAID.topic, [{"value": b"x"}])
+        log.admin.alter_consumer_group_offsets("others", {PAID: 0})
+        yield
+        assert log.admin.list_consumer_group_offsets("others")[PAID].offset == 0
+
+
+@pytest.mark.usefixtures("paid")
+def test_a_token_for_some_groups_shares_and_commits_for_these(guarded: str) -> None:
+    """As a consumer, in a transaction, with a bookmark and by the admin; positions of any group are for all to see."""
+    with connect(guarded, BILLING) as log:
+        with log.consumer(PAID.topic, group_id="billing.readers", auto_offset_reset="earliest") as consumer:
+            assert consumer.poll(5000)
+            consumer.commit()
+        with log.transaction("t") as txn:
+            txn.commit_offsets("billing.etl", {PAID: 1})
+        with log.bookmark("bills-nightly", PAID.topic):
+            pass
+        log.admin.alter_consumer_group_offsets("billing.readers", {PAID: 0})
+        for group in ("billing.readers", "billing.etl", "bills-nightly", "others"):
+            assert PAID in log.admin.list_consumer_group_offsets(group)
+
+
+def _in_transaction(log: spark_log.Log) -> None:
+    with log.transaction("t") as txn:
+        txn.commit_offsets("others", {PAID: 1})
+
+
+def _with_a_bookmark(log: spark_log.Log) -> None:
+    with log.bookmark("others", PAID.topic):
+        pass
+
+
+@pytest.mark.usefixtures("paid")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: log.consumer(PAID.topic, group_id="others").poll(5000),
+        lambda log: log.consumer(group_id="others").commit({PAID: 1}),
+        lambda log: log.admin.alter_consumer_group_offsets("others", {PAID: 1}),
+        _in_transaction,
+        _with_a_bookmark,
+    ],
+    ids=["join", "commit", "alter", "transaction", "bookmark"],
+)
+def test_a_token_for_some_groups_changes_no_others(guarded: str, change: Callable[[spark_log.Log], object]) -> None:
+    """Whichever way it tries, it is told for which groups it is, and nothing is done."""
+    with connect(guarded, BILLING) as log, pytest.raises(AuthorizationFailed, match=OTHERS):
+        change(log)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        JoinGroupRequest(group_id="others", session_timeout_ms=6000, rebalance_timeout_ms=6000),
+        SyncGroupRequest(group_id="others", member_id="m", generation_id=1),
+        HeartbeatRequest(group_id="others", member_id="m", generation_id=1),
+        LeaveGroupRequest(group_id="others", members=(LeavingMember("m"),)),
+    ],
+    ids=lambda asked: type(asked).__name__,
+)
+def test_a_token_for_some_groups_speaks_for_no_member_of_another(guarded: str, asked: Request) -> None:
+    """It cannot have a member leave whose id it knows, for example."""
+    with connect(guarded, BILLING) as log:
+        link = HttpLink(parse_target(f"pylog://{guarded}"), BILLING, log.cluster_id)
+        with pytest.raises(AuthorizationFailed, match=OTHERS):
+            link.ask_group(log.journal.state.coordinator, asked, 0)
+        link.close()
+
+
+@pytest.mark.usefixtures("paid")
+def test_an_administrator_of_some_groups_deletes_these_and_no_others(guarded: str) -> None:
+    """Nor does anything that is about the whole log."""
+    with connect(guarded, BILLING_ADMIN) as log:
+        log.admin.alter_consumer_group_offsets("billing.old", {PAID: 0})
+        log.admin.delete_consumer_groups(["billing.old"])
+        assert "billing.old" not in {group.group_id for group in log.admin.list_consumer_groups()}
+        for delete in (
+            lambda: log.admin.delete_consumer_groups(["others"]),
+            lambda: log.admin.delete_consumer_group_offsets("others", [PAID]),
+            lambda: log.admin.remove_members_from_consumer_group("others"),
+        ):
+            with pytest.raises(AuthorizationFailed, match="groups that begin with billing., not 'others'"):
+                delete()
+        with pytest.raises(
+            AuthorizationFailed, match="is for some topics and groups, set configs is about the whole log"
+        ):
+            log.admin.incremental_alter_configs({None: {"num.partitions": "2"}})
 
 
 # -------------------------------------------------------------------------------------------------------------------- TLS

@@ -93,3 +93,19 @@ def test_a_command_names_the_topics_that_it_touches() -> None:
     both = c.Several(commands=(append(), c.AddPartitions(name="u", total=2)))
     assert list(both.topics(state)) == ["t", "u"]
     assert list(offsets().topics(state)) == ["t"]
+
+
+def test_a_command_names_the_groups_that_it_touches() -> None:
+    """Tokens may be limited to groups."""
+    touched = {type(command): list(command.groups()) for command in EXAMPLES}
+    assert {kind: names for kind, names in touched.items() if names} == {
+        c.CommitOffsets: ["g"],
+        c.JoinGroup: ["h"],
+        c.SignOfLife: ["h"],
+        c.LeaveGroup: ["h"],
+        c.RemoveMember: ["h"],
+        c.DeleteOffsets: ["g"],
+    }
+    with_positions = c.Append(commit=msgspec.structs.replace(append().commit, groups=(offsets().commit,)))
+    both = c.Several(commands=(c.LeaveGroup(group="h", member="m"), with_positions))
+    assert list(with_positions.groups()) == ["g"] and list(both.groups()) == ["g", "h"]
