@@ -11,6 +11,7 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -25,8 +26,9 @@ from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.patience import patiently
 from pyspark_pylog.pins import decode, encode, make_pin, pinned, query_of_task, read_pin
 from pyspark_pylog.ranges import is_fixed
-from pyspark_pylog.stream import LONG_POLL_MS, POLL_MS, POLL_REMOTE_MS
+from pyspark_pylog.stream import LONG_POLL_MS
 from pyspark_pylog.triggers import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from spark_log.client.looks import Looks
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
     ConcurrentChange,
@@ -126,6 +128,10 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             self._journal = journal_of(self.options.location)
         return self._journal
 
+    @cached_property
+    def looks(self) -> Looks:
+        return Looks(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS)
+
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         return ReadMaxRows(2**63 - 1)
 
@@ -177,8 +183,12 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _wait(self, at: int) -> int:
         deadline = self.clock.monotonic_ms() + LONG_POLL_MS
-        while (end := _end(self._polled())) <= at and self.clock.monotonic_ms() <= deadline:
-            self.clock.sleep_ms(POLL_MS if self.journal.store.local else POLL_REMOTE_MS)
+        while (end := _end(self._polled())) <= at:
+            left = deadline - self.clock.monotonic_ms()
+            if left <= 0:
+                return end
+            self.clock.sleep_ms(min(self.looks.wait_ms(), left))
+        self.looks.found()
         return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Any, NamedTuple, NoReturn
 
 import pyarrow as pa
@@ -28,6 +29,7 @@ from pyspark_pylog.progress import Progress
 from pyspark_pylog.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.triggers import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark_pylog.workers import settle
+from spark_log.client.looks import Looks
 from spark_log.client.plan import Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.prune import plan_matching
 from spark_log.client.resolve import ranges_between
@@ -38,10 +40,7 @@ from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
 LONG_POLL_MS = 200
-POLL_MS = 5
-"""Between two looks of an idle query at a log on a disk."""
-POLL_REMOTE_MS = 100
-"""And in a bucket, where each look is a request that is paid for: some 0.3 dollars a day on S3."""
+"""So long at most Spark waits for an answer, which it asks for again."""
 
 
 class Ahead(NamedTuple):
@@ -84,6 +83,10 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         if self._journal is None:
             self._journal = journal_of(self.options.location)
         return self._journal
+
+    @cached_property
+    def looks(self) -> Looks:
+        return Looks(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS)
 
     # ------------------------------------------------------------------------------------------------------- the driver
 
@@ -210,15 +213,15 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def _wait(self, at: Offset) -> Ahead | None:
         """What is ahead of `at` as soon as it makes a batch; None if it does not in a while."""
         deadline = self.clock.monotonic_ms() + LONG_POLL_MS
-        look_ms = POLL_MS if self.journal.store.local else POLL_REMOTE_MS
         ahead = self._look(at, self._polled())
         while not (ahead.news and self._is_due(at, ahead)):
             left = deadline - self.clock.monotonic_ms()
-            if left < 0:
+            if left <= 0:
                 return None
-            state = self._waited(look_ms, left, ahead)
+            state = self._waited(min(self.looks.wait_ms(), left), left, ahead)
             if state is not ahead.state:
                 ahead = self._look(at, state)
+        self.looks.found()
         return ahead
 
     def _is_due(self, at: Offset, ahead: Ahead) -> bool:

@@ -17,6 +17,9 @@ import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.plan import Chunk
 from spark_log.errors import InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
 from tests.spark.builders import DEADLINE_S, Batches, last_commit, load_stream, texts, to_sink
 from tests.spark.driver import Hands, Row, Stream, rows
 
@@ -36,6 +39,16 @@ def filled(log: spark_log.Log, *sizes: int) -> None:
 def more(log: spark_log.Log, *sizes: int) -> None:
     given_ = [{"value": b"x" * 100, "partition": number} for number, size in enumerate(sizes) for _ in range(size)]
     log.append("t", given_, compression="none")
+
+
+class Looked(Wrapper):
+    """A store that counts how often it is asked for an object, there or not."""
+
+    gets = 0
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self.gets += 1
+        return super().get(key, start, end)
 
 
 def counts(batch: list[Row] | None) -> list[int]:
@@ -228,6 +241,21 @@ def test_a_source_that_waits_for_min_offsets_does_not_spin(url: str, log: spark_
     more(log, 1)
     before = clock.ms
     assert stream.batch() is None and clock.ms - before >= 200
+
+
+def test_an_idle_query_looks_at_a_disk_twenty_times_a_second(url: str, log: spark_log.Log) -> None:
+    """More often where there was something a moment ago."""
+    filled(log, 1)
+    stream = Stream(url, clock=(clock := Hands()))
+    stream.reader._journal = Journal.open(store := Looked(LocalStore(url)), create=False, clock=clock)
+    stream.batch()
+    begun, looks = clock.ms, []
+    for _ in range(50):
+        before = store.gets
+        assert stream.batch() is None
+        looks.append(store.gets - before)
+    assert clock.ms - begun == 50 * 200
+    assert 20 < looks[0] < 60 and looks[10:] == [5] * 40
 
 
 def test_max_trigger_delay_ends_the_wait(url: str, log: spark_log.Log) -> None:
