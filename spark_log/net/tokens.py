@@ -20,10 +20,14 @@ class Grant(NamedTuple):
 
     name: str
     role: str
-    prefixes: tuple[str, ...] = ()
-    """Of the names of topics and of groups; none: all."""
+    topics: tuple[str, ...] = ()
+    """How the names of topics begin that it is for; none: all."""
+    groups: tuple[str, ...] = ()
+    """The same of groups."""
 
 
+GROUP = "group:"
+"""Before a prefix that is of groups; no topic's name can have a colon."""
 ANYBODY = Grant("anybody", "admin")
 """Where no tokens are configured."""
 
@@ -56,17 +60,17 @@ def _digest(token: str) -> bytes:
 
 
 def parse_tokens(section: Mapping[str, str]) -> Tokens:
-    """Tokens of a configuration: `name = role token [prefix …]`, the token as it is or as `sha256:<hex>`.
+    """Tokens of a configuration: `name = role token [topic prefix …] [group:prefix …]`, the token as it is or as `sha256:<hex>`.
 
     Raises InvalidRequest.
     """
     grants = {}
     for name, text in section.items():
         role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
-        if role not in ROLES or len(token) < 16:
+        if role not in ROLES or len(token) < 16 or GROUP in prefixes:
             raise InvalidRequest(
-                f"tokens: {name} is not of the form `role token [prefix …]`, with role {', '.join(ROLES)} and a token "
-                "of 16 characters at least"
+                f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …]`, with role "
+                f"{', '.join(ROLES)} and a token of 16 characters at least"
             )
         try:
             digest = bytes.fromhex(token[7:]) if token.startswith("sha256:") else _digest(token)
@@ -74,7 +78,9 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
             digest = b""
         if len(digest) != 32:
             raise InvalidRequest(f"tokens: the hash of {name} is not 64 hexadecimal digits")
-        grants[digest] = Grant(name, role, tuple(prefixes))
+        topics = tuple(prefix for prefix in prefixes if not prefix.startswith(GROUP))
+        groups = tuple(prefix.removeprefix(GROUP) for prefix in prefixes if prefix.startswith(GROUP))
+        grants[digest] = Grant(name, role, topics, groups)
     return Tokens(grants)
 
 
@@ -88,26 +94,30 @@ def check_allowed(grant: Grant, commands: Sequence[Command], state: State) -> No
             raise AuthorizationFailed(
                 f"the token {grant.name!r} has the role {grant.role}, {_title(command)} needs {command.role}"
             )
-        if grant.prefixes:
+        if grant.topics or grant.groups:
             _check_names(grant, command, state)
 
 
 def check_names(grant: Grant, *, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> None:
     """Raises AuthorizationFailed if the token is not for all of these topics and groups."""
-    for kind, names in (("topics", topics), ("groups", groups)):
+    for kind, names, prefixes in (("topics", topics, grant.topics), ("groups", groups, grant.groups)):
         for name in names:
-            if grant.prefixes and not name.startswith(grant.prefixes):
+            if prefixes and not name.startswith(prefixes):
                 raise AuthorizationFailed(
-                    f"the token {grant.name!r} is for {kind} that begin with {' or '.join(grant.prefixes)}, not {name!r}"
+                    f"the token {grant.name!r} is for {kind} that begin with {' or '.join(prefixes)}, not {name!r}"
                 )
 
 
 def _check_names(grant: Grant, command: Command, state: State) -> None:
     topics, groups = command.topics(state), command.groups()
     check_names(grant, topics=topics, groups=groups)
-    if not topics and not groups and command.role == "admin":
+    of_its_groups = bool(groups and grant.groups)
+    if command.role == "admin" and not topics and not of_its_groups:
+        limits = " and ".join(
+            kind for kind, prefixes in (("topics", grant.topics), ("groups", grant.groups)) if prefixes
+        )
         raise AuthorizationFailed(
-            f"the token {grant.name!r} is for some topics and groups, {_title(command)} is about the whole log"
+            f"the token {grant.name!r} is for some {limits}, {_title(command)} is about the whole log"
         )
 
 

@@ -13,16 +13,17 @@ import spark_log
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.serve import Running
 
-READ, WRITE, ADMIN, BILLING, BILLING_ADMIN = (
-    f"{name}-token-of-the-tests" for name in ("read", "write", "admin", "billing", "billing-admin")
+READ, WRITE, ADMIN, BILLING, BILLING_TOPICS, BILLING_ADMIN = (
+    f"{name}-token-of-the-tests" for name in ("read", "write", "admin", "billing", "billing-topics", "billing-admin")
 )
 TOKENS = parse_tokens(
     {
         "reader": f"read {READ}",
         "writer": f"write {WRITE}",
         "boss": f"admin {ADMIN}",
-        "billing": f"write {BILLING} billing. bills",
-        "billing-boss": f"admin {BILLING_ADMIN} billing.",
+        "billing": f"write {BILLING} billing. bills group:billing. group:bills",
+        "billing-topics": f"write {BILLING_TOPICS} billing.",
+        "billing-boss": f"admin {BILLING_ADMIN} billing. group:billing.",
     }
 )
 

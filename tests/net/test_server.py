@@ -28,14 +28,27 @@ from spark_log.groups.messages import (
     Request,
     SyncGroupRequest,
 )
-from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.commands import CreateTopic, DeleteOffsets
+from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
 from spark_log.net.server import Limits, Server
-from spark_log.net.tokens import parse_tokens
+from spark_log.net.tokens import Grant, check_allowed, parse_tokens
 from spark_log.node.serve import Running
-from tests.net.asking import ADMIN, BILLING, BILLING_ADMIN, GOOD, READ, TOKENS, WRITE, body_of, connect, request
+from tests.net.asking import (
+    ADMIN,
+    BILLING,
+    BILLING_ADMIN,
+    BILLING_TOPICS,
+    GOOD,
+    READ,
+    TOKENS,
+    WRITE,
+    body_of,
+    connect,
+    request,
+)
 from tests.services import Services
 
 # ----------------------------------------------------------------------------------------------------------------- tokens
@@ -106,7 +119,15 @@ def test_who_may_read_the_storage_reads_on_without_a_token(guarded: str) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["write", "write short", f"owner {ADMIN}", "write sha256:12345678901234567890", "write sha256:" + "zz" * 32]
+    "text",
+    [
+        "write",
+        "write short",
+        f"owner {ADMIN}",
+        "write sha256:12345678901234567890",
+        "write sha256:" + "zz" * 32,
+        f"write {ADMIN} group:",
+    ],
 )
 def test_a_token_that_is_none_is_refused_at_the_start(text: str) -> None:
     """With its name, and without showing it."""
@@ -162,6 +183,19 @@ def test_a_token_for_some_groups_shares_and_commits_for_these(guarded: str) -> N
         log.admin.alter_consumer_group_offsets("billing.readers", {PAID: 0})
         for group in ("billing.readers", "billing.etl", "bills-nightly", "others"):
             assert PAID in log.admin.list_consumer_group_offsets(group)
+
+
+def test_a_token_for_some_topics_is_for_all_groups(guarded: str) -> None:
+    """Unless it names some: whoever may read a topic says where it stands, under any name.  An administrator's is for topics alone."""
+    with connect(guarded, ADMIN) as log:
+        log.append(PAID.topic, [{"value": b"x"}])
+    with connect(guarded, BILLING_TOPICS) as log:
+        log.admin.alter_consumer_group_offsets("anybody", {PAID: 0})
+        assert log.admin.list_consumer_group_offsets("anybody")[PAID].offset == 0
+    command = DeleteOffsets(group="anybody")
+    grant = Grant("billing-topics", "admin", ("billing.",))
+    with pytest.raises(AuthorizationFailed, match="is for some topics, delete offsets is about the whole log"):
+        check_allowed(grant, [command], State())
 
 
 def _in_transaction(log: spark_log.Log) -> None:
