@@ -48,7 +48,7 @@ from spark_log.net.messages import (
     failure_of,
 )
 from spark_log.net.parking import Parking
-from spark_log.net.tokens import Tokens, check_allowed, check_names
+from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
 from spark_log.net.waiters import Topics, Waiters
 
 KEEPALIVE_S = 75.0
@@ -336,8 +336,7 @@ class Server:
         data = await self._read(request)
         asked: CommandsRequest = decode(data, CommandsRequest, "the request")
         self._check(asked.cluster_id)
-        check_allowed(grant, asked.commands, self._service.state)
-        refused = [self._groups.refusal(command) for command in asked.commands]
+        refused = [self._refusal(grant, command) for command in asked.commands]
         allowed = [command for command, error in zip(asked.commands, refused, strict=True) if error is None]
         decided = iter((await self._landings.of(self._service.submit(allowed))).outcomes if allowed else ())
         outcomes = tuple(
@@ -345,6 +344,14 @@ class Server:
         )
         batches = self._service.after(asked.since, self._service.state.version, REPLY_BYTES_MAX)
         return _answer(CommandsReply(outcomes=outcomes, batches=batches_as_text(batches)))
+
+    def _refusal(self, grant: Grant, command: AnyCommand) -> SparkLogError | None:
+        """Of one command alone: others that came with it may be of other threads, which go on."""
+        try:
+            check_allowed(grant, command, self._service.state)
+        except AuthorizationFailed as error:
+            return error
+        return self._groups.refusal(command)
 
     async def _changes(self, request: web.BaseRequest) -> web.Response:
         self._tokens.grant(request.headers.get("Authorization"))

@@ -84,18 +84,18 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
     return Tokens(grants)
 
 
-def check_allowed(grant: Grant, commands: Sequence[Command], state: State) -> None:
-    """Raises AuthorizationFailed if the token does not allow one of the commands."""
-    for command in commands:
-        if isinstance(command, Several):
-            check_allowed(grant, command.commands, state)
-            continue
-        if ROLES.index(command.role) > ROLES.index(grant.role):
-            raise AuthorizationFailed(
-                f"the token {grant.name!r} has the role {grant.role}, {_title(command)} needs {command.role}"
-            )
-        if grant.topics or grant.groups:
-            _check_names(grant, command, state)
+def check_allowed(grant: Grant, command: Command, state: State) -> None:
+    """Raises AuthorizationFailed if the token does not allow a command, or one of several that go together."""
+    if isinstance(command, Several):
+        for one in command.commands:
+            check_allowed(grant, one, state)
+        return
+    if ROLES.index(command.role) > ROLES.index(grant.role):
+        raise AuthorizationFailed(
+            f"the token {grant.name!r} has the role {grant.role}, {_title(command)} needs {command.role}"
+        )
+    if grant.topics or grant.groups:
+        _check_names(grant, command, state)
 
 
 def check_names(grant: Grant, *, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> None:

@@ -185,6 +185,18 @@ def test_a_token_for_some_groups_shares_and_commits_for_these(guarded: str) -> N
             assert PAID in log.admin.list_consumer_group_offsets(group)
 
 
+def test_what_a_token_is_not_for_is_refused_alone(guarded: str) -> None:
+    """Threads of one client send their changes together: one that is refused takes no other with it."""
+    with connect(guarded, BILLING) as log:
+        link = HttpLink(parse_target(f"pylog://{guarded}"), BILLING, log.cluster_id)
+        changes = [CreateTopic(name=name, partitions=1, topic_id=name) for name in ("others.new", "billing.new")]
+        refused, made = link.ask(log.journal.state.coordinator, changes, log.journal.state.version).outcomes
+        link.close()
+    assert isinstance(refused, AuthorizationFailed) and "not 'others.new'" in str(refused)
+    with connect(guarded, READ) as log:
+        assert log.journal.state.names["billing.new"] == made and "others.new" not in log.journal.state.names
+
+
 def test_a_token_for_some_topics_is_for_all_groups(guarded: str) -> None:
     """Unless it names some: whoever may read a topic says where it stands, under any name.  An administrator's is for topics alone."""
     with connect(guarded, ADMIN) as log:
@@ -195,7 +207,7 @@ def test_a_token_for_some_topics_is_for_all_groups(guarded: str) -> None:
     command = DeleteOffsets(group="anybody")
     grant = Grant("billing-topics", "admin", ("billing.",))
     with pytest.raises(AuthorizationFailed, match="is for some topics, delete offsets is about the whole log"):
-        check_allowed(grant, [command], State())
+        check_allowed(grant, command, State())
 
 
 def _in_transaction(log: spark_log.Log) -> None:
