@@ -179,7 +179,7 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
             raise UnknownTopicOrPartition(f"partition {key[1]} of topic id {key[0]} does not exist")
         if not 0 <= start <= part.end:
             raise OffsetOutOfRange(
-                f"cannot trim partition {key[1]} to {start}: it has offsets {part.start} to {part.end}",
+                f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: possible are {part.start} to its end, {part.end}",
                 start=part.start,
                 end=part.end,
             )
