@@ -25,6 +25,8 @@ from spark_log.positions import Earliest, Position
 from spark_log.words import counted
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     import pyarrow as pa
 
     from spark_log.client.log import Log
@@ -279,8 +281,16 @@ class _Consumption:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Ends what follows as Ctrl-C does: who is killed in order leaves its group at once."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Ends what follows as Ctrl-C does: who is killed in order leaves its group at once.
+
+    A second signal does not break off the leaving; `timeout` sends two, to its child and to its process group.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
     try:
         yield
     finally:
@@ -328,11 +338,12 @@ class _GroupConsumption:
 
     def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
         """Print records until there are no more, or enough.  What was printed is committed, and nothing else."""
-        try:
-            with _ended_by_sigterm(), suppress(KeyboardInterrupt):
-                self._print(columns, write, count, follow)
-        finally:
-            self._close()
+        with _ended_by_sigterm():
+            try:
+                with suppress(KeyboardInterrupt):
+                    self._print(columns, write, count, follow)
+            finally:
+                self._close()
 
     def _print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
         out, left = sys.stdout.buffer, count

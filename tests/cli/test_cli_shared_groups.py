@@ -93,6 +93,18 @@ def test_two_that_follow_share_the_partitions_and_commit_what_they_printed(serve
     assert [row["offset"] for row in after["offsets"]] == [3, 3, 3, 3]
 
 
+def test_a_second_signal_does_not_keep_it_from_leaving(served: Pylog) -> None:
+    """As `timeout` sends them: one to its child, one to the child's process group."""
+    with following(served) as process:
+        eventually(
+            lambda: bool(served.json("group", "list")) and served.json("group", "describe", "g")["members"] != []
+        )
+        while process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+    assert served.json("group", "describe", "g")["members"] == []
+
+
 def test_what_nobody_could_read_is_not_committed(served: Pylog) -> None:
     """The other side of the pipe was closed before the first record."""
     with following(served) as process:
