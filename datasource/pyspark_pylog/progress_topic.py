@@ -26,7 +26,7 @@ from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.patience import patiently
 from pyspark_pylog.pins import decode, encode, make_pin, pinned, query_of_task, read_pin
 from pyspark_pylog.ranges import is_fixed
-from pyspark_pylog.stream import LONG_POLL_MS
+from pyspark_pylog.stream import LONG_POLL_MS, LOOKS_SHARE
 from pyspark_pylog.triggers import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_log.client.looks import Looks
 from spark_log.clock import Clock, SystemClock
@@ -130,7 +130,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     @cached_property
     def looks(self) -> Looks:
-        return Looks(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS)
+        return Looks(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         return ReadMaxRows(2**63 - 1)

@@ -41,6 +41,8 @@ from spark_log.model import TopicPartition
 
 LONG_POLL_MS = 200
 """So long at most Spark waits for an answer, which it asks for again."""
+LOOKS_SHARE = 0.02
+"""Of the time since the last record: what comes is late by 1 % of it, beside the tenth of a second that a micro-batch takes."""
 
 
 class Ahead(NamedTuple):
@@ -86,7 +88,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     @cached_property
     def looks(self) -> Looks:
-        return Looks(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS)
+        return Looks(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
 
     # ------------------------------------------------------------------------------------------------------- the driver
 

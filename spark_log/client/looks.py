@@ -17,10 +17,10 @@ SHARE, SHARE_REMOTE = 0.05, 0.5
 class Looks:
     """Of one reader."""
 
-    def __init__(self, clock: Clock, *, local: bool, most_ms: float) -> None:
-        """most_ms:  a reader may want to look more often than it would have to."""
+    def __init__(self, clock: Clock, *, local: bool, most_ms: float, share: float = SHARE) -> None:
+        """most_ms, share:  a reader may want to look more often than it would have to; the share is of a disk."""
         self._clock = clock
-        self._share = SHARE if local else SHARE_REMOTE
+        self._share = share if local else SHARE_REMOTE
         self._last_ms = min(LAST_MS if local else LAST_REMOTE_MS, max(most_ms, FIRST_MS))
         self._found_ms = clock.monotonic_ms()
 
