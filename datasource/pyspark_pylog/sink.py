@@ -6,6 +6,9 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql.utils import to_str
+
+from pyspark_pylog.options import write_options
 from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -22,7 +25,12 @@ def sink(
     options:     of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`.
 
     A batch that Spark runs again after a crash adds nothing: the write's identity is (query id, name, batch id, topics).
+    Raises InvalidRequest, which names the option; the first batch may be hours away.
     """
+    every = {"path": url, "topic": topic, "txnAppId": name, "pylog.txnFromQuery": True, **options}
+    write_options(
+        {key.lower(): str(to_str(value)) for key, value in every.items() if value is not None}, streaming=False
+    )
 
     def append(frame: DataFrame, batch_id: int) -> None:
         writer = frame.write.format("pylog").mode("append")

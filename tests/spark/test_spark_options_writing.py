@@ -186,3 +186,22 @@ def test_headers_are_a_column_only_where_they_are_asked_for() -> None:
         .schema()
         .endswith("headers array<struct<key: string, value: binary>>")
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"compresion": "lz4"}, "option compresion is not known; did you mean compression"),
+        ({"topic": "not a name"}, "topic name 'not a name' has ' '"),
+        ({"name": ""}, "option txnAppId: is empty"),
+    ],
+)
+def test_a_sink_refuses_what_it_cannot_take_when_it_is_made(options: dict[str, str], told: str) -> None:
+    """Not with the first batch of a query, which may be hours away."""
+    with pytest.raises(InvalidRequest, match=told):
+        spark_log.sink("/data/log", **options)
+
+
+def test_a_sink_takes_values_that_are_no_text() -> None:
+    """As Spark's writers do; None is left out."""
+    assert callable(spark_log.sink("/data/log", topic="t", includeHeaders=True, partitioner=None))
