@@ -8,7 +8,6 @@ explicit offsets or times, tasks carry their slices.
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -17,6 +16,7 @@ from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_pylog.columns import stored_columns, to_batch
+from pyspark_pylog.cores import cores
 from pyspark_pylog.errors import plain_errors
 from pyspark_pylog.loss import TRIMMED, Loss, report
 from pyspark_pylog.notices import tell
@@ -68,7 +68,7 @@ def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[Slic
     """
     if options.min_partitions is not None or options.max_records is not None:
         return cut(reads, split_ranges(spans(reads), options.min_partitions, options.max_records))
-    total, tasks = sum(read.bytes for read in reads), options.parallelism or os.cpu_count() or 1
+    total, tasks = sum(read.bytes for read in reads), options.parallelism or cores()
     return split_by_bytes(reads, task_bytes(total, tasks, options.bytes_per_partition))
 
 
