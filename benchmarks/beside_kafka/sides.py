@@ -14,7 +14,7 @@ from typing import Any
 from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming import DataStreamReader, DataStreamWriter
 
 import spark_log
 from benchmarks import _nulls
@@ -22,6 +22,7 @@ from benchmarks.beside_kafka.machine import bytes_on_disk
 from spark_log.testing.kafka import Broker
 
 PARTITIONS = 4
+PAIRS = "key binary, value binary"
 
 
 class Side(ABC):
@@ -54,6 +55,10 @@ class Side(ABC):
     @abstractmethod
     def stream(self, topic: str) -> DataFrame:
         """All columns, from the first record on."""
+
+    @abstractmethod
+    def pairs(self, topic: str) -> DataFrame:
+        """A stream of keys and values alone, as cheaply as the side can."""
 
     @abstractmethod
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
@@ -92,8 +97,14 @@ class Pylog(Side):
         return reader.option("subscribe", topic).load(self.url(topic))
 
     def stream(self, topic: str) -> DataFrame:
-        reader = self.spark.readStream.format("pylog").option("startingOffsets", "earliest")
-        return reader.option("subscribe", topic).load(self.url(topic))
+        return self._streamed(self.spark.readStream, topic)
+
+    def pairs(self, topic: str) -> DataFrame:
+        return self._streamed(self.spark.readStream.schema(PAIRS), topic)
+
+    def _streamed(self, reader: DataStreamReader, topic: str) -> DataFrame:
+        options = {"subscribe": topic, "startingOffsets": "earliest"}
+        return reader.format("pylog").options(**options).load(self.url(topic))
 
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
         return frame.writeStream.format("pylog").option("path", self.url(topic)).option("topic", topic)
@@ -155,6 +166,9 @@ class Kafka(Side):
     def stream(self, topic: str, **options: str) -> DataFrame:
         return self._from(self.spark.readStream, topic).options(**{"startingOffsets": "earliest", **options}).load()
 
+    def pairs(self, topic: str) -> DataFrame:
+        return self.stream(topic).select("key", "value")
+
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
         return self._to(frame.writeStream, topic)
 
@@ -204,6 +218,9 @@ class Null(Side):
     def stream(self, topic: str) -> DataFrame:
         return self.spark.readStream.format(_nulls.SOURCE).load()
 
+    def pairs(self, topic: str) -> DataFrame:
+        return self.spark.readStream.format(_nulls.SOURCE).schema(PAIRS).load()
+
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
         return frame.writeStream.format(_nulls.SINK)
 
@@ -234,6 +251,9 @@ class Parquet(Side):
     def stream(self, topic: str) -> DataFrame:
         reader = self.spark.readStream.format("parquet").schema("key string, value string")
         return reader.load(str(self.folder / topic))
+
+    def pairs(self, topic: str) -> DataFrame:
+        return self.stream(topic)
 
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
         return frame.writeStream.format("parquet").option("path", str(self.folder / topic))

@@ -87,7 +87,7 @@ def copy(bench: Bench, side: Side) -> Iterator[Callable[[], None]]:
     topic = _name()
     side.create(topic)
     with checkpoint(bench) as folder:
-        yield lambda: drained(side.into(side.stream(TOPIC).select("key", "value"), topic), folder)
+        yield lambda: drained(side.into(side.pairs(TOPIC), topic), folder)
     side.drop(topic)
 
 
