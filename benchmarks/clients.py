@@ -81,10 +81,8 @@ def arguments() -> argparse.Namespace:
 
 
 def _peers(text: str) -> tuple[str, ...]:
-    names = tuple(text.split(",")) if text else ()
+    names = common.some_of(tuple(PEERS))(text) if text else ()
     for name in names:
-        if name not in PEERS:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {','.join(PEERS)}")
         if importlib.util.find_spec(PEERS[name]) is None:
             raise argparse.ArgumentTypeError(f"{name} is not installed: pip install '.[dev]'")
     return names
