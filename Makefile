@@ -12,7 +12,7 @@ unexport SPARK_HOME
 # The editable install links file by file, so it is made anew when dependencies or the set of files change, not their contents.
 INSTALLED := $(VENV)/installed-$(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
 
-.PHONY: setup quickstart test test-kafka test-azure check sim bench bench-kafka bench-clients pictures flames docs clean links-are-gone
+.PHONY: setup quickstart test test-kafka test-azure check sim chaos bench bench-kafka bench-clients pictures flames docs clean links-are-gone
 
 setup: $(INSTALLED)
 
@@ -50,6 +50,12 @@ check: setup
 
 sim: setup
 	$(BIN)/python -m spark_log.testing.simulation --seeds 20000 --jobs 2
+	$(BIN)/python -m spark_log.testing.month
+
+# Random runs of a stream over a log, checked by a model: by Spark's calls without a JVM, and with Spark: `make chaos SEEDS=1000 SPARK_SEEDS=5`.
+chaos: setup
+	$(BIN)/python -m tests.spark.random_runs --jobs 2 --seeds $(or $(SEEDS),200)
+	$(BIN)/python -m tests.spark.random_runs --engine spark --seeds $(or $(SPARK_SEEDS),2)
 
 bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done

@@ -43,8 +43,8 @@ async def wake(
     async with _session() as session:
 
         async def ask(version: int) -> int:
-            query = f"cluster_id={cluster_id}&since={version}&topics={topic_id}&wait_ms=60000"
-            async with session.get(f"http://{address}/v1/changes?{query}") as answer:
+            asked = {"cluster_id": cluster_id, "since": version, "topics": [topic_id], "wait_ms": 60_000}
+            async with session.post(f"http://{address}/v1/changes", json=asked) as answer:
                 found: int = msgspec.json.decode(await answer.read())["version"]
             return found
 

@@ -2,7 +2,8 @@
 
 A store in memory behind S3's latencies: 15 ms for a get or a listing, 30 ms for a put, with jitter from a seed; no limit of
 bandwidth, so that round trips show.  By hand: a small commit is a put, a put and a get beside a listing, 30 + 30 + 15 ms and
-some jitter; a poll that finds nothing is one get.
+some jitter; a poll that finds nothing is one get.  Writers of one log take turns, so 8 of them reach what the chain of
+records gives: a put and a get beside a listing, 45 ms each, and less where one of them has to try again: 10 to 20 commits a second.
 
     --quick         fewer of everything
     --json FILE     the table, for the page
@@ -16,6 +17,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
@@ -146,6 +148,24 @@ def poll_one(consumer: spark_log.client.consumer.Consumer) -> None:
     assert sum(map(len, consumer.poll(60_000).values())) == 1
 
 
+def commits_per_second(writers: int, seconds: float) -> float:
+    """Of writers that each commit one record after the other, as processes do: each with its own view of the log."""
+    inner = MemoryStore(uuid.uuid4().hex)
+    open_log(inner).create_topic(spark_log.NewTopic("t", 1))
+    logs = [open_log(SlowStore(inner, get_ms=15, put_ms=30)) for _ in range(writers)]
+    begun = time.perf_counter()
+
+    def write(log: spark_log.Log) -> int:
+        count = 0
+        while time.perf_counter() - begun < seconds:
+            log.append("t", [{"value": b"x"}])
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(writers) as pool:
+        return sum(pool.map(write, logs)) / (time.perf_counter() - begun)
+
+
 def with_housekeeping(commits: int) -> Line:
     """A commit's share of sealing, checkpoints and what they replace, without waiting for any of it."""
     store = SlowStore(MemoryStore(uuid.uuid4().hex), get_ms=0, put_ms=0)
@@ -166,17 +186,23 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="a file of results, in which what else it holds stays")
     given = parser.parse_args()
     lines = measure(3 if given.quick else 15, 1000 if given.quick else 500_000)
+    busy = {n: commits_per_second(n, 1 if given.quick else 30) for n in (1, 8)}
     share = with_housekeeping(110 if given.quick else HOUSE_COMMITS)
     for one in (*lines, share):
         month = "" if one.dollars_a_month is None else f"; ${one.dollars_a_month:.2f} a month, every {one.every_s} s"
         asked = ", ".join(f"{count} {kind}" for kind, count in sorted(one.requests.items()))
         print(f"{one.what}: {one.round_trips} round trips, {one.ms:.0f} ms; {asked}{month}")
+    print(", ".join(f"{count:.1f} commits a second of {n} writers" for n, count in busy.items()))
     if given.json:
         common.keep(
             given.json, {"object_store": {"prices": PRICES_OF, "lines": [one._asdict() for one in (*lines, share)]}}
         )
     common.report(
-        "object_store", **{one.what: one.round_trips for one in lines}, commit_ms=lines[0].ms, found_ms=lines[-1].ms
+        "object_store",
+        **{one.what: one.round_trips for one in lines},
+        commit_ms=lines[0].ms,
+        found_ms=lines[-1].ms,
+        commits_per_second=busy,
     )
 
 

@@ -2,7 +2,7 @@
 
     spark-submit jobs/maintain.py file:///data/log --every 10m
 
-It needs no executors.  Any number may run beside writers and readers.
+It needs no executors.  Any number may run beside writers and readers.  Exit status 1 if a single round has problems.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import spark_log
 from spark_log.cli.base import parse_duration
 from spark_log.errors import InvalidRequest
-from spark_log.node.maintain import maintain_every, maintain_once
+from spark_log.node.maintain import maintain_every, maintain_round
 
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
@@ -47,10 +47,12 @@ def main() -> None:
     spark = SparkSession.builder.appName("pylog maintain").getOrCreate()
     try:
         log = spark_log.connect(args.url, dict(args.storage_option), create=False)
-        for report in [maintain_once(log)] if args.every is None else maintain_every(log, args.every):
+        for report in [maintain_round(log)] if args.every is None else maintain_every(log, args.every):
             print(asdict(report), flush=True)
     finally:
         spark.stop()
+    if report.problems:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ import spark_log
 from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.cli.base import parse_duration
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
-from spark_log.errors import GroupIdNotFound, InvalidConfig, InvalidRequest, NoLog, SparkLogError
+from spark_log.errors import GroupIdNotFound, InvalidConfig, InvalidRequest, NoLog, SequenceConflict, SparkLogError
 from spark_log.settings import TOPIC_CONFIGS, validate_topic_configs
 
 TIMEOUT_MS = 60_000
@@ -464,16 +464,25 @@ def run(spark: SparkSession, args: argparse.Namespace) -> bool:
         kafka.close()
 
 
+def explained(error: str, checkpoint: str) -> str:
+    """The error, with this job's way out where a checkpoint is behind the log."""
+    if SequenceConflict.__name__ not in error:
+        return error
+    return (
+        f"{error}\nThe map of offsets says how far the topic was copied: delete the topic's folder in {checkpoint} and run this "
+        "again; it continues there, and nothing is lost or copied twice"
+    )
+
+
 def main() -> None:
     args = parse_args()
-    builder = SparkSession.builder.appName("pylog mirror of Kafka")
-    # Records of Kafka may have a megabyte, and Spark hands rows to Python by ten thousand unless it is told otherwise.
-    spark = builder.config("spark.sql.execution.arrow.maxBytesPerBatch", 64 << 20).getOrCreate()
+    spark = SparkSession.builder.appName("pylog mirror of Kafka").getOrCreate()
     spark_log.register(spark)
+    spark_log.tune(spark)
     try:
         done = run(spark, args)
     except (SparkLogError, StreamingQueryException) as error:
-        sys.exit(str(error))
+        sys.exit(explained(str(error), args.checkpoint))
     finally:
         spark.stop()
     sys.exit(not done)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spark_log import errors
+from spark_log.driver_python import name_driver_python
 from spark_log.model import (
     EARLIEST,
     LATEST,
@@ -34,8 +35,11 @@ __all__ = [
     "metrics_listener",
     "register",
     "sink",
+    "tune",
     "where",
 ]
+
+name_driver_python()
 
 
 def __getattr__(name: str) -> Any:
@@ -55,10 +59,13 @@ def metrics_listener(path: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("pylog")` known to a running session, where Spark's discovery cannot: notebooks, %pip in a live one."""
-    from pyspark_pylog import DefaultSource
+    """Make `format("pylog")` known to a session and to the calling thread (see `pyspark_pylog.registration`).
 
-    spark.dataSource.register(DefaultSource)
+    A pool whose threads write frames that were made elsewhere: `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`.
+    """
+    from pyspark_pylog.registration import register as add
+
+    add(spark)
 
 
 def sink(url: str, **options: Any) -> Any:
@@ -66,6 +73,13 @@ def sink(url: str, **options: Any) -> Any:
     from pyspark_pylog.sink import sink as make
 
     return make(url, **options)
+
+
+def tune(spark: SparkSession) -> dict[str, tuple[str, str]]:
+    """Set Spark's settings that help pylog, except those that somebody has set; gives name -> (before, after)."""
+    from pyspark_pylog.tune import tune as set_them
+
+    return set_them(spark)
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:

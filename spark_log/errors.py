@@ -115,6 +115,17 @@ class OutOfOrderSequence(SparkLogError):
     """A producer skipped a sequence number, or repeats one too old to be recognised."""
 
 
+class SequenceConflict(OutOfOrderSequence):
+    """A commit has a sequence below its producer's last one, or the last one and other content: it is not a repeat."""
+
+    def __init__(self, message: str, *, last: int, version: int) -> None:
+        super().__init__(message)
+        self.last = last
+        """Sequence of the producer's last commit."""
+        self.version = version
+        """Version of the log with that commit."""
+
+
 class UnknownProducerId(SparkLogError):
     """The log does not know the producer (any more): its commit may or may not have been in before it was forgotten."""
 
@@ -166,6 +177,10 @@ class InconsistentClusterId(SparkLogError):
     """The coordinator has another log than the one that was meant."""
 
 
+class ClockSkewed(SparkLogError):
+    """The writer's clock is further than `log.clock.skew.max.ms` from the storage's and the log's.  Nothing was done: set the clock."""
+
+
 class UploadFenced(SparkLogError):
     """The upload is older than the garbage-collection fence (`gc.fence.age.ms`): nothing was written, upload again."""
 
@@ -186,10 +201,9 @@ class StorageError(SparkLogError, OSError):
 
 
 class StorageUnavailable(StorageError):
-    """The storage did not answer, or answered so that the outcome is not known."""
+    """The storage did not answer, or was busy, for as long as requests are repeated.  Unless `maybe_applied`, nothing was committed."""
 
     retriable = True
-    maybe_applied = True
 
 
 class ObjectNotFound(StorageError, FileNotFoundError):
@@ -239,6 +253,21 @@ class AuthenticationFailed(SparkLogError, PermissionError):
 
 class AuthorizationFailed(SparkLogError, PermissionError):
     """The token's role, topics or groups do not allow the operation."""
+
+
+class QuotaExceeded(SparkLogError):
+    """The token has as many topics, partitions, groups or connections as its quota allows; nothing was done."""
+
+
+class ThrottlingQuotaExceeded(QuotaExceeded):
+    """The token has made as many changes in this second as its quota allows; nothing was done."""
+
+    retriable = True
+
+    def __init__(self, message: str, *, retry_after_ms: int) -> None:
+        super().__init__(message)
+        self.retry_after_ms = retry_after_ms
+        """Retry after so many milliseconds."""
 
 
 class RequestTimedOut(SparkLogError, TimeoutError):

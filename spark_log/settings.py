@@ -234,13 +234,20 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "retention.ms",
         604800000,
         _ms(-1),
-        "How old records may grow; older ones are removed by `pylog maintain`. -1: no limit.",
+        "How old records may grow; `pylog maintain` removes older ones, [whole segments](#when-records-expire) at a time. -1: no limit.",
     ),
     ConfigSpec(
         "segment.bytes",
         1073741824,
         _bytes(1 << 20, INT_MAX),
         "How large merging makes a segment at most.",
+    ),
+    ConfigSpec(
+        "segment.ms",
+        604800000,
+        _ms(1),
+        "How much time the records of a merged segment span at most, as retention removes whole segments. An eighth of "
+        "`retention.ms` if that is less.",
     ),
     _later("compression.gzip.level", -1, Whole(-1, 9), "Level of gzip."),
     _later("compression.lz4.level", 9, Whole(1, 17), "Level of lz4."),
@@ -264,7 +271,6 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
     _later("remote.storage.enable", False, _FLAG, "Tiered storage; a log on shared storage has one tier."),
     _later("segment.index.bytes", 10485760, _bytes(4, INT_MAX), "An index is as large as its segment needs, instead."),
     _later("segment.jitter.ms", 0, _ms(0), "Random delay of rolling segments."),
-    _later("segment.ms", 604800000, _ms(1), "Every write makes its own segments, instead."),
     _later("unclean.leader.election.enable", False, _FLAG, "Whether a replica outside the ISR may lead."),
 )
 """Kafka's topic configs by name: those in force first."""
@@ -278,6 +284,13 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         _ms(1),
         "How long a write or a read may take, also one that is under way when this is changed. Older uploads are void, and what "
         "nobody refers to is deleted after it.",
+    ),
+    ConfigSpec(
+        "log.clock.skew.max.ms",
+        600000,
+        _ms(-1),
+        "A commit is refused if its writer's clock is further than this from the storage's. The storage is asked when the clock "
+        "is further from the log's newest commit. -1: no check.",
     ),
     ConfigSpec(
         "metadata.checkpoint.interval",
@@ -414,6 +427,18 @@ def reference_markdown() -> str:
             "",
             "`compact` in `cleanup.policy` is accepted with a warning: nothing is compacted yet.",
             "Kafka's `gzip` and `snappy` are refused: Arrow has no such compression, and nothing else is put in their place.",
+            "",
+            "### When records expire",
+            "",
+            "`pylog maintain` removes whole segments from the front of a partition, as Kafka does. A segment goes when its newest record",
+            "is older than `retention.ms` and all segments before it go. Merged segments span `segment.ms`, or an eighth of `retention.ms` if",
+            "that is less. So a record stays for `retention.ms` at least, and at most that time longer, plus the time between two rounds.",
+            "",
+            "The time is that of the record: event times of last year expire in the next round. Set `retention.ms=-1` on topics for",
+            "history.",
+            "",
+            "A record with a timestamp in the future keeps its segment, and those after it, until it is old enough itself.",
+            "`message.timestamp.after.max.ms` refuses such records; `pylog topic trim` removes them.",
             "",
             "### Accepted, not in force",
             "",

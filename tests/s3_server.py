@@ -7,6 +7,8 @@ one win.  Reads go on side by side.
 from __future__ import annotations
 
 import logging
+import socket
+import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -19,11 +21,58 @@ App = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 READS = ("GET", "HEAD")
 
 
+BUSY = (
+    "503 Slow Down",
+    b"<?xml version='1.0'?><Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>",
+)
+BAD = (
+    "400 Bad Request",
+    b"<?xml version='1.0'?><Error><Code>InvalidArgument</Code><Message>That makes no sense.</Message></Error>",
+)
+RESET = ("", b"")
+"""Instead of an answer the connection is reset."""
+
+
+class Faults:
+    """Answers the next `left` requests with a method for paths that contain a text by itself."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.fail("", "", 0)
+
+    def fail(self, method: str, text: str, count: int, answer: tuple[str, bytes] = BUSY) -> None:
+        with self._lock:
+            self.method, self.text, self.left, self.answer = method, text, count, answer
+            self.asked = 0
+
+    def wrapped(self, app: App) -> App:
+        def faulty(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            with self._lock:
+                if environ["REQUEST_METHOD"] != self.method or self.text not in environ["PATH_INFO"]:
+                    return app(environ, start_response)
+                self.asked += 1
+                self.left -= 1
+                failing, (status, body) = self.left >= 0, self.answer
+            if not failing:
+                return app(environ, start_response)
+            if not status:
+                environ["werkzeug.socket"].setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+                raise ConnectionResetError
+            environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            start_response(status, [("Content-Type", "application/xml"), ("Content-Length", str(len(body)))])
+            return [body]
+
+        return faulty
+
+
 @contextmanager
-def s3_server() -> Iterator[str]:
+def s3_server(faults: Faults | None = None) -> Iterator[str]:
     """Its URL."""
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     app = _one_change_at_a_time(DomainDispatcherApplication(create_backend_app))
+    if faults is not None:
+        app = faults.wrapped(app)
     server = make_server("127.0.0.1", 0, app, threaded=True, request_handler=MotoRequestHandler)
     serving = threading.Thread(target=server.serve_forever, daemon=True)
     serving.start()

@@ -28,6 +28,20 @@ def check_topics(state: State, options: ReadOptions, at: Offset) -> None:
             )
 
 
+def check_target(state: State, target: Offset) -> None:
+    """Raises DataLoss if a topic in which an available-now run ends is gone, whatever failOnDataLoss says, as Kafka's connector.
+
+    The run was to read this topic up to that end, and cannot.
+    """
+    for topic, topic_id in sorted(target.ids.items()):
+        if state.names.get(topic) != topic_id:
+            what = "was deleted and created again" if topic in state.names else "was deleted"
+            raise DataLoss(
+                f"topic {topic!r} {what} during this available-now run, which cannot reach its end: run the query again. "
+                "What was lost is decided then, by failOnDataLoss"
+            )
+
+
 def go_on(state: State, options: ReadOptions, at: Offset, tps: Iterable[TopicPartition]) -> tuple[Ends, list[Loss]]:
     """Where a stream that stands at `at` goes on in each of `tps`, and what it lost.
 

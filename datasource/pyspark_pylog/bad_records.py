@@ -37,8 +37,6 @@ class Topics:
         self._location = location
         self._specs = dict(specs)
         self._log: Log | None = None
-        self.named: set[str] = set()
-        """By rows, whether they exist or not."""
 
     def spec(self, name: str) -> TopicSpec:
         """Of a topic that a row names; one that does not exist is created, as an append does.
@@ -47,7 +45,6 @@ class Topics:
         Raises InvalidTopic, UnknownTopicOrPartition.
         """
         check_topic_name(name)
-        self.named.add(name)
         if name not in self._specs:
             if self._log is None:
                 self._log = Log(journal_of(self._location))

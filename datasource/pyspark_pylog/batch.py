@@ -1,15 +1,17 @@
 """Batch reads.
 
-`partitions()` runs once per `load()`, a query any number of times after it.  So where the end is open, it settles only
-which task reads which offsets, and how far each goes is settled when the query runs (`pins.py`); where the ends are
-explicit offsets or times, tasks carry their slices.
+The driver plans once: `partitions()` runs when the frame of a `load()` is first used, a query any number of times after it.
+Tasks carry their part of that plan.  Each query pins a version of the log (`pins.py`): of the plan, what is trimmed by then is not read,
+and what was added to open ends is read as well (`growth.py`).
 """
 
 from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
 
 import pyarrow as pa
 from msgspec.structs import replace
@@ -18,42 +20,73 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark_pylog.columns import stored_columns, to_batch
 from pyspark_pylog.cores import cores
 from pyspark_pylog.errors import plain_errors
+from pyspark_pylog.growth import (
+    NONE,
+    Basis,
+    Growth,
+    additions,
+    basis_of,
+    check_there,
+    decode_basis,
+    ends_with_groups,
+    partitions_there,
+    still_there,
+)
 from pyspark_pylog.loss import TRIMMED, Loss, report
-from pyspark_pylog.notices import tell
+from pyspark_pylog.notices import notice, tell
 from pyspark_pylog.options import Location, ReadOptions
 from pyspark_pylog.patience import patiently
-from pyspark_pylog.pins import PINS, Assignment, decode, encode, make_pin, pinned, query_of_task, read_pin
-from pyspark_pylog.ranges import batch_ranges, is_fixed, wanted_partitions
-from pyspark_pylog.splits import Deal, deal_of, split_by_bytes, split_by_deal, split_ranges, task_bytes
+from pyspark_pylog.pins import Pin, Query, decode, encode, pin_of, pinned, query_of_task
+from pyspark_pylog.ranges import batch_ranges, group_offsets, is_fixed, is_open
+from pyspark_pylog.read_codec import decode_reads, encode_reads
+from pyspark_pylog.splits import growth_tasks, min_tasks, split_by_bytes, split_growth, split_ranges, task_bytes
 from pyspark_pylog.workers import settle
 from spark_log.client.fetch import Fetched, asked_ahead, fetch
 from spark_log.client.plan import OffsetRange, SliceRead
 from spark_log.client.prune import columns_to_read, cut, only_matching, plan_matching, spans
 from spark_log.client.route import open_journal, storage_url
 from spark_log.clock import SystemClock
-from spark_log.errors import ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import (
+    ConcurrentChange,
+    DataLoss,
+    ObjectNotFound,
+    StorageError,
+    StorageUnavailable,
+    UnknownTopicOrPartition,
+)
 from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
-
-logger = logging.getLogger("spark_log")
+from spark_log.store.retry import with_retries
 
 
 class ReadTask(InputPartition):
-    """One task: its number out of how many, and the slices that it reads, if they were settled when it was planned."""
+    """One task, as the driver planned it."""
 
-    def __init__(self, number: int, count: int, reads: tuple[SliceRead, ...] | None = None) -> None:
+    def __init__(self, number: int, reads: Sequence[SliceRead], basis: bytes | None = None) -> None:
         super().__init__(number)
         self.number = number
-        self.count = count
-        self.reads = reads
+        self.reads = tuple(reads)
+        self._basis = basis
+
+    @cached_property
+    def basis(self) -> Basis | None:
+        """For a task that also reads what is added later."""
+        return None if self._basis is None else decode_basis(self._basis)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"number": self.number, "reads": encode_reads(self.reads), "basis": self._basis}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["number"], decode_reads(state["reads"]), state["basis"])  # type: ignore[misc]
 
 
 def store_of(location: Location) -> ObjectStore:
     """Where the objects are; a coordinator is asked for it."""
     url = storage_url(location.url, location.token)
-    return open_store(url, dict(location.storage), location.durability)
+    return with_retries(open_store(url, dict(location.storage), location.durability))
 
 
 def journal_of(location: Location, *, create: bool = False) -> Journal:
@@ -92,64 +125,124 @@ class LogReader(DataSourceReader):
             if not isinstance(partition, ReadTask):  # Spark's stand-in for an empty list of partitions
                 return
             store = store_of(self.options.location)
-            reads = self._late_reads(store, partition) if partition.reads is None else partition.reads
+            reads = self.reads_now(store, partition, query_of_task(self.scan))
             yield from read_batches(store, reads, self.schema, self.options)
+
+    def reads_now(self, store: ObjectStore, task: ReadTask, query: Query) -> list[SliceRead]:
+        """The reads of a task at the version that its query pins.  Raises DataLoss unless failOnDataLoss is false."""
+        pin, growth = PinnedQuery(store, self.options, self.scan, query, task).view()
+        check_there(pin.topics, self.options)
+        reads, losses = still_there(task.reads, pin.topics, self.options, growth.ends)
+        report(losses, self.options.fail_on_data_loss)
+        return reads + (growth.tasks[task.number] if task.number < len(growth.tasks) else [])
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_of(self.options.location)
-        ends = self._ends_now(journal)
-        tasks = self._tasks(journal, ends)
-        if is_fixed(self.options, ends) or not self._settle(journal, deal_of(journal.state.version, tasks)):
-            return [ReadTask(n, len(tasks), tuple(reads)) for n, reads in enumerate(tasks) if reads]
-        return [ReadTask(n, len(tasks)) for n in range(len(tasks))]
+        ranges, reads = self._plan(journal)
+        dealt = deal_out(reads, self.options)
+        if self._ends_early(ranges):
+            return [ReadTask(number, reads) for number, reads in enumerate(dealt) if reads]
+        at_once = self.options.parallelism or cores()
+        dealt += [[] for _ in range(min_tasks(at_once) - len(dealt))]
+        basis, tasks = self._basis(ranges, dealt, at_once)
+        return [ReadTask(number, reads, basis if number < tasks else None) for number, reads in enumerate(dealt)]
 
-    def _ends_now(self, journal: Journal) -> dict[TopicPartition, int]:
-        state = journal.state
-        tps = wanted_partitions(state, self.options)
-        return {tp: state.partitions[state.names[tp.topic], tp.partition].end for tp in tps}
+    def _ends_early(self, ranges: Sequence[OffsetRange]) -> bool:
+        """Whether nothing can be added: all ends are offsets or times."""
+        if not ranges:
+            return not is_open(self.options.end.default)
+        return is_fixed(self.options, [TopicPartition(rng.topic, rng.partition) for rng in ranges])
 
-    def _tasks(self, journal: Journal, ends: Mapping[TopicPartition, int]) -> list[list[SliceRead]]:
-        """What each task reads: one task at least."""
-        ranges = batch_ranges(journal, self.options, ends)
-        return deal_out(plan_matching(journal, ranges, self.options.where), self.options) or [[]]
+    def _basis(
+        self, ranges: Sequence[OffsetRange], dealt: Sequence[Sequence[SliceRead]], at_once: int
+    ) -> tuple[bytes, int]:
+        """The plan that tasks need to read added records, and how many tasks do that."""
+        basis = basis_of(ranges, dealt, self.options, len(dealt)).encode()
+        tasks = len(dealt) if ends_with_groups(self.options) else growth_tasks(len(dealt), len(basis), at_once)
+        return (basis if tasks == len(dealt) else basis_of(ranges, dealt, self.options, tasks).encode()), tasks
 
-    def _settle(self, journal: Journal, deal: Deal) -> bool:
-        """Put down which task reads which offsets.  False where this user may not write: then the ends are those of now."""
+    def _plan(self, journal: Journal) -> tuple[list[OffsetRange], list[SliceRead]]:
+        """The range of each partition, and what to read for them; decided anew if they were trimmed in between."""
+        while True:
+            state, ranges = batch_ranges(journal, self.options)
+            try:
+                return ranges, plan_matching(journal, ranges, self.options.where)
+            except (DataLoss, UnknownTopicOrPartition):
+                if journal.state is state:
+                    raise
+
+
+class PinnedQuery:
+    """How the tasks of a query come to read one version: what one has put under a name, the others take."""
+
+    def __init__(self, store: ObjectStore, options: ReadOptions, scan: str, query: Query, task: ReadTask) -> None:
+        self._store = store
+        self._options = options
+        self._scan = scan
+        self._query = query
+        self._basis = task.basis
+
+    def view(self) -> tuple[Pin, Growth]:
+        """The pin of the query, and the growth of this scan.
+
+        A user who may not write to the log reads what the driver planned, less what is trimmed.
+        """
         try:
-            pinned(journal.store, self._deal_name, lambda: encode(deal))
+            pin = decode(pinned(self._store, self._query.pin, self._make_pin), Pin)
+            return pin, self._growth(pin)
         except (StorageUnavailable, ObjectNotFound):
             raise
         except StorageError as error:
-            logger.warning("read only (%s): this frame ends at version %d however late it is used", error, deal.version)
+            pin = pin_of(self._journal.state)
+            if self._basis is not None:
+                notice(logging.WARNING, f"read only ({error}): records added since this frame was planned are not read")
+            return pin, NONE
+
+    @cached_property
+    def _journal(self) -> Journal:
+        return Journal.open(self._store, create=False)
+
+    def _make_pin(self) -> bytes:
+        """With the growth of this scan, so that its other tasks read one file."""
+        pin = pin_of(self._journal.state)
+        return encode(replace(pin, growth={self._scan: self._plan(pin)}) if self._is_needed(pin) else pin)
+
+    def _is_needed(self, pin: Pin) -> bool:
+        """Whether there is more to know than the pin says."""
+        if self._basis is None:
             return False
-        return True
+        return ends_with_groups(self._options) or any(additions(pin.topics, self._options, self._basis, {}))
 
-    @property
-    def _deal_name(self) -> str:
-        return f"{PINS}{self.scan}-deal"
+    def _growth(self, pin: Pin) -> Growth:
+        if self._scan in pin.growth:
+            return pin.growth[self._scan]
+        if not self._is_needed(pin):
+            return NONE
+        return decode(pinned(self._store, self._query.growth, lambda: encode(self._plan(pin))), Growth)
 
-    def _late_reads(self, store: ObjectStore, task: ReadTask) -> Sequence[SliceRead]:
-        """This task's part of the plan that was made when the query began to run."""
-        query = query_of_task(self.scan)
-        opened: list[Journal] = []
+    def _plan(self, pin: Pin) -> Growth:
+        """The records added up to the pinned version, planned by the state of that version."""
+        assert self._basis is not None, "only a task that reads it plans it"
+        state = self._state_at(pin.version)
+        ends: dict[str, dict[int, int]] = {}
+        if ends_with_groups(self._options):
+            ends = group_offsets(state, self._options, partitions_there(pin.topics, self._options))
+        ranges, losses = additions(pin.topics, self._options, self._basis, ends)
+        report(losses, self._options.fail_on_data_loss)
+        reads = plan_matching(self._journal, ranges, self._options.where, state=state)
+        return Growth(tasks=split_growth(reads, self._basis), ends=ends)
 
-        def journal() -> Journal:
-            if not opened:
-                opened.append(Journal.open(store, create=False))
-            return opened[0]
-
-        def plan() -> bytes:
-            pin = read_pin(pinned(store, query.pin, lambda: make_pin(journal())))
-            state, known = journal().state, pin.ends()
-            tps = [tp for tp in wanted_partitions(state, self.options) if tp in known]
-            ends = {tp: known[tp] for tp in tps if pin.topics[tp.topic][0] == state.names[tp.topic]}
-            reads = plan_matching(journal(), batch_ranges(journal(), self.options, ends), self.options.where)
-            # Upkeep drops what is as old as yesterday's deals; a view that is older still gets one by offsets alone.
-            anew = Deal(version=pin.version, count=task.count, cuts={})
-            deal = decode(pinned(store, self._deal_name, lambda: encode(anew)), Deal)
-            return encode(Assignment(version=pin.version, tasks=split_by_deal(reads, deal)))
-
-        return decode(pinned(store, query.plan, plan), Assignment).tasks[task.number]
+    def _state_at(self, version: int) -> State:
+        """Another task has pinned the version; the journal may be older, or newer."""
+        if self._journal.state.version < version:
+            self._journal.refresh()
+        state = self._journal.state_at(version)
+        if state is None:
+            raise ConcurrentChange(
+                f"the other tasks of this query read version {version} of the log, and too much was committed since for this "
+                "one to read the same; run the query again"
+            )
+        return state
 
 
 def read_batches(

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
 from spark_log.client.fetch import Fetched
 from spark_log.errors import InvalidRequest
@@ -31,7 +31,7 @@ STORED = ("key", "value", "timestamp", "headers")
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema to yield for a Spark schema: all columns, or a projection by the user.
 
-    Raises InvalidRequest for a column that is not there or has another type.
+    Raises InvalidRequest for a column that is not there, has another type, or excludes nulls inside of headers.
     """
     fields = []
     for field in schema.fields:
@@ -42,8 +42,26 @@ def arrow_schema(schema: StructType) -> pa.Schema:
             raise InvalidRequest(
                 f"schema: column {field.name!r} is {spark_type}, not {field.dataType.simpleString()}; cast it after load"
             )
+        if (found := _spelled(field.dataType)) != spark_type:
+            raise InvalidRequest(
+                f"schema: column {field.name!r} is {found}, which excludes nulls inside it; expected {field.name} {spark_type}: "
+                "leave out NOT NULL and containsNull=False within the type, and filter after load"
+            )
         fields.append(pa.field(field.name, arrow_type, field.nullable))
     return pa.schema(fields)
+
+
+def _spelled(type_: DataType) -> str:
+    """A type as text, with what it says of nulls inside it."""
+    if isinstance(type_, ArrayType):
+        return f"array<{_spelled(type_.elementType)}{'' if type_.containsNull else ' NOT NULL'}>"
+    if isinstance(type_, StructType):
+        return f"struct<{','.join(map(_member, type_.fields))}>"
+    return type_.simpleString()
+
+
+def _member(field: StructField) -> str:
+    return f"{field.name}:{_spelled(field.dataType)}{'' if field.nullable else ' NOT NULL'}"
 
 
 def stored_columns(schema: pa.Schema) -> Sequence[str]:

@@ -1,4 +1,4 @@
-"""What a user of Spark sees of an error: the sentence, not our traceback."""
+"""Errors as Spark shows them: one sentence without a traceback, unless PYLOG_DEBUG=1."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spark_log.debug import shows_tracebacks
 from spark_log.errors import SparkLogError
 
 HIDE = "SPARK_HIDE_TRACEBACK"
@@ -18,10 +19,14 @@ def plain_errors() -> Iterator[None]:
     try:
         yield
     except SparkLogError as error:
+        if shows_tracebacks():
+            raise
         raise plain(error) from None
 
 
 def plain(error: SparkLogError) -> SparkLogError:
-    """The error, to be raised at once, as its message alone."""
+    """The error, to be raised immediately, as its message alone."""
+    if shows_tracebacks():
+        return error
     os.environ[HIDE] = "1"
     return error.with_traceback(None)

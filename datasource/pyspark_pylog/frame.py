@@ -1,6 +1,7 @@
 """What of a frame is written: which of its columns, checked in the driver, and the records that a task takes from a batch.
 
-Columns are looked up as Kafka's connector does: by exact, case-sensitive name; all others are ignored.
+Columns are looked up as Kafka's connector does: by exact, case-sensitive name; others are ignored, unless their name is nearly
+one that is missing.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ from pyspark.sql.types import (
     CharType,
     DataType,
     IntegerType,
+    LongType,
     StringType,
     StructType,
-    TimestampNTZType,
     TimestampType,
     VarcharType,
 )
 
 from spark_log.errors import InvalidRecord
-from spark_log.segment.rows import Rows, conform, wrong_keys
+from spark_log.segment.rows import Rows, check_names, conform, wrong_keys
 
 TEXT = (StringType, VarcharType, CharType)
 BYTES = (*TEXT, BinaryType)
@@ -37,8 +38,9 @@ TYPES: dict[str, tuple[type[DataType], ...]] = {
     "value": BYTES,
     "headers": (ArrayType,),
     "partition": (IntegerType,),
+    "timestamp": (TimestampType, LongType),
 }
-"""Accepted types by column, in the order in which Kafka's connector judges them."""
+"""Accepted types by column, in the order in which Kafka's connector judges them; it does not write the timestamp."""
 HEADERS = "array<struct<key:string,value:binary>>"
 EXPECTED = {
     "topic": "string",
@@ -46,8 +48,9 @@ EXPECTED = {
     "value": "string or binary: cast it, or use to_json",
     "headers": HEADERS,
     "partition": "int",
+    "timestamp": "timestamp, or bigint with milliseconds since 1970: cast it, which reads text, dates and timestamp_ntz in the "
+    "session's time zone",
 }
-TIMES = (TimestampType, TimestampNTZType)
 
 
 class Piece(NamedTuple):
@@ -70,24 +73,23 @@ def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     if topic is not None:
         found.pop("topic", None)
     elif "topic" not in found:
+        check_names(found, ["topic"])
         raise InvalidRecord("which topic? set the option 'topic', or give the frame a column 'topic'")
     for name in TYPES:
         if name in found and not _fits(name, found[name]):
             raise InvalidRecord(f"column {name!r} is {found[name].simpleString()}, expected {EXPECTED[name]}")
         if name == "value" and name not in found:
+            check_names(found, [name])
             raise InvalidRecord(
                 f"there is no column 'value' to write; the frame has {', '.join(schema.names) or 'no columns'}"
             )
-    return tuple(name for name, type_ in found.items() if _is_written(name, type_))
+    check_names(found, [name for name in TYPES if name != "topic" or topic is None])
+    return tuple(name for name in found if name in TYPES)
 
 
 def _fits(name: str, type_: DataType) -> bool:
     """Whether nulls are possible, in headers, makes no difference."""
     return isinstance(type_, TYPES[name]) and (name != "headers" or type_.simpleString() == HEADERS)
-
-
-def _is_written(name: str, type_: DataType) -> bool:
-    return name in TYPES or (name == "timestamp" and isinstance(type_, TIMES))
 
 
 def pieces(columns: Sequence[str], batch: pa.RecordBatch, now_ms: int) -> Iterator[Piece]:

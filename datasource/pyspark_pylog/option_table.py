@@ -120,7 +120,7 @@ READING = (
         "fetchOffset.numRetries",
         "BS",
         "`3`",
-        "how often the driver looks at the log while the storage does not answer; each look has patience of its own, about 16 s",
+        "how often the driver asks a storage that does not answer; each time, requests are repeated for about 25 s",
     ),
     Option("fetchOffset.retryIntervalMs", "BS", "`1000`", "with the option before: how long it waits in between"),
     Option(
@@ -161,10 +161,22 @@ WRITING = (
         "txnAppId",
         "W",
         "",
-        "with `txnVersion`: the write happens once per (application, version, topics)",
+        "with `txnVersion`: the write happens once per application, version and the option `topic`",
     ),
-    Option("txnVersion", "W", "", "with `txnAppId`; a whole number that grows"),
+    Option(
+        "txnVersion",
+        "W",
+        "",
+        "with `txnAppId`; a whole number that grows. One at or below the last is skipped, with a warning in the log",
+    ),
     Option("producerId", "T", "", "a name for the stream's identity that outlives the checkpoint"),
+    Option(
+        "onOlderBatch",
+        "WT",
+        "`fail`",
+        "of streams and `spark_log.sink`: what happens to a micro-batch that the log has passed, because the checkpoint lost files "
+        "or is an older copy. `skip`: it is not written, and rows of it that are not in the log are lost",
+    ),
     Option("kafka.acks", "WT", "", "as `acks`, which goes before it"),
     Option(
         "kafka.compression.type", "WT", "", "as `compression`, which goes before it; `gzip` and `snappy` are refused"
@@ -200,8 +212,8 @@ ALL = (*READING, *WRITING, *SHARED)
 
 SPARKS = ("paths", "checkpointLocation", "queryName")
 """What Spark itself puts among the options."""
-INTERNAL = ("pylog.txnFromQuery", "pylog.queryId")
-"""Set by `spark_log.sink`: the application is the streaming query that the tasks run in, or that is named."""
+INTERNAL = ("pylog.txnFromQuery", "pylog.queryId", "pylog.checkpoint")
+"""Set by `spark_log.sink`: the application is the streaming query that the tasks run in, or that is named; its checkpoint."""
 
 SPELLING = {name.lower(): name for name in (*(option.name for option in ALL), *SPARKS, *INTERNAL)}
 

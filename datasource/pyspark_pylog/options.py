@@ -108,6 +108,10 @@ class WriteOptions:
     query_id: str | None
     """Of the streaming query, where tasks do not know it."""
     producer_id: str | None
+    skip_older_batches: bool
+    """Skip a micro-batch that the log has passed, instead of failing."""
+    checkpoint: str | None
+    """Of the streaming query, where it is known."""
     dead_letters: str | None
     """The topic for rows that cannot be written; None: they fail the write."""
     notes: tuple[str, ...]
@@ -296,6 +300,8 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         )
     else:
         _only(options, ("producerid",), "streams; for a batch use txnAppId and txnVersion")
+    if not streaming and "pylog.txnfromquery" not in options:
+        _only(options, ("onolderbatch",), "streams and spark_log.sink; an older txnVersion is skipped")
     if ("txnappid" in options) != ("txnversion" in options) and "pylog.txnfromquery" not in options:
         raise InvalidRequest("options txnAppId and txnVersion go together: give both or neither")
     return WriteOptions(
@@ -308,6 +314,8 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
         txn_from_query=flag(options, "pylog.txnfromquery", False),
         query_id=options.get("pylog.queryid"),
         producer_id=_identity(options, "producerid"),
+        skip_older_batches=one_of(options, "onolderbatch", "fail", "skip") == "skip",
+        checkpoint=options.get("checkpointlocation") or options.get("pylog.checkpoint"),
         dead_letters=_dead_letters(options, topic),
         notes=(*notes, *_write_notes(options)),
     )

@@ -1,8 +1,8 @@
 """One version for all tasks of a query.
 
-An open end is resolved when the query runs: the first task to ask puts the ends of all partitions under the query's name
-(`meta/pin/…`, put-if-absent), and every other task, of any scan in the query, reads them.  A second file, by scan, holds
-the slices of each task, so that only one task plans; a third, by load, which task reads which offsets.
+The first task to ask pins it: it puts the start and the end of every partition under the query's name (`meta/pin/…`,
+put-if-absent), and all other tasks, of any scan in the query, read them.  With the pin goes what was added to the log since
+the scan of that task was planned; another scan of the query puts that under a name of its own (`growth.py`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from typing import NamedTuple, TypeVar
 import msgspec
 from pyspark import TaskContext
 
-from spark_log.client.plan import SliceRead
+from pyspark_pylog.growth import Growth, PinnedTopic
 from spark_log.clock import SystemClock
 from spark_log.errors import ObjectNotFound, StorageUnavailable
-from spark_log.journal.journal import Journal
 from spark_log.metadata.progress_topic import Progress, progress_of
-from spark_log.model import TopicPartition
+from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 
 PINS = "meta/pin/"
@@ -33,27 +32,18 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True):
     """What a query sees of the log."""
 
     version: int
-    topics: dict[str, tuple[str, list[int]]]
-    """Name: (id, end of each partition)."""
+    topics: dict[str, PinnedTopic]
     progress: Progress | None = None
     """Where groups stand, should another scan of the query ask; None if that is too much to write down on a chance."""
-
-    def ends(self) -> dict[TopicPartition, int]:
-        return {TopicPartition(name, n): end for name, (_, ends) in self.topics.items() for n, end in enumerate(ends)}
-
-
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Slices of each task of one scan."""
-
-    version: int
-    tasks: list[list[SliceRead]]
+    growth: dict[str, Growth] = {}
+    """By scan: that of the task which made the pin."""
 
 
 class Query(NamedTuple):
-    """Names, unique to a query, for its pin and for the plan of one scan in it."""
+    """Names, unique to a query, for its pin and for the growth of one scan in it."""
 
     pin: str
-    plan: str
+    growth: str
 
 
 def query_of_task(scan: str) -> Query:
@@ -75,37 +65,38 @@ def query_of_task(scan: str) -> Query:
 
 
 def pinned(store: ObjectStore, name: str, make: Callable[[], bytes]) -> bytes:
-    """The bytes under `name`: whoever comes first makes them."""
+    """The bytes under `name`; the first caller makes them."""
     for _ in range(TRIES):
         try:
             return store.get(name)
         except ObjectNotFound:
             pass
         try:
-            store.put_new(name, make())
+            data = make()
+            if store.put_new(name, data):
+                return data
         except StorageUnavailable:
             continue
     return store.get(name)
 
 
-def make_pin(journal: Journal) -> bytes:
-    """The log as it is now."""
-    state = journal.refresh()
-    topics = {
-        name: (topic_id, [part.end for _, part in state.topic_partitions(topic_id)])
-        for name, topic_id in sorted(state.names.items())
-    }
+def pin_of(state: State) -> Pin:
+    """The pin of a query that reads this state."""
     positions = len(state.forgotten) + sum(len(group.offsets) for group in state.groups.values())
-    progress = progress_of(state) if positions <= POSITIONS_MAX else None
-    return encode(Pin(version=state.version, topics=topics, progress=progress))
+    return Pin(
+        version=state.version,
+        topics={name: _topic(state, topic_id) for name, topic_id in sorted(state.names.items())},
+        progress=progress_of(state) if positions <= POSITIONS_MAX else None,
+    )
 
 
-def read_pin(data: bytes) -> Pin:
-    return decode(data, Pin)
+def _topic(state: State, topic_id: str) -> PinnedTopic:
+    parts = [part for _, part in state.topic_partitions(topic_id)]
+    return PinnedTopic(topic_id, [part.start for part in parts], [part.end for part in parts])
 
 
 def encode(file: msgspec.Struct) -> bytes:
-    """With the time, by which upkeep knows the files of queries long gone."""
+    """With the time, by which upkeep recognises the files of old queries."""
     return msgspec.json.encode({**msgspec.structs.asdict(file), "made_ms": SystemClock().now_ms()})
 
 

@@ -24,7 +24,7 @@ from pyspark_pylog.notices import tell
 from pyspark_pylog.offsets import Offset, parse_offset
 from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.patience import patiently
-from pyspark_pylog.pins import decode, encode, make_pin, pinned, query_of_task, read_pin
+from pyspark_pylog.pins import Pin, decode, encode, pin_of, pinned, query_of_task
 from pyspark_pylog.ranges import is_fixed
 from pyspark_pylog.stream import LONG_POLL_MS, LOOKS_SHARE
 from pyspark_pylog.triggers import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -218,7 +218,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
 def pinned_progress(store: ObjectStore, name: str) -> Progress:
     """The topic at the version that all scans of a query see, whoever settles it under the query's name."""
-    pin = read_pin(pinned(store, name, lambda: make_pin(Journal.open(store, create=False))))
+    pin = decode(pinned(store, name, lambda: encode(pin_of(Journal.open(store, create=False).state))), Pin)
     if pin.progress is not None:
         return pin.progress
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from pyspark_pylog.loss import TRIMMED, Loss, report
 from pyspark_pylog.options import ReadOptions
 from pyspark_pylog.patterns import finds
 from spark_log.client.plan import OffsetRange
-from spark_log.client.resolve import offsets_for_times, partition_of, partitions_of, resolve
+from spark_log.client.resolve import committed_offset, offsets_for_times, partition_of, resolve
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import topic_named
@@ -24,12 +24,17 @@ def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition
 
     A topic that is named must exist; of `assign`, partitions that do not exist are left out, as Kafka's connector does.
     """
+    return asked_for(options, state.names, lambda name: topic_named(state, name)[1].partitions)
+
+
+def asked_for(options: ReadOptions, names: Iterable[str], count: Callable[[str], int]) -> list[TopicPartition]:
+    """Of topics that are there, by their numbers of partitions, those that the options ask for."""
     if options.assign:
-        return [tp for tp in options.assign if tp.partition < topic_named(state, tp.topic)[1].partitions]
-    names: Iterable[str] = options.subscribe
+        return [tp for tp in options.assign if tp.partition < count(tp.topic)]
+    wanted: Iterable[str] = options.subscribe
     if options.pattern:
-        names = sorted(name for name in state.names if finds(options.pattern, name))
-    return [tp for name in names for tp in partitions_of(state, name)]
+        wanted = sorted(name for name in names if finds(options.pattern, name))
+    return [TopicPartition(name, number) for name in wanted for number in range(count(name))]
 
 
 def is_asked_for(options: ReadOptions, tp: TopicPartition) -> bool:
@@ -111,7 +116,7 @@ def _at_times(journal: Journal, option: str, times: Mapping[TopicPartition, int]
     return {tp: offset for tp, offset in found.items() if offset is not None}
 
 
-def end_offsets(
+def _end_offsets(
     journal: Journal, options: ReadOptions, ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
     """Where each partition ends, `ends` being the ends of the log; an offset beyond them means them."""
@@ -121,9 +126,14 @@ def end_offsets(
     return {tp: fixed[tp] if tp in fixed else min(found[tp], ends[tp]) for tp in positions}
 
 
+def is_open(end: Position) -> bool:
+    """Whether an end depends on when the query runs."""
+    return not isinstance(end, At | AtTime | SinceNow)
+
+
 def is_fixed(options: ReadOptions, tps: Iterable[TopicPartition]) -> bool:
-    """Whether the ends do not depend on when the query runs."""
-    return all(isinstance(options.end.of(tp), At | AtTime | SinceNow) for tp in tps)
+    """Whether no end depends on when the query runs."""
+    return not any(is_open(options.end.of(tp)) for tp in tps)
 
 
 def _is_explicit(start: Position, end: Position) -> bool:
@@ -134,10 +144,22 @@ def _is_explicit(start: Position, end: Position) -> bool:
     return isinstance(start, At) or (isinstance(start, AtTime) and isinstance(end, At))
 
 
-def batch_ranges(journal: Journal, options: ReadOptions, ends: Mapping[TopicPartition, int]) -> list[OffsetRange]:
-    """Ranges of a batch read whose partitions end at `ends` at the latest.  Raises InvalidRequest for a start beyond its end."""
-    tps = sorted(ends)
-    stops = end_offsets(journal, options, ends)
+def batch_ranges(journal: Journal, options: ReadOptions) -> tuple[State, list[OffsetRange]]:
+    """The range of each partition of a batch read, empty ones too, and the one state in which all were resolved.
+
+    Raises InvalidRequest for a start beyond its end.
+    """
+    while True:  # searching for a timestamp may refresh the journal
+        state = journal.state
+        ranges = _ranges(journal, options)
+        if journal.state is state:
+            return state, ranges
+
+
+def _ranges(journal: Journal, options: ReadOptions) -> list[OffsetRange]:
+    state = journal.state
+    tps = sorted(wanted_partitions(state, options))
+    stops = _end_offsets(journal, options, {tp: partition_of(state, tp)[1].end for tp in tps})
     starts = start_offsets(journal, options, tps, stops=stops)
     for tp in tps:
         asked = options.start.of(tp)
@@ -147,8 +169,15 @@ def batch_ranges(journal: Journal, options: ReadOptions, ends: Mapping[TopicPart
                 f"option {options.start.option}: the start of {tp.topic}-{tp.partition}, {first}, is beyond its end by "
                 f"{options.end.option}, {stops[tp]}; give a start at or before the end"
             )
-    return [
-        OffsetRange(tp.topic, journal.state.names[tp.topic], tp.partition, starts[tp], stops[tp])
-        for tp in tps
-        if starts[tp] < stops[tp]
-    ]
+    return [OffsetRange(tp.topic, state.names[tp.topic], tp.partition, starts[tp], stops[tp]) for tp in tps]
+
+
+def group_offsets(state: State, options: ReadOptions, tps: Iterable[TopicPartition]) -> dict[str, dict[int, int]]:
+    """Ends of partitions that end where a group stands, by topic id and number.  Raises GroupIdNotFound."""
+    found: dict[str, dict[int, int]] = {}
+    for tp in tps:
+        position = options.end.of(tp)
+        if isinstance(position, OfGroup):
+            key, part = partition_of(state, tp)
+            found.setdefault(key[0], {})[tp.partition] = committed_offset(state, position.name, key, part)
+    return found

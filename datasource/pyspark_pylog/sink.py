@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.utils import to_str
 
 from pyspark_pylog.options import write_options
+from pyspark_pylog.registration import activate, is_connect
+from pyspark_pylog.writer import QUERY_ID
 from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -20,11 +22,12 @@ def sink(
 ) -> Callable[[DataFrame, int], None]:
     """A function for `writeStream.foreachBatch`, the way to write streaming aggregates (`outputMode("update")`).
 
-    name:        tells apart several sinks of one query that write the same topic.
-    checkpoint:  the query's checkpointLocation; only Spark Connect needs it, where tasks do not know their query.
-    options:     of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`.
+    topic:       where all rows go; None: to the topics that the rows name.
+    name:        tells apart several sinks of one query that write the same topic, or whose rows name their topics.
+    checkpoint:  the query's checkpointLocation; only Spark Connect needs it, where a batch does not know its query.
+    options:     of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`; and `onOlderBatch`.
 
-    A batch that Spark runs again after a crash adds nothing: the write's identity is (query id, name, batch id, topics).
+    A batch that Spark runs again after a crash adds nothing: the write's identity is (query id, name, topic, batch id).
     Raises InvalidRequest, which names the option; the first batch may be hours away.
     """
     every = {"path": url, "topic": topic, "txnAppId": name, "pylog.txnFromQuery": True, **options}
@@ -35,13 +38,33 @@ def sink(
     def append(frame: DataFrame, batch_id: int) -> None:
         writer = frame.write.format("pylog").mode("append")
         writer = writer.option("txnAppId", name).option("txnVersion", batch_id).option("pylog.txnFromQuery", True)
-        if type(frame).__module__.startswith("pyspark.sql.connect"):
+        folder = checkpoint
+        activate(frame.sparkSession)
+        if is_connect(frame):
             writer = writer.option("pylog.queryId", _query_of(frame, checkpoint))
+        elif folder is None:
+            folder = _checkpoint_of(frame)
+        if folder is not None:
+            writer = writer.option("pylog.checkpoint", folder)
         if topic is not None:
             writer = writer.option("topic", topic)
         writer.options(**options).save(url)
 
     return append
+
+
+def _checkpoint_of(frame: DataFrame) -> str | None:
+    """The checkpoint of the query whose batch this is; None where Spark does not give it: the rows are compared alone then."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # a client of Spark Connect may not have it
+
+    context = frame.sparkSession.sparkContext
+    jvm: Any = context._jvm
+    try:
+        running = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
+        query = running.get(jvm.java.util.UUID.fromString(context.getLocalProperty(QUERY_ID)))
+        return str(query.resolvedCheckpointRoot())
+    except (Py4JError, AttributeError, TypeError):
+        return None
 
 
 def _query_of(frame: DataFrame, checkpoint: str | None) -> str:

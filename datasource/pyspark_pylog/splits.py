@@ -5,28 +5,65 @@ By default by bytes: small partitions share a task and large ones are split.  Wi
 most one record.
 
 A frame that is used again reads more, and then the same task must read what it read before, or what Spark keeps of it
-(a cached frame, a lost partition made again) would not fit together.  So where one task ends and the next begins is
-settled once, as a `Deal`, and what is appended later is dealt out by offset alone.
+(a cached frame, a lost partition made again) would not fit together.  So the driver decides once what each task reads, and
+what is added later is shared by offset alone.
 """
 
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count as count_up
+from itertools import groupby
+from typing import NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
+from pyspark_pylog.growth import Basis
 from spark_log.client.plan import OffsetRange, SliceRead
 
 TASK_BYTES_MIN = 2 << 20
 """A task costs some 20 ms; it reads so much, 60,000 small records, in as long, and whoever parses them takes five times that."""
-GROWTH_ROWS_MIN = 10_000
-"""Records appended after the deal go to tasks in turn, at least so many at a time."""
+GROWTH_ROWS_MIN, GROWTH_ROWS_MAX = 10_000, 1_280_000
+"""Records added since `load()` go to tasks in turn, so many at a time: a small addition to many tasks, a large one in few chunks."""
+OPEN_TASKS_MIN = 16
+"""Where as many run at the same time.  An empty task takes 20 to 40 ms, so a read of nothing takes no longer on idle cores."""
+BASES_BYTES = 16 << 20
+"""What the tasks of a read carry to share what is added later, altogether."""
 
 
-class Cut(msgspec.Struct, frozen=True, array_like=True):
+def split_growth(reads: Iterable[SliceRead], basis: Basis) -> list[list[SliceRead]]:
+    """Reads of what was added since `load()`, by task.  The task of a record depends on its offset alone.
+
+    The records that follow those of `load()` go to the tasks in turn, in chunks that double with each round.
+    """
+    tasks: list[list[SliceRead]] = [[] for _ in range(basis.tasks)]
+    for (topic, topic_id, partition), group in groupby(reads, lambda read: (read.topic, read.topic_id, read.partition)):
+        upto, turn = basis.place(topic, topic_id, partition)
+        chunks = _chunks(upto, turn, basis.tasks)
+        chunk = next(chunks)
+        for read in group:
+            at = read.start
+            while at < read.end:
+                while chunk.end <= at:
+                    chunk = next(chunks)
+                end = min(chunk.end, read.end)
+                tasks[chunk.task].append(replace(read, start=at, end=end))
+                at = end
+    return tasks
+
+
+def min_tasks(at_once: int) -> int:
+    """How many tasks a read with an open end has at least: it may be used again when the log has grown."""
+    return min(at_once, OPEN_TASKS_MIN)
+
+
+def growth_tasks(count: int, basis_bytes: int, at_once: int) -> int:
+    """How many of `count` tasks read what is added later: all, unless what each has to know for it comes to too much."""
+    return min(count, max(at_once, BASES_BYTES // basis_bytes))
+
+
+class _Chunk(NamedTuple):
     """Records [start, end) of a partition belong to a task."""
 
     start: int
@@ -34,56 +71,12 @@ class Cut(msgspec.Struct, frozen=True, array_like=True):
     task: int
 
 
-class Deal(msgspec.Struct, frozen=True, kw_only=True):
-    """Which task reads which offsets."""
-
-    version: int
-    count: int
-    """Tasks."""
-    cuts: dict[str, dict[int, list[Cut]]]
-    """By topic id and partition, in order."""
-
-
-def deal_of(version: int, tasks: Sequence[Sequence[SliceRead]]) -> Deal:
-    """The deal that gives these tasks what they read."""
-    cuts: dict[str, dict[int, list[Cut]]] = {}
-    for task, reads in enumerate(tasks):
-        for read in reads:
-            known = cuts.setdefault(read.topic_id, {}).setdefault(read.partition, [])
-            if known and known[-1].task == task and known[-1].end == read.start:
-                known[-1] = Cut(known[-1].start, read.end, task)
-            else:
-                known.append(Cut(read.start, read.end, task))
-    return Deal(version=version, count=len(tasks), cuts=cuts)
-
-
-def split_by_deal(reads: Sequence[SliceRead], deal: Deal) -> list[list[SliceRead]]:
-    """Reads by task.  Which task a record goes to depends on its offset alone, not on what else is read."""
-    tasks: list[list[SliceRead]] = [[] for _ in range(deal.count)]
-    for read in reads:
-        known = deal.cuts.get(read.topic_id, {}).get(read.partition, [])
-        for cut in _owners(read, known, deal.count):
-            tasks[cut.task].append(replace(read, start=cut.start, end=cut.end))
-    return tasks
-
-
-def _owners(read: SliceRead, known: Sequence[Cut], count: int) -> Iterator[Cut]:
-    at = read.start
-    for cut in known:
-        end = min(cut.end, read.end)
-        if at < end:
-            yield Cut(at, end, cut.task)
-            at = end
-    if known:
-        dealt, task = known[-1].end, known[-1].task + 1
-        stride = max(GROWTH_ROWS_MIN, sum(cut.end - cut.start for cut in known) // len(known))
-    else:
-        dealt, task, stride = 0, zlib.crc32(f"{read.topic_id}-{read.partition}".encode()), GROWTH_ROWS_MIN
-    while at < read.end:
-        turn = (at - dealt) // stride
-        end = min(dealt + (turn + 1) * stride, read.end)
-        yield Cut(at, end, (task + turn) % count)
-        at = end
+def _chunks(start: int, turn: int, count: int) -> Iterator[_Chunk]:
+    """Chunks of a partition from an offset on, without end."""
+    for number in count_up():
+        end = start + min(GROWTH_ROWS_MIN << (number // count), GROWTH_ROWS_MAX)
+        yield _Chunk(start, end, (turn + number) % count)
+        start = end
 
 
 def task_bytes(total: int, tasks: int, most: int) -> int:

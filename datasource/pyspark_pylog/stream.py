@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, NoReturn
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
-from pyspark_pylog.advance import check_topics, go_on, planned_ranges
+from pyspark_pylog.advance import check_target, check_topics, go_on, planned_ranges
 from pyspark_pylog.batch import ReadTask, deal_out, journal_of, read_batches, store_of
 from pyspark_pylog.errors import plain, plain_errors
 from pyspark_pylog.limits import byte_budgets, end_within, is_due, share
@@ -69,6 +69,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._initial: dict[str, Any] | None = None
         self._first: Offset | None = None
         """Where the first batch begins, once the group is this query's."""
+        self._is_begun = False
+        """Whether a batch was planned: if the first one was empty, the second begins at the initial offset, too."""
         self._known: dict[str, Any] | None = None
         """The last offset that was planned: where Spark 4.0 and 4.1, which do not say, stand."""
         self._target: Offset | None = None
@@ -122,7 +124,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             self._tell()
             start = start or self._known or self.initialOffset()
-            first = start == self._initial
+            first = start == self._initial and not self._is_begun
             at = self._joined(parse_offset(start)) if first else parse_offset(start)
             once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
             ahead = self._now(at) if once or self._target is not None else self._wait(at)
@@ -138,6 +140,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         with plain_errors():
             self._known = end
+            self._is_begun = True
             if start == end:  # so Spark 4.0 and 4.1 say at a restart where the query stands
                 return []
             at, until = parse_offset(start), parse_offset(end)
@@ -160,7 +163,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():
             settle()
-            assert isinstance(partition, ReadTask) and partition.reads is not None
+            assert isinstance(partition, ReadTask)
             yield from read_batches(store_of(self.options.location), partition.reads, self.schema, self.options)
 
     # -------------------------------------------------------------------------------------------------------- decisions
@@ -193,18 +196,20 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _look(self, at: Offset, state: State) -> Ahead:
         """What is ahead of `at`, up to the end of the run if it has one.  Reports what was lost."""
+        target = self._target
+        reached = target is not None and target.says_as(at)
+        if target is not None and not reached:
+            check_target(state, target)
         check_topics(state, self.options, at)
         ends = self._ends(state)
         self._latest = offset_at(state, ends).encode()
+        if reached:  # what became of its topics since is for the next run
+            return Ahead(state, at.ends, at.ends, 0, False)
         starts, losses = go_on(state, self.options, at, ends)
         self._report(losses)
-        target = self._target
         if target is not None:  # what came later waits for the next run
-            known = {
-                tp: end for tp, end in target.ends.items() if target.same_topic(tp.topic, state.names.get(tp.topic))
-            }
-            starts = {tp: start for tp, start in starts.items() if tp in known}
-            ends = {tp: max(known[tp], start) for tp, start in starts.items()}
+            starts = {tp: start for tp, start in starts.items() if tp in target.ends}
+            ends = {tp: max(target.ends[tp], start) for tp, start in starts.items()}
         pending = sum(ends.values()) - sum(starts.values())
         return Ahead(state, starts, ends, pending, bool(ends) and not offset_at(state, ends).says_as(at))
 
@@ -280,7 +285,12 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         goes_on = {
             tp for tp in ends if at.ends.get(tp) == ahead.starts[tp] and at.same_topic(tp.topic, there.ids[tp.topic])
         }
-        starts = {tp: start for tp, start in ahead.starts.items() if first or (tp not in goes_on and start < ends[tp])}
+        lost = {tp for tp in ends.keys() - goes_on if tp in at.ends and at.same_topic(tp.topic, there.ids[tp.topic])}
+        starts = {
+            tp: start
+            for tp, start in ahead.starts.items()
+            if first or tp in lost or (tp not in goes_on and start < ends[tp])
+        }
         fires = self.options.min_offsets is not None and ahead.pending > 0
         return replace(there, starts=starts, fired_ms=self.clock.now_ms() if fires else at.fired_ms, carried=at.carried)
 
@@ -333,7 +343,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
         dealt = deal_out(plan_matching(self.journal, ranges, self.options.where), self.options)
-        return [ReadTask(n, len(dealt), tuple(reads)) for n, reads in enumerate(dealt) if reads]
+        return [ReadTask(number, reads) for number, reads in enumerate(dealt) if reads]
 
 
 class Refused(DataSourceStreamReader):

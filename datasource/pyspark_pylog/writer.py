@@ -27,19 +27,19 @@ from pyspark.sql.types import StructType
 from pyspark_pylog.bad_records import LETTERS_TAKE_ALL, Topics, letters, refusal, sift
 from pyspark_pylog.batch import store_of
 from pyspark_pylog.errors import plain_errors
+from pyspark_pylog.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
 from pyspark_pylog.frame import pieces, written_columns
 from pyspark_pylog.journals import kept_journal
 from pyspark_pylog.notices import tell
 from pyspark_pylog.options import WriteOptions, write_options
 from pyspark_pylog.values import Options
 from pyspark_pylog.workers import settle
-from spark_log.client.commit import Identity, PlainProducer, commit_uploads
-from spark_log.client.log import Log, txn_identity
+from spark_log.client.commit import PlainProducer
+from spark_log.client.log import Log
 from spark_log.client.upload import TopicSpec, Uploaded, Uploader, specs_of, topic_spec
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
-from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import Committed, epoch_of_holder
+from spark_log.metadata.decide import Committed
 from spark_log.words import counted
 
 logger = logging.getLogger("spark_log")
@@ -53,8 +53,6 @@ class Written(WriterCommitMessage):
     """What one task wrote, and for which streaming batch."""
 
     uploaded: Uploaded
-    topics: tuple[str, ...]
-    """That rows name: they follow from the rows alone, so a replay has the same."""
     bad: int
     """Rows that went to the dead-letter topic."""
     reason: str
@@ -124,18 +122,18 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> Written:
             compression=options.compression,
         )
         try:
-            topics, bad, reason = _append(begun, batches, uploader)
+            bad, reason = _append(begun, batches, uploader)
             uploaded = uploader.finish()
         finally:
             uploader.close()
     context = TaskContext.get()
     query = context.getLocalProperty(QUERY_ID) if context is not None else None
     number = context.getLocalProperty(BATCH_ID) if context is not None else None
-    return Written(uploaded, topics, bad, reason, query, None if number is None else int(number))
+    return Written(uploaded, bad, reason, query, None if number is None else int(number))
 
 
-def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader) -> tuple[tuple[str, ...], int, str]:
-    """All rows into the uploader; the topics that they name, how many were bad, and why the first was."""
+def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader) -> tuple[int, str]:
+    """All rows into the uploader; how many were bad, and why the first was."""
     options, clock = begun.options, SystemClock()
     topics = Topics(options.location, begun.specs)
     all_to = begun.specs[options.topic] if options.topic is not None else None
@@ -153,7 +151,7 @@ def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader)
                 count, reason = count + len(bad.rows), reason or bad.reasons[0]
             for spec, rows in good:
                 uploader.add(spec, rows)
-    return tuple(sorted(topics.named)), count, reason
+    return count, reason
 
 
 class LogWriter(DataSourceArrowWriter):
@@ -172,12 +170,16 @@ class LogWriter(DataSourceArrowWriter):
                 return
             journal = kept_journal(self.begun.options.location)
             uploads = [message.uploaded for message in done]
-            identity = _batch_identity(self.begun.options, done)
-            if identity is None:
-                committed = PlainProducer(journal).commit(self.begun.epoch, uploads)
+            options, epoch = self.begun.options, self.begun.epoch
+            committed: Committed | None
+            if options.txn_version is None:
+                committed = PlainProducer(journal).commit(epoch, uploads)
+            elif options.txn_from_query:
+                query = options.query_id or next((message.query_id for message in done if message.query_id), None)
+                committed = commit_sink_batch(journal, options, query, epoch, uploads)
             else:
-                committed = commit_uploads(journal, identity, self.begun.epoch, uploads)
-            _tell(self.begun.options, done, committed)
+                committed = commit_version(journal, options, epoch, uploads)
+            _tell(options, done, committed)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing to undo: what no commit names is invisible.  Also called after a commit that raised, and may be in."""
@@ -198,10 +200,10 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             done = [message for message in _done(messages) if message.uploaded.slices]
             if not done:
                 return
-            journal = kept_journal(self.begun.options.location)
-            identity = _stream_identity(journal, self.begun.options, done[0].query_id, batchId)
-            uploads = [message.uploaded for message in done]
-            _tell(self.begun.options, done, commit_uploads(journal, identity, self.begun_epoch(done), uploads))
+            options, uploads = self.begun.options, [message.uploaded for message in done]
+            journal, epoch = kept_journal(options.location), self.begun_epoch(done)
+            committed = commit_stream_batch(journal, options, done[0].query_id, batchId, epoch, uploads)
+            _tell(options, done, committed)
 
     def begun_epoch(self, done: Sequence[Written]) -> int:
         """The upload epoch of the tasks: the sink's commit runs in another process, with a writer of its own."""
@@ -227,38 +229,10 @@ def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Written]:
     return [message for message in messages if isinstance(message, Written)]
 
 
-def _tell(options: WriteOptions, done: Sequence[Written], committed: Committed) -> None:
+def _tell(options: WriteOptions, done: Sequence[Written], committed: Committed | None) -> None:
     """A warning in the driver's log, if there were bad rows; a commit that is made again was told of the first time."""
     bad = [message for message in done if message.bad]
-    if bad and not committed.repeated:
+    if bad and committed is not None and not committed.repeated:
         count, to = sum(message.bad for message in bad), options.dead_letters
         rows, first = counted(count, "row"), bad[0].reason
         logger.warning("%s could not be written and went to topic %r; the first: %s", rows, to, first)
-
-
-def _batch_identity(options: WriteOptions, done: Sequence[Written]) -> Identity | None:
-    if options.txn_version is None:
-        return None
-    application = options.txn_app_id or ""
-    if options.txn_from_query:
-        query = options.query_id or next((message.query_id for message in done if message.query_id), None)
-        if query is None:
-            raise InvalidRequest("spark_log.sink() is for foreachBatch; in a batch job use txnAppId and txnVersion")
-        application = f"{query}/{application}"
-    topics = [options.topic] if options.topic else [topic for message in done for topic in message.topics]
-    if not topics and options.dead_letters is not None:  # no row names a topic that could be one
-        topics = [options.dead_letters]
-    return txn_identity(application, options.txn_version, topics)
-
-
-def _stream_identity(journal: Journal, options: WriteOptions, query_id: str | None, batch_id: int) -> Identity:
-    """(query id, batch id); with a producerId, that is the name, and a new query id under it is a new epoch."""
-    if not query_id:
-        raise InvalidRequest(
-            "this Spark does not tell its tasks the query id: writing a stream exactly once needs 4.0 or later"
-        )
-    if options.producer_id is None:
-        return Identity(producer=f"query:{query_id}", sequence=batch_id, dense=False)
-    name = f"sink:{options.producer_id}"
-    epoch = epoch_of_holder(journal.state, name, query_id)
-    return Identity(producer=name, sequence=batch_id, epoch=epoch, holder=query_id, dense=False)

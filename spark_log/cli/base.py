@@ -14,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.positions import UNITS_MS, Position, parse_position
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from spark_log.client.log import Log
 
 URL_VARIABLE = "PYLOG_URL"
-DEBUG_VARIABLE = "SPARKLOG_DEBUG"
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Root(click.Group):
         try:
             return super().invoke(ctx)
         except SparkLogError as error:
-            if os.environ.get(DEBUG_VARIABLE):
+            if shows_tracebacks():
                 raise
             raise Failed(str(error)) from error
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from spark_log.cli.base import Failed, Session, pass_session, verb
+from spark_log.cli.base import Failed, Session, confirmed, guarded, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
 from spark_log.errors import SparkLogError
 from spark_log.net.address import is_coordinator
@@ -84,6 +84,30 @@ def release(session: Session, force: bool) -> None:
     emit_line(session, f"released: {held.address} has the log no more", {"released": released})
 
 
+@verb(cluster)
+@guarded
+@pass_session
+def reset_clock(session: Session, dry_run: bool, yes: bool) -> None:
+    """Put the log's time back to the present, after a machine whose clock was ahead has written to the log.
+
+    Until then nothing expires and no garbage is collected.  Timestamps of records stay as they are.  Check this machine's
+    clock first: if it is behind, groups and producers expire as soon as a right clock writes again.
+
+    \b
+    Example:
+      pylog cluster reset-clock --yes
+    """
+    from spark_log.journal.clock_check import time_text
+
+    log = session.connect()
+    time, now = log.journal.refresh().time, log.journal.context.clock.now_ms()
+    if time <= now:
+        emit_line(session, "the log's time is not ahead of this machine's clock: nothing to reset", {"ahead_ms": 0})
+    elif confirmed(f"put the log's time back from {time_text(time)} to {time_text(now)}", dry_run=dry_run, yes=yes):
+        ahead = log.admin.reset_clock()
+        emit_line(session, f"the log's time went back by {ahead} ms", {"ahead_ms": ahead})
+
+
 # ----------------------------------------------------------------------------------------------------------------- health
 
 
@@ -108,7 +132,12 @@ def health(session: Session) -> None:
     checks = _coordinators(session.url) if session.url else []
     try:
         log = session.connect()
-        checks += [_log(log), *_holder(log, [check.check for check in checks]), _upkeep(log)]
+        checks += [
+            _log(log),
+            *_holder(log, session.url or "", [check.check for check in checks]),
+            _upkeep(log),
+            _clock(log),
+        ]
     except SparkLogError as error:
         checks.append(Check("log", False, str(error)))
     wrong = [check for check in checks if not check.healthy]
@@ -141,6 +170,8 @@ def _coordinator(address: str, ways: tuple[bool, ...], holder: Coordinator | Non
     found = next((found for tls in ways if (found := health_of(address, tls=tls)) is not None), None)
     if found is None:
         return Check(what, False, "does not answer")
+    if not found.healthy:
+        return Check(what, False, found.reason)
     if holder is not None and (not found.leading or found.epoch != holder.epoch):
         return Check(what, False, f"does not lead, though it has the log with epoch {holder.epoch}")
     doing = "leads" if found.leading else "stands by"
@@ -152,9 +183,9 @@ def _log(log: Log) -> Check:
     return Check("log", True, f"{log.url}, version {state.version}, {len(state.names)} topics")
 
 
-def _holder(log: Log, asked: list[str]) -> list[Check]:
-    """Who has the log, unless it was asked before."""
-    from spark_log.net.address import is_loopback, this_host
+def _holder(log: Log, url: str, asked: list[str]) -> list[Check]:
+    """Who has the log, unless it was asked before.  With `ca` in the URL it is asked by TLS alone."""
+    from spark_log.net.address import is_coordinator, is_loopback, parse_target, this_host
 
     held = log.journal.state.coordinator
     if not held.address:
@@ -164,14 +195,33 @@ def _holder(log: Log, asked: list[str]) -> list[Check]:
         return [Check(f"coordinator {held.address}", False, says)]
     if f"coordinator {held.address}" in asked:
         return []
-    return [_coordinator(held.address, (False, True), held)]
+    tls = is_coordinator(url) and parse_target(url).ca is not None
+    return [_coordinator(held.address, (True,) if tls else (False, True), held)]
+
+
+def _clock(log: Log) -> Check:
+    from datetime import timedelta
+
+    from spark_log.settings import cluster_config
+
+    state = log.journal.state
+    bound = cluster_config(state.configs, "log.clock.skew.max.ms")
+    ahead = state.time - log.journal.context.clock.now_ms()
+    # Without a bound no clock is refused, but a time that is far ahead keeps everything from expiring all the same.
+    if ahead > (bound if bound >= 0 else cluster_config({}, "log.clock.skew.max.ms")):
+        says = f"the log's time is {timedelta(milliseconds=ahead)} ahead of this machine's clock: `pylog cluster reset-clock`"
+        return Check("clock", False, says)
+    return Check("clock", True, "the log's time is not ahead")
 
 
 def _upkeep(log: Log) -> Check:
     from spark_log.journal.protocol import CHECKPOINTS, checkpoint_version
+    from spark_log.journal.upkeep import damaged_checkpoints
     from spark_log.settings import cluster_config
 
     state = log.journal.state
+    for why in log.journal.run(damaged_checkpoints()).values():
+        return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
     behind = state.version - checkpoint_version(max(log.journal.store.list(CHECKPOINTS), default=""))
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
         return Check("checkpoint", False, f"{behind} versions ago: whoever commits should write one, see its log")

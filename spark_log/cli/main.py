@@ -14,7 +14,7 @@ from spark_log.cli.segments import segment
 from spark_log.cli.serve import serve
 from spark_log.cli.topics import topic
 from spark_log.cli.transactions import transaction
-from spark_log.cli.upkeep import checkpoint, gc, maintain, merge, verify
+from spark_log.cli.upkeep import checkpoint, gc, maintain, merge, repair, verify
 
 SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 SHELLS = ("bash", "zsh", "fish")
@@ -65,6 +65,7 @@ for command in (
     gc,
     checkpoint,
     verify,
+    repair,
     segment,
     metadata,
     cluster,

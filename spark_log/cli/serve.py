@@ -13,6 +13,9 @@ from spark_log.cli.base import Failed, Session, Verb, pass_session
 @click.option("--advertise", metavar="HOST:PORT", help="How clients reach it, where that is another address.")
 @click.option("--takeover-after", metavar="DURATION", help="Take over from one that is silent for so long; 10s.")
 @click.option("--maintain-every", metavar="DURATION", help="How often to do what `pylog maintain` does; 10m, or never.")
+@click.option(
+    "--storage-timeout", metavar="DURATION", help="Step down if no write to the storage succeeds for so long; 15s."
+)
 @click.option("--durability", type=click.Choice(["disk", "os"]), help="What a commit waits for; disk.")
 @click.option("--insecure", is_flag=True, default=None, help="Listen to other machines without TLS and tokens.")
 @pass_session
@@ -23,6 +26,7 @@ def serve(
     advertise: str | None,
     takeover_after: str | None,
     maintain_every: str | None,
+    storage_timeout: str | None,
     durability: str | None,
     insecure: bool | None,
 ) -> None:
@@ -39,7 +43,7 @@ def serve(
     import logging
 
     try:
-        from spark_log.node.serve import read_config, serve
+        from spark_log.node.serve import Config, read_config, serve
     except ImportError as error:
         if error.name != "aiohttp":
             raise
@@ -51,12 +55,17 @@ def serve(
         "advertise": advertise,
         "takeover.after": takeover_after,
         "maintain.every": maintain_every,
+        "storage.timeout": storage_timeout,
         "durability": durability,
         "insecure": None if insecure is None else "true",
     }
-    config = read_config(conf, flags, session.storage_options)
+
+    def read() -> Config:
+        return read_config(conf, flags, session.storage_options)
+
+    config = read()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     try:
-        asyncio.run(serve(config, lambda line: click.echo(line)))
+        asyncio.run(serve(config, lambda line: click.echo(line), reread=read))
     except OSError as error:
         raise Failed(f"cannot listen on {config.listen}: {error}") from error

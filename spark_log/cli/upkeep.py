@@ -1,4 +1,4 @@
-"""`pylog maintain | merge | gc | checkpoint | verify`."""
+"""`pylog maintain | merge | gc | checkpoint | verify | repair`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import DURATION, Failed, Session, Verb, confirmed, guarded, pass_session
+from spark_log.cli.base import DURATION, URL_VARIABLE, Failed, Session, Verb, confirmed, guarded, pass_session
 from spark_log.cli.output import emit_json, emit_line, emit_rows, progress_bars, size_text
 from spark_log.words import counted
 
 if TYPE_CHECKING:
+    from spark_log.metadata.state import Coordinator
     from spark_log.node.maintain import Report
 
 
@@ -21,19 +22,22 @@ if TYPE_CHECKING:
 def maintain(session: Session, every_ms: int | None) -> None:
     """Retention, merging, sealing, checkpoint and garbage collection, once or every so often.
 
-    Any number may run, at any time, beside writers and readers.
+    Any number may run, at any time, beside writers and readers. A duty that fails, or a partition that cannot be read, is
+    reported and does not stop the others. The exit status of a single round is then 1.
 
     \b
     Example:
       pylog maintain --every 10m
     """
-    from spark_log.node.maintain import maintain_every, maintain_once
+    from spark_log.node.maintain import maintain_every, maintain_round
 
     log = session.connect()
     if every_ms is None:
         with progress_bars() as progress:
-            report = maintain_once(log, progress=progress)
+            report = maintain_round(log, progress=progress)
         _say(session, report)
+        if report.problems:
+            raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; everything else was done")
         return
     try:
         for report in maintain_every(log, every_ms):
@@ -49,6 +53,8 @@ def _say(session: Session, report: Report) -> None:
         f"({size_text(report.segment_bytes)}), {counted(report.collected, 'object')}, {counted(report.truncated, 'old record')}, "
         f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
     )
+    if report.problems:
+        text += f"; {counted(len(report.problems), 'problem')}"
     emit_line(session, text, asdict(report))
 
 
@@ -134,3 +140,37 @@ def verify(session: Session, deep: bool) -> None:
         click.echo("no problems found")
     if problems:
         raise Failed(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} found")
+
+
+@click.command(cls=Verb)
+@guarded
+@pass_session
+def repair(session: Session, dry_run: bool, yes: bool) -> None:
+    """Rebuild the metadata of a log that does not open, from the checkpoints and records that can be read.
+
+    Stop all clients and the coordinator first. Damaged files are moved to meta/damaged/, and two new checkpoints are
+    written. If a version of the log is lost, nothing is changed, and the error names the files that are missing.
+
+    \b
+    Example:
+      pylog repair --dry-run
+    """
+    from spark_log.net.client import health_of
+    from spark_log.node.repair import repair as run
+    from spark_log.store.open import open_store
+
+    if not session.url:
+        raise click.UsageError(f"which log? give its URL with -u URL or in {URL_VARIABLE}, as in -u file:///data/log")
+
+    def is_alive(holder: Coordinator) -> bool:
+        return bool(holder.address) and any(health_of(holder.address, tls=tls) is not None for tls in (False, True))
+
+    store = open_store(session.url, session.storage_options)
+    report = run(store, is_alive=is_alive, dry_run=True)
+    text = f"version {report.version} from {report.base or 'the first record'}, {counted(len(report.damaged), 'damaged file')}"
+    if dry_run:
+        lines = [*(f"{name} is damaged" for name in report.damaged), *report.lost]
+        emit_line(session, "\n".join([f"can be restored: {text}", *lines]), asdict(report))
+    elif report.lost or confirmed("replace damaged files of the metadata", dry_run=False, yes=yes):
+        run(store, is_alive=is_alive)
+        emit_line(session, f"restored: {text} moved to meta/damaged/", asdict(report))

@@ -14,7 +14,6 @@ from spark_log.client.given import new_topics, partition_count, partition_keys, 
 from spark_log.client.groups import GroupDescription, describe_groups
 from spark_log.client.resolve import offsets_for_times, partition_of, resolve
 from spark_log.client.transactions import (
-    TRANSACTIONAL,
     TransactionDescription,
     TransactionListing,
     describe_transactions,
@@ -22,8 +21,9 @@ from spark_log.client.transactions import (
 )
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
-from spark_log.journal.upkeep import read_pieces
+from spark_log.journal.upkeep import read_found
 from spark_log.metadata.commands import (
+    TRANSACTIONAL,
     UNFENCED,
     WHOLE,
     AbortTransaction,
@@ -34,6 +34,7 @@ from spark_log.metadata.commands import (
     DeleteTopic,
     InitProducer,
     RemoveMember,
+    ResetClock,
     SetConfigs,
     Several,
     Single,
@@ -198,21 +199,15 @@ class Admin:
         return TopicDescription(name, topic_id, topic.created_ms, parts, dict(sorted(topic.configs.items())))
 
     def _describe_partition(self, number: int, part: Partition) -> PartitionDescription:
-        live = [entry for entry in self._slices(part) if entry.end > part.start]
-        return PartitionDescription(
-            number, part.start, part.end, sum(one.length for one in live), len({one.object for one in live})
-        )
-
-    def _slices(self, part: Partition) -> list[Slice]:
-        pieces = [entry for entry in part.entries if isinstance(entry, Piece)]
-        sealed = self._journal.run(read_pieces(pieces)) if pieces else {}
-        found: list[Slice] = []
-        for entry in part.entries:
-            if isinstance(entry, Slice):
-                found.append(entry)
-            elif sealed is not None:
-                found += sealed[entry]
-        return found
+        """Of an index whose object is missing the bytes are known, and the objects are not."""
+        found = self._journal.run(read_found(part.entries))
+        missing = [entry for entry in part.entries if isinstance(entry, Piece) and entry not in found]
+        slices = [
+            piece for entry in part.entries for piece in ([entry] if isinstance(entry, Slice) else found.get(entry, ()))
+        ]
+        live = [piece for piece in slices if piece.end > part.start]
+        size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
+        return PartitionDescription(number, part.start, part.end, size, len({piece.object for piece in live}))
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Raise topics' partition counts to new totals."""
@@ -310,7 +305,7 @@ class Admin:
         parsed = {tp: parse_position(at) for tp, at in offsets.items() if tp not in noted}
         found = resolve(self._journal, parsed)
         entries = group_entries(state, {**noted, **{tp: OffsetAndMetadata(at) for tp, at in found.items()}})
-        self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries), from_outside=True))
+        self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries)))
 
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
         """Forget what a group committed for partitions.  Raises GroupIdNotFound, GroupInUse if a stream publishes to it."""
@@ -346,6 +341,15 @@ class Admin:
         address = state.coordinator.address
         mode = "coordinator" if address else "embedded"
         return ClusterDescription(self._log.cluster_id, self._log.url, state.version, mode, address)
+
+    def reset_clock(self) -> int:
+        """Put the log's time back to the present, where a clock that was ahead has moved it; by how many ms, 0 if it was not ahead.
+
+        Raises ClockSkewed if the clock of the process that writes is far from the storage's.
+        """
+        self._journal.refresh()
+        found: int = self._journal.propose(ResetClock())
+        return found
 
     def describe_producers(
         self, partitions: Iterable[TopicPartition]

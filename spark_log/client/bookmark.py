@@ -17,6 +17,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.decide import check_group_free
 from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.sharing import check_not_shared
 from spark_log.metadata.state import Group, Position, TopicKey
 from spark_log.model import TopicPartition
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
 class Bookmark:
     """A named position in topics.  The first run starts at the earliest records.
 
-    Raises on entering GroupInUse if a stream publishes to the group of this name, on leaving ConcurrentChange if another run
-    of the name has committed meanwhile.
+    Raises GroupInUse, on entering and on leaving, if a stream publishes to the group of this name or consumers share it;
+    on leaving ConcurrentChange if another run of the name has committed meanwhile.
     """
 
     def __init__(self, log: Log, name: str, *topics: str) -> None:
@@ -48,6 +49,7 @@ class Bookmark:
     def __enter__(self) -> Bookmark:
         state = self._journal.refresh()
         check_group_free(state, self.name, self._journal.context.clock.now_ms())
+        check_not_shared(state, self.name)
         self.starts, self.ends, self._keys, self._committed = {}, {}, {}, {}
         self._run = f"run {self._journal.context.unique()}"
         for tp in [tp for topic in self.topics for tp in partitions_of(state, topic)]:

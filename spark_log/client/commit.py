@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_log.client.upload import Uploaded, join_uploads
-from spark_log.errors import CommitUnknown, ConcurrentChange, CoordinatorNotAvailable, SparkLogError
+from spark_log.errors import (
+    CommitUnknown,
+    ConcurrentChange,
+    CoordinatorNotAvailable,
+    SparkLogError,
+    StorageUnavailable,
+)
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Put, Steps
@@ -19,14 +26,20 @@ from spark_log.metadata.index import IndexPart, encode_index
 from spark_log.metadata.records import Commit, GroupCommit
 from spark_log.metadata.state import TopicKey
 from spark_log.model import DataObject, Run, Slice
+from spark_log.positions import format_timestamp_ms
+from spark_log.settings import topic_config
 
+logger = logging.getLogger("spark_log")
+
+STORAGE_MS_MAX = 60_000
+"""A commit whose outcome is not known is made again until then: the storage was asked for as long as it takes each time."""
 SLICES_INLINE_MAX = 1000
 """A commit of more slices names index objects instead of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who commits: the fields of `records.Commit` that make a commit the same one when it is made again."""
+    """Who commits: the fields of `records.Commit` that decide whether it is a repeat."""
 
     producer: str
     sequence: int
@@ -34,6 +47,9 @@ class Identity:
     birth: int = -1
     dense: bool = True
     holder: str = ""
+    source: str = ""
+    skip_older: bool = False
+    """As of `decide_commit`."""
 
 
 class Patience(NamedTuple):
@@ -81,10 +97,49 @@ def commit_uploads(
         objects=upload.objects,
         slices=upload.slices,
         groups=tuple(groups),
+        source=identity.source,
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
-    return _persist(journal, Append(commit=commit, by=tuple(by)), patience, tidy)
+    append = Append(commit=commit, by=tuple(by), skip_older=identity.skip_older)
+    committed = _persist(journal, append, patience, tidy)
+    _warn_of_expired(journal, upload.slices)
+    return committed
+
+
+_warned: set[tuple[str, str]] = set()
+"""(cluster id, topic id): once a process is enough."""
+
+
+def _warn_of_expired(journal: Journal, slices: Iterable[tuple[int, Run]]) -> None:
+    """Name the topics of records that are older than their retention already: the next upkeep removes them.
+
+    Event times of a backfill are often that old, and Kafka's sink in Spark drops them.
+    """
+    state, now_ms = journal.state, journal.context.clock.now_ms()
+    newest: dict[str, int] = {}
+    for _, run in slices:
+        newest[run.topic_id] = min(run.max_us, newest.get(run.topic_id, run.max_us))
+    for topic_id, time_us in newest.items():
+        topic, key = state.topics.get(topic_id), (journal.cluster_id, topic_id)
+        if topic is None or key in _warned or not _expires(topic.configs):
+            continue
+        retention_ms = topic_config(topic.configs, "retention.ms")
+        if 0 <= retention_ms < now_ms - time_us // 1000:
+            _warned.add(key)
+            logger.warning(
+                "topic %s: records with timestamps up to %s were written, which are older than retention.ms=%d: the next "
+                "`pylog maintain` removes them; set retention.ms=-1 to keep them",
+                topic.name,
+                format_timestamp_ms(time_us // 1000),
+                retention_ms,
+            )
+
+
+def _expires(configs: Mapping[str, str]) -> bool:
+    """Whether records go by their own time."""
+    policy, kind = topic_config(configs, "cleanup.policy"), topic_config(configs, "message.timestamp.type")
+    return "delete" in policy.split(",") and kind == "CreateTime"
 
 
 def _persist(journal: Journal, append: Append, patience: Patience, tidy: bool) -> Committed:
@@ -93,17 +148,20 @@ def _persist(journal: Journal, append: Append, patience: Patience, tidy: bool) -
     A coordinator that does not answer is waited for again where there is a deadline, or a try that it may have heard.
     """
     clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
+    began = clock.monotonic_ms()
     for left in reversed(range(patience.tries)):
         try:
             return journal.propose(append, patience.deadline_ms, tidy=tidy)
         except SparkLogError as error:
-            away = isinstance(error, CoordinatorNotAvailable)
-            error.maybe_applied = error.maybe_applied or (unknown and (away or not error.retriable))
+            away, failing = (isinstance(error, kind) for kind in (CoordinatorNotAvailable, StorageUnavailable))
+            error.maybe_applied = error.maybe_applied or (unknown and (away or failing or not error.retriable))
             waited_for = away and (unknown or patience.deadline_ms is not None)
             if not (waited_for or isinstance(error, CommitUnknown | ConcurrentChange)):
                 raise
             unknown = unknown or not away
-            if not left or (patience.deadline_ms is not None and clock.monotonic_ms() + wait >= patience.deadline_ms):
+            now = clock.monotonic_ms() + wait
+            late = now - began >= STORAGE_MS_MAX and isinstance(error, CommitUnknown)
+            if not left or late or (patience.deadline_ms is not None and now >= patience.deadline_ms):
                 raise
         clock.sleep_ms(wait)
         wait = min(2 * wait, patience.backoff_ms_max)

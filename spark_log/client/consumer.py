@@ -26,7 +26,7 @@ from spark_log.client.resolve import offsets_for_times, partition_of
 from spark_log.client.scan import SCAN_SCHEMA, fetch_ranges, to_batch
 from spark_log.client.settings import CONSUMER, coder, resolve_settings
 from spark_log.client.sharing import open_membership
-from spark_log.client.spots import NOWHERE, Reading, Spot, Spots, anything_ready, forget_ahead
+from spark_log.client.spots import NOWHERE, Reading, Spot, Spots, anything_buffered, anything_ready, forget_ahead
 from spark_log.client.subscribed import Subscribed
 from spark_log.errors import (
     IllegalGeneration,
@@ -81,7 +81,7 @@ class Consumer:
         self._stale = True
         """The assignment was not brought in line with the state yet."""
         self._looked_ms = -LOOK_MS
-        self._committed_ms = self._clock.monotonic_ms()
+        self._committed_ms = self._fetched_ms = self._clock.monotonic_ms()
         self._parts: deque[list[ConsumerRecord]] = deque()
         """Read for iteration, each of one partition, and not begun."""
         self._ahead: Iterator[ConsumerRecord] = iter(())
@@ -210,9 +210,11 @@ class Consumer:
             self._look(heard)
             heard = None
             self._auto_commit()
-            if parts := self._reading.take(self._spots, self._state, rows, size):
-                self._looks.found()
-                return parts
+            if self._is_enough():
+                self._fetched_ms = self._clock.monotonic_ms()
+                if parts := self._reading.take(self._spots, self._state, rows, size):
+                    self._looks.found()
+                    return parts
             left = timeout_ms - (self._clock.monotonic_ms() - start)
             if left <= 0:
                 return []
@@ -220,8 +222,22 @@ class Consumer:
                 continue
             group = "" if self._membership is None else self._membership.group
             topics = sorted({spot.key[0] for spot in self._spots.values()})
-            most = min(left, self._until_commit_ms())
+            most = min(left, self._until_commit_ms(), self._until_fetch_ms())
             heard = self._journal.wait(min(self._looks.wait_ms(), left), most, group=group, topics=topics)
+
+    def _is_enough(self) -> bool:
+        """Whether `fetch_min_bytes` are there, or the consumer has waited for them for `fetch_max_wait_ms`."""
+        wanted = self._settings["fetch_min_bytes"]
+        if wanted <= 1 or self._until_fetch_ms() == 0 or anything_buffered(self._spots.values()):
+            return True
+        return self._reading.has_bytes(self._spots, self._state, wanted)
+
+    def _until_fetch_ms(self) -> float:
+        """How long to wait for `fetch_min_bytes`; one byte needs no limit."""
+        if self._settings["fetch_min_bytes"] <= 1:
+            return math.inf
+        due = self._fetched_ms + self._settings["fetch_max_wait_ms"]
+        return float(max(0, due - self._clock.monotonic_ms()))
 
     def _look_again(self) -> State:
         self._state, self._stale = self._journal.refresh(), True
@@ -546,7 +562,8 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        # The body may have raised before it worked off what it was given: the next run reads that again.
+        self.close(autocommit=kind is None)
 
     def _check_open(self) -> None:
         if self._closed:

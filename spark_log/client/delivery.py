@@ -7,7 +7,6 @@ round can be encoded while the one before is written.
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +32,7 @@ from spark_log.model import APPEND_TIME
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
 from spark_log.segment.rows import Rows
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
+from spark_log.store.retry import with_retries_for
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -70,7 +70,7 @@ class Delivery:
         self._clock = log.journal.context.clock
         self._settings = settings
         self._plain = PlainProducer(log.journal)
-        self._rng = random.Random()
+        self._rng = log.journal.context.random()
         self._partitioners: dict[str, Partitioner] = {}
         self._assigning = threading.Lock()
         """Partitioners have a state, and an attempt made again goes on beside the next round's first one."""
@@ -93,7 +93,7 @@ class Delivery:
                 self._finish(begun or self._begin(left, deadline), deadline)
                 return
             except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable, CoordinatorNotAvailable) as error:
-                if error.maybe_applied and isinstance(error, CoordinatorNotAvailable):
+                if error.maybe_applied:
                     raise
                 # Nothing was committed: the upload was refused, or did not get as far.
                 if self._clock.monotonic_ms() + wait >= deadline:
@@ -108,7 +108,8 @@ class Delivery:
 
     def _begin(self, batches: Sequence[Batch], deadline: int) -> Attempt:
         epoch = self._log.upload_epoch()
-        uploader = Uploader(self._journal.store, epoch, self._rng, compression=self._settings["compression_type"])
+        store = with_retries_for(self._journal.store, self._clock, deadline - self._clock.monotonic_ms())
+        uploader = Uploader(store, epoch, self._rng, compression=self._settings["compression_type"])
         attempt = Attempt(epoch, uploader, [], [])
         try:
             for batch in batches:

@@ -11,6 +11,7 @@ import os
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from typing import NamedTuple
 
@@ -18,6 +19,7 @@ import pyarrow as pa
 
 from spark_log.client.plan import SliceRead, Window
 from spark_log.errors import CorruptObject, ObjectNotFound
+from spark_log.journal.missing import missing_object
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.reader import (
     BatchRef,
@@ -70,15 +72,19 @@ def fetch(
         batches = _whole(store, read, columns, coming, place)
     else:
         batches = _by_index(store, read, columns, window, place)
-    try:
+    with _named(store, read):
         for first, records in batches:
             yield from _cut(read, first, records)
+
+
+@contextmanager
+def _named(store: ObjectStore, read: SliceRead) -> Iterator[None]:
+    """An object that is gone, with the records that it held."""
+    try:
+        yield
     except ObjectNotFound as error:
-        raise ObjectNotFound(
-            f"{error}, though it has the offsets {piece.start} to {piece.end - 1} of topic {read.topic!r}, partition "
-            f"{read.partition}: `pylog verify` lists what is missing; restore it from a copy",
-            key=error.key,
-        ) from None
+        name = f"{store.url}/{error.key}"
+        raise missing_object(name, error.key, read.topic, read.partition, read.slice.start, read.slice.end) from None
 
 
 def _whole(
@@ -219,11 +225,12 @@ def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | 
         return read.start if piece.min_us >= time_us else None
     if read.start == piece.start and piece.batches > 1:
         place = Place(piece.object, read.topic, read.topic_id, read.partition)
-        index = load_index(store, read)
-        ref = first_batch_at_or_after(index, piece, time_us, place=place)
-        if ref is None:
-            return None
-        data = store.get(piece.object, ref.position, ref.position + ref.length)
+        with _named(store, read):
+            index = load_index(store, read)
+            ref = first_batch_at_or_after(index, piece, time_us, place=place)
+            if ref is None:
+                return None
+            data = store.get(piece.object, ref.position, ref.position + ref.length)
         row = first_at_or_after([decode_batch(data, ref, index, ["timestamp"], place=place)], time_us)
         return None if row is None else piece.start + ref.first + row
     for part in fetch(store, read, ["timestamp"]):

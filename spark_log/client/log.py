@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import logging
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import timezone
@@ -33,6 +33,7 @@ from spark_log.positions import At, parse_position
 from spark_log.segment.rows import conform
 from spark_log.segment.schema import DEFAULT_COMPRESSION
 from spark_log.settings import cluster_config, validate_topic_configs
+from spark_log.words import counted
 
 if TYPE_CHECKING:
     from spark_log.client.admin import Admin
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from spark_log.client.consumer import Consumer
     from spark_log.client.producer import Producer
     from spark_log.client.transaction import Transaction
+
+logger = logging.getLogger("spark_log")
 
 PIECES_AHEAD = 32
 """Pieces of slice indexes that a plan reads while it refreshes the state, under the journal's lock."""
@@ -112,11 +115,12 @@ class Log:
 
         data:  Arrow table, batch or stream, pandas or Polars frame, list of dicts, with `value` and any of `key`,
                `timestamp`, `headers`, `partition`.
-        txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic).
+        txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic). A version at
+               or below the last one is skipped with a warning; the result has the offsets of the first time, or none.
         Raises InvalidRecord and its kinds, UnknownTopicOrPartition, CommitUnknown.
         """
         check_acks(acks)
-        identity = _txn_identity(txn_app_id, txn_version, [topic])
+        identity = _txn_identity(txn_app_id, txn_version, topic)
         self.ensure_topic(topic)
         epoch = self.upload_epoch()
         uploaded = self.upload(topic, data, epoch, partitioner=partitioner, compression=compression)
@@ -124,7 +128,10 @@ class Log:
             return {}
         if identity is None:
             return self.named(self._plain.commit(epoch, [uploaded]))
-        return self.named(commit_uploads(self.journal, identity, epoch, [uploaded]))
+        committed = commit_uploads(self.journal, identity, epoch, [uploaded])
+        if committed.repeated:
+            logger.warning("%s", skipped_version(identity, committed, [uploaded]))
+        return self.named(committed)
 
     def upload(
         self,
@@ -139,7 +146,7 @@ class Log:
         clock = self.journal.context.clock
         spec = topic_spec(self.journal.state, topic)
         uploader = Uploader(
-            self.journal.store, epoch, random.Random(), partitioner=partitioner, compression=compression
+            self.journal.store, epoch, self.journal.context.random(), partitioner=partitioner, compression=compression
         )
         try:
             for rows in conform(data, now_us=clock.now_ms() * 1000):
@@ -334,21 +341,37 @@ def check_acks(acks: str | int) -> None:
         raise InvalidRequest(f"acks: {acks!r} is not possible; give 0, 1 or all")
 
 
-def _txn_identity(app_id: str | None, version: int | None, topics: Sequence[str]) -> Identity | None:
+def _txn_identity(app_id: str | None, version: int | None, topic: str) -> Identity | None:
     if app_id is None and version is None:
         return None
     if app_id is None or version is None:
         raise InvalidRequest("txn_app_id and txn_version go together: give both or neither")
-    return txn_identity(app_id, version, topics)
+    return txn_identity(app_id, version, topic)
 
 
-def txn_identity(app_id: str, version: int, topics: Sequence[str]) -> Identity:
-    """The identity of a write that happens once per (application, version, topics)."""
+def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
+    """The identity of a write that happens once per (application, version, topic).
+
+    topic:  None where the rows name their topics, whatever those are.
+    """
     if not isinstance(version, int) or version < 0:
         raise InvalidRequest(f"txn_version: {version!r} is not a whole number, 0 or more")
     if not app_id:
         raise InvalidRequest("txn_app_id is empty; give the application a name")
-    return Identity(producer=f"app:{app_id}:{','.join(sorted(set(topics)))}", sequence=version, dense=False)
+    return Identity(producer=f"app:{app_id}:{topic or ''}", sequence=version, dense=False, skip_older=True)
+
+
+def skipped_version(identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> str:
+    """What a log of the application says of a write that `txn_identity` made a repeat."""
+    app_id, _, topic = identity.producer.removeprefix("app:").rpartition(":")
+    to = f" to topic {topic!r}" if topic else ""
+    rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
+    why = (
+        "that version is in the log already"
+        if committed.last == identity.sequence
+        else f"the last version in the log is {committed.last}, and a version must be higher"
+    )
+    return f"txnVersion {identity.sequence} of application {app_id!r} is skipped, {rows}{to} not written: {why}"
 
 
 __all__ = ["SCAN_SCHEMA", "Log", "connect"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import repeat
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
+from spark_log.journal.missing import missing_object
 from spark_log.journal.upkeep import read_tables
 from spark_log.metadata.index import numbers, slices_of
 from spark_log.metadata.records import Piece
@@ -60,22 +61,42 @@ Known = Mapping[Piece, pa.Table]
 
 
 def plan_reads(
-    journal: Journal, ranges: Sequence[OffsetRange], window: Window | None = None, known: Known | None = None
+    journal: Journal,
+    ranges: Sequence[OffsetRange],
+    window: Window | None = None,
+    known: Known | None = None,
+    state: State | None = None,
 ) -> list[SliceRead]:
     """What to read for `ranges`, in their order; with a window, only slices whose timestamps overlap it.
 
-    Raises DataLoss for a range that is not there any more, UnknownTopicOrPartition for one that never was.
+    state:  by which it is planned; the journal's own if it is None.
+
+    Raises DataLoss for a range that is not there any more, UnknownTopicOrPartition for one that never was, ObjectNotFound
+    for a slice index that the newest state names and the storage does not have.
     """
-    state = journal.state
+    state, tables = state or journal.state, dict(known or {})
+    gone: set[Piece] = set()
     for _ in range(REPLAN_TRIES):
         wanted = [(rng, _overlapping(_partition(state, rng), rng, window)) for rng in ranges if rng.start < rng.end]
-        pieces = [entry for _, entries in wanted for entry in entries if isinstance(entry, Piece)]
-        read = journal.run(read_tables(piece for piece in pieces if piece not in (known or ())))
-        if read is not None:
-            tables = {**(known or {}), **read}
+        _check_indexes(journal.store.url, wanted, gone)
+        pieces = {
+            entry for _, entries in wanted for entry in entries if isinstance(entry, Piece) and entry not in tables
+        }
+        tables |= journal.run(read_tables(pieces))
+        gone = pieces - tables.keys()
+        if not gone:
             return [one for rng, entries in wanted for one in _reads(state, rng, _slices(entries, tables, rng, window))]
         state = journal.refresh()
     raise DataLoss("the slice indexes were replaced faster than they could be read; try again")
+
+
+def _check_indexes(url: str, wanted: Iterable[tuple[OffsetRange, Sequence[Slice | Piece]]], gone: Set[Piece]) -> None:
+    """Raises ObjectNotFound if a state that is newer than the look for them still names indexes that were not there."""
+    for rng, entries in wanted:
+        for entry in entries:
+            if entry in gone:
+                name = f"{url}/{entry.object}"
+                raise missing_object(name, entry.object, rng.topic, rng.partition, entry.start, entry.end)
 
 
 def likely_pieces(

@@ -13,22 +13,27 @@ from spark_log.client.fetch import Fetched
 from spark_log.client.plan import Known, OffsetRange, SliceRead, plan_reads
 from spark_log.conditions import ALL, Condition
 from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
 
 
 def plan_matching(
-    journal: Journal, ranges: Sequence[OffsetRange], where: Condition, known: Known | None = None
+    journal: Journal,
+    ranges: Sequence[OffsetRange],
+    where: Condition,
+    known: Known | None = None,
+    state: State | None = None,
 ) -> list[SliceRead]:
     """What to read for the records of `ranges` that match, in their order.
 
     No other partition and no other offset is in it, but for those between the listed ones; records with other timestamps
-    may be (`only_matching` leaves them out).  `known`, and what is raised, as of `plan_reads`.
+    may be (`only_matching` leaves them out).  `known`, `state`, and what is raised, as of `plan_reads`.
     """
     clipped = [
         rng._replace(start=max(rng.start, where.offset.first), end=min(rng.end, where.offset.last + 1))
         for rng in ranges
         if rng.partition in where.partition and not where.empty
     ]
-    reads = plan_reads(journal, clipped, where.window, known)
+    reads = plan_reads(journal, clipped, where.window, known, state)
     if where.offset.among is None:
         return reads
     listed = sorted(where.offset.among)

@@ -40,6 +40,11 @@ class Cursor:
         """Whether there is a record to give."""
         return self.at < state.partitions[self._key].end
 
+    @property
+    def buffered(self) -> bool:
+        """Whether the rest of a batch is in memory."""
+        return self._rest is not None
+
     def take(self, state: State, rows: int) -> Fetched | None:
         """The next records of one batch, at most `rows`; None at the end of `state`.
 

@@ -66,7 +66,7 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
             case AtTime(ms):
                 times[tp] = ms
             case OfGroup(name):
-                offsets[tp] = _committed(state, name, key, part)
+                offsets[tp] = committed_offset(state, name, key, part)
             case _:
                 assert_never(position)
     for tp, found in offsets_for_times(journal, times).items():
@@ -94,7 +94,8 @@ def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position
     return resolve(journal, positions)
 
 
-def _committed(state: State, name: str, key: TopicKey, part: Partition) -> int:
+def committed_offset(state: State, name: str, key: TopicKey, part: Partition) -> int:
+    """Where a group stands in a partition, its start if nowhere.  Raises GroupIdNotFound."""
     group = state.groups.get(name)
     if group is None:
         raise GroupIdNotFound(f"group {name!r} has committed nothing; `pylog group list` shows those that have")

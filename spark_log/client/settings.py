@@ -1,7 +1,7 @@
 """Settings of producers and consumers: Kafka's names with underscores, Kafka's defaults, and a check of what is given.
 
-A setting that means something only where there are brokers, connections or a coordinator is accepted and changes nothing,
-so that a client's settings can be carried over as they are.
+A setting of Kafka's that pylog cannot honour has one value, which says what pylog does; another value is refused with the
+reason.  Settings of groups count at a coordinator: embedded, one consumer owns all partitions, and there is nothing to time.
 """
 
 from __future__ import annotations
@@ -55,25 +55,35 @@ def _names(default: Sequence[str]) -> Setting:
     return Setting(default, lambda given: isinstance(given, str | list | tuple), "a name or a list of names")
 
 
+def _only(value: Any, reason: str) -> Setting:
+    return Setting(
+        value, lambda given: type(given) is type(value) and given == value, f"{value!r}, or leave it out: {reason}"
+    )
+
+
 _PARTITIONER = Setting(
     "default",
     lambda given: isinstance(given, str) or callable(given),
     "a partitioner's name, or a function of (key, all partitions, available partitions)",
 )
 
+_NO_BROKERS = "pylog reads and writes the storage, and keeps no connections to brokers"
+_NO_RETRIES = "a consumer repeats a read as the storage layer decides"
+
 _CONNECTION: Mapping[str, Setting] = {
     "client_id": _text(),
     "client_rack": _text(""),
-    "connections_max_idle_ms": _whole(540_000),
-    "metadata_max_age_ms": _whole(300_000),
-    "receive_buffer_bytes": _whole(65_536, -1),
-    "reconnect_backoff_max_ms": _whole(1_000),
-    "reconnect_backoff_ms": _whole(50),
-    "request_timeout_ms": _whole(30_000),
-    "retry_backoff_max_ms": _whole(1_000),
-    "retry_backoff_ms": _whole(100),
-    "send_buffer_bytes": _whole(131_072, -1),
+    "connections_max_idle_ms": _only(540_000, _NO_BROKERS),
+    "metadata_max_age_ms": _whole(300_000, 300),
+    "receive_buffer_bytes": _only(65_536, _NO_BROKERS),
+    "reconnect_backoff_max_ms": _only(1_000, _NO_BROKERS),
+    "reconnect_backoff_ms": _only(50, _NO_BROKERS),
+    "request_timeout_ms": _only(
+        30_000, "delivery_timeout_ms bounds a send and default_api_timeout_ms a call, each with all of its requests"
+    ),
+    "send_buffer_bytes": _only(131_072, _NO_BROKERS),
 }
+"""`metadata_max_age_ms` always holds: a client that waits looks at the metadata several times a second."""
 
 PRODUCER: Mapping[str, Setting] = {
     **_CONNECTION,
@@ -82,7 +92,7 @@ PRODUCER: Mapping[str, Setting] = {
     "buffer_memory": _whole(33_554_432, 1, 1 << 30),
     "compression_type": _one_of(*COMPRESSIONS),
     "delivery_timeout_ms": _whole(120_000),
-    "enable_idempotence": _flag(True),
+    "enable_idempotence": _only(True, "every commit is idempotent"),
     "key_serializer": _function("a function from a key to bytes"),
     "linger_ms": _whole(5),
     "max_block_ms": _whole(60_000),
@@ -90,16 +100,21 @@ PRODUCER: Mapping[str, Setting] = {
     "max_request_size": _whole(1_048_576),
     "partitioner": _PARTITIONER,
     "retries": _whole(INT_MAX),
+    "retry_backoff_max_ms": _whole(1_000),
+    "retry_backoff_ms": _whole(100),
     "value_serializer": _function("a function from a value to bytes"),
 }
-"""Where the default is not Kafka's: `compression_type` is zstd, as for all that pylog writes."""
+"""Where the default is not Kafka's: `compression_type` is zstd, as for all that pylog writes.
+
+`max_in_flight_requests_per_connection` always holds: one commit of a producer is under way at a time.
+"""
 
 CONSUMER: Mapping[str, Setting] = {
     **_CONNECTION,
-    "allow_auto_create_topics": _flag(True),
+    "allow_auto_create_topics": _only(False, "a consumer creates no topics; it reads one as soon as it is there"),
     "auto_commit_interval_ms": _whole(5_000),
     "auto_offset_reset": _one_of("latest", "earliest", "none"),
-    "check_crcs": _flag(True),
+    "check_crcs": _only(True, "each batch is checked against its checksum"),
     "consumer_timeout_ms": Setting(
         math.inf,
         lambda given: isinstance(given, int | float) and not isinstance(given, bool) and given >= 0,
@@ -107,23 +122,29 @@ CONSUMER: Mapping[str, Setting] = {
     ),
     "default_api_timeout_ms": _whole(60_000),
     "enable_auto_commit": _flag(True),
-    "exclude_internal_topics": _flag(True),
+    "exclude_internal_topics": _only(True, "log.read and Spark read __consumer_offsets"),
     "fetch_max_bytes": _whole(52_428_800, 1),
     "fetch_max_wait_ms": _whole(500),
     "fetch_min_bytes": _whole(1),
     "group_id": _text(),
     "group_instance_id": _text(),
-    "group_protocol": _one_of("classic", "consumer"),
+    "group_protocol": _only("classic", "the coordinator speaks Kafka's classic group protocol, not KIP-848's"),
     "heartbeat_interval_ms": _whole(3_000, 1),
     "isolation_level": _one_of("read_uncommitted", "read_committed"),
     "key_deserializer": _function("a function from bytes to a key"),
-    "max_partition_fetch_bytes": _whole(1_048_576, 1),
+    "max_partition_fetch_bytes": _whole(52_428_800, 1),
     "max_poll_interval_ms": _whole(300_000, 1),
     "max_poll_records": _whole(500, 1),
     "partition_assignment_strategy": _names(("range", "cooperative-sticky")),
+    "retry_backoff_max_ms": _only(1_000, _NO_RETRIES),
+    "retry_backoff_ms": _only(100, _NO_RETRIES),
     "session_timeout_ms": _whole(45_000, 1),
     "value_deserializer": _function("a function from bytes to a value"),
 }
+
+"""Where the default is not Kafka's: `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`; and a
+consumer creates no topics.  `isolation_level` always holds: nothing that is not committed is there to be read.
+"""
 
 TRANSACTION: Mapping[str, Setting] = {
     name: PRODUCER[name] for name in ("compression_type", "key_serializer", "value_serializer")

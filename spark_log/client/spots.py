@@ -10,10 +10,19 @@ from typing import Any
 from spark_log.client.fetch import Fetched
 from spark_log.client.membership import Membership
 from spark_log.client.readers import Cursor
-from spark_log.errors import DataLoss, NoOffsetForPartition, OffsetOutOfRange, UnknownTopicOrPartition
+from spark_log.errors import (
+    CorruptObject,
+    DataLoss,
+    NoOffsetForPartition,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    SparkLogError,
+    UnknownTopicOrPartition,
+)
 from spark_log.journal.journal import Journal
+from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import TopicPartition
+from spark_log.model import Slice, TopicPartition
 
 logger = logging.getLogger("spark_log")
 
@@ -51,6 +60,17 @@ def anything_ready(spots: Iterable[Spot], state: State) -> bool:
     )
 
 
+def anything_buffered(spots: Iterable[Spot]) -> bool:
+    """Whether records were read from the storage and not given out."""
+    return any(spot.cursor is not None and not spot.paused and spot.cursor.buffered for spot in spots)
+
+
+def bytes_from(entry: Slice | Piece, position: int) -> int:
+    """About how many of an entry's bytes lie at or after an offset."""
+    size = entry.bytes if isinstance(entry, Piece) else entry.length
+    return size * (entry.end - max(position, entry.start)) // (entry.end - entry.start)
+
+
 class Reading:
     """Reads on at the spots of a consumer.
 
@@ -68,25 +88,55 @@ class Reading:
         self._membership = membership
         self._settings = settings
         self._look_again = look_again
+        self._failure: SparkLogError | None = None
+        """Of a partition, to be raised by the next call: this one gave records of others."""
 
     def take(self, spots: Spots, state: State, rows: int, size: int | None) -> list[Fetched]:
-        """What is there up to the end of one state, partition by partition, the one that was last served going last."""
+        """What is there up to the end of one state, partition by partition, the one that was last served going last.
+
+        A partition that cannot be read does not keep others from being read: its error is raised when there is nothing else,
+        and by the next call otherwise, so that a consumer which goes on after it gets what there is.
+        """
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
         for tp, spot in spots.items():
             if spot.position is None and spot.key in state.partitions:
                 self.position(state, tp, spot)  # where `latest` is must not depend on whose turn it is
         parts: list[Fetched] = []
         for tp in tuple(spots):
-            while rows > 0 and (size is None or size > 0):
-                part = self._take_from(state, tp, spots[tp], rows)
+            room: int = self._settings["max_partition_fetch_bytes"]
+            while rows > 0 and room > 0 and (size is None or size > 0):
+                try:
+                    part = self._take_from(state, tp, spots[tp], rows)
+                except (CorruptObject, ObjectNotFound) as error:
+                    self._failure = self._failure or error
+                    break
                 if part is None:
                     break
                 parts.append(part)
                 rows -= part.records.num_rows
+                room -= part.records.nbytes
                 size = None if size is None else size - part.records.nbytes
             if rows <= 0 or (size is not None and size <= 0):
                 spots[tp] = spots.pop(tp)
                 break
+        if self._failure is not None and not parts:
+            failure, self._failure = self._failure, None
+            raise failure
         return parts
+
+    def has_bytes(self, spots: Spots, state: State, wanted: int) -> bool:
+        """Whether `wanted` bytes of runs lie ahead of the positions, by the slices: the first and last may be read in part."""
+        for tp, spot in spots.items():
+            if spot.paused or spot.key not in state.partitions:
+                continue
+            position = self.position(state, tp, spot)
+            for entry in reversed(state.partitions[spot.key].entries):
+                if entry.end <= position or wanted <= 0:
+                    break
+                wanted -= bytes_from(entry, position)
+        return wanted <= 0
 
     def _take_from(self, state: State, tp: TopicPartition, spot: Spot, rows: int) -> Fetched | None:
         if spot.paused or spot.key not in state.partitions:

@@ -7,7 +7,6 @@ off transaction is ever in the log but that its id was taken, so no reader waits
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,6 @@ from spark_log.client.futures import Columns, Headers
 from spark_log.client.membership import Membership, as_offsets
 from spark_log.client.producer import checked_headers, no_partition, to_bytes
 from spark_log.client.settings import TRANSACTION, coder, resolve_settings
-from spark_log.client.transactions import TRANSACTIONAL
 from spark_log.client.upload import Uploader, topic_spec
 from spark_log.errors import (
     CommitUnknown,
@@ -32,7 +30,7 @@ from spark_log.errors import (
     StorageUnavailable,
     TransactionTimedOut,
 )
-from spark_log.metadata.commands import UNFENCED, AbortTransaction, Committer, InitProducer
+from spark_log.metadata.commands import TRANSACTIONAL, UNFENCED, AbortTransaction, Committer, InitProducer
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
@@ -89,7 +87,7 @@ class Transaction:
         self._uploader = Uploader(
             self._journal.store,
             self._upload_epoch,
-            random.Random(),
+            self._journal.context.random(),
             partitioner=self._settings["partitioner"],
             compression=self._settings["compression_type"],
         )

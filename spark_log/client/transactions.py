@@ -10,12 +10,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest
+from spark_log.metadata.commands import TRANSACTIONAL
 from spark_log.metadata.decide import is_timed_out
 from spark_log.metadata.state import Producer, State
 from spark_log.model import TopicPartition
-
-TRANSACTIONAL = "txn:"
-"""How the producer of a transactional id is called in the state."""
 
 
 class TransactionListing(NamedTuple):

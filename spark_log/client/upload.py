@@ -33,7 +33,7 @@ from spark_log.segment.rows import Rows, micros
 from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, RECORD_SCHEMA
 from spark_log.segment.writer import SegmentWriter, row_bytes
 from spark_log.settings import topic_config
-from spark_log.store.base import ObjectStore
+from spark_log.store.base import Chunks, ObjectStore
 
 BUFFER_BYTES = 64 << 20
 _NO_LIMIT_MS = 2**63 - 1
@@ -164,7 +164,7 @@ class Uploader:
         if not written.runs:
             return NOTHING
         name = data_key(self._epoch, f"{self._rng.getrandbits(64):016x}.seg")
-        self._store.put(name, written.chunks())
+        self._store.put(name, Chunks(written.chunks))
         return Uploaded(
             (DataObject(name, written.size, written.index_position),), tuple((0, run) for run in written.runs)
         )

@@ -23,10 +23,12 @@ from spark_log.errors import (
     NoLog,
     NotCoordinator,
     SparkLogError,
+    StorageError,
     StorageUnavailable,
     UnsupportedVersion,
 )
 from spark_log.journal.forks import renew_after_fork
+from spark_log.journal.limits import LIMITS, Limits
 from spark_log.journal.ops import Answer, Get, Link, List, Put, PutNew, Steps, beside, run
 from spark_log.journal.protocol import (
     CHECKPOINTS,
@@ -43,12 +45,13 @@ from spark_log.journal.protocol import (
     state_at,
     unanswered,
 )
-from spark_log.journal.upkeep import is_due, shrink, write_down
+from spark_log.journal.upkeep import is_due, look_again, shrink, write_down
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
+from spark_log.store.retry import with_retries
 
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
@@ -59,6 +62,8 @@ HEAR_MS_MAX = 5000
 """So long a coordinator is listened to at a time: whoever waits has other things to look after."""
 AWAY_MS = 250
 """A coordinator that does not answer is waited for so long before the storage is looked at."""
+UPKEEP_RETRY_MS = 10_000
+"""Upkeep that failed is tried again after this time, by whichever commit follows."""
 LATE_S, LATE_TRIES = 2.0, 20
 """A change whose time is over is waited for a little longer, if another thread is about to know what became of it."""
 
@@ -93,6 +98,8 @@ class Journal:
         self._listed_ms = context.clock.monotonic_ms()
         self._view: View = self.run(open_view(listed, ahead=0 if store.local else READ_AHEAD))
         self._probed = False
+        self._upkeep_from = 0
+        """On the monotonic clock: no upkeep before."""
 
     def after_fork(self) -> None:
         """New locks; what other threads of the parent had queued is theirs."""
@@ -115,21 +122,24 @@ class Journal:
         rng: random.Random | None = None,
         link: Link | None = None,
         served: bool = False,
+        limits: Limits = LIMITS,
     ) -> Journal:
         """Open the log in `store`, or begin one there if `create`.
 
         link:    the way to a coordinator, should one have the log.
         served:  changes always go through a coordinator.
+        limits:  of its upkeep.
         Raises NoLog if there is none and none may be created, UnsupportedVersion for a newer format or another kind of
         file, StoreNotExclusive if the storage cannot carry a log.
         """
-        context = Context(clock or SystemClock(), rng or random.SystemRandom(), served=served)
+        context = Context(clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits)
+        store = with_retries(store, context.clock, context.random())
         data, listed = run(_look_in(), store, context.clock)
         if data is None:
             if not create:
                 raise NoLog(f"there is no log at {store.url}; create one with `pylog -u {store.url} topic create NAME`")
             data = _begin(store, context)
-        return cls(store, context, _parse_format(data, store.url), link, listed)
+        return cls(store, context, parse_format(data, store.url), link, listed)
 
     def run(self, steps: Steps[Result]) -> Result:
         """Carry out steps of the protocol on this log's store."""
@@ -138,7 +148,7 @@ class Journal:
     def is_still_there(self) -> bool:
         """Whether the storage holds this log, and not none or another that was begun in its place."""
         data = self.run(_get(FORMAT_KEY))
-        return data is not None and _parse_format(data, self.store.url).cluster_id == self.cluster_id
+        return data is not None and parse_format(data, self.store.url).cluster_id == self.cluster_id
 
     @property
     def state(self) -> State:
@@ -165,7 +175,7 @@ class Journal:
         """
         state = self.state
         age = cluster_config(state.configs, "gc.fence.age.ms")
-        return self.refresh() if self.context.clock.now_ms() - state.time > age // 4 else state
+        return self.refresh() if abs(self.context.clock.now_ms() - state.time) > age // 4 else state
 
     def refresh_beside(self, steps: Steps[Result]) -> tuple[State, Result]:
         """`refresh`, and reads that are carried out in the same rounds."""
@@ -185,8 +195,10 @@ class Journal:
         """Go on from a view, unless there is a newer one: readers do not wait for changes, nor changes for readers."""
         with self._installing:
             known = self._view
-            if (view.state.version, view.checkpoint) >= (known.state.version, known.checkpoint):
-                self._view = view
+            newer = view if view.state.version >= known.state.version else known
+            damaged = view.damaged | known.damaged
+            checkpoint = max((name for name in (view.checkpoint, known.checkpoint) if name not in damaged), default="")
+            self._view = View(checkpoint, newer.state, damaged)
 
     def poll(self) -> State:
         """Like `refresh`, for waiting: one get while nothing happens, or one question to the coordinator."""
@@ -319,10 +331,8 @@ class Journal:
             self._install(self.run(propose(self._view, commands, self.context)))
         except SparkLogError as error:
             failed: SparkLogError = error
-            if isinstance(error, StorageUnavailable):
-                failed = CommitUnknown(
-                    f"the storage did not answer while a change was under way, it may be in: {error}"
-                )
+            if isinstance(error, StorageError) and error.maybe_applied:
+                failed = CommitUnknown(f"the storage failed while a change was under way, it may be in: {error}")
                 failed.__cause__ = error
             elif isinstance(error, CoordinatorNotAvailable) and error.maybe_applied:
                 failed = unanswered(error, sent=True)
@@ -350,7 +360,7 @@ class Journal:
 
     def release(self, epoch: int) -> bool:
         """Give the log back to embedded writers; False if it is not held under that epoch, or the one before."""
-        release = Command(lambda state, now: decide_release(state, epoch), takes_over=True)
+        release = Command(lambda state, now: decide_release(state, epoch), takes_over=True, releases=True)
         self.carry_out([release])
         if release.error is not None:
             raise release.error
@@ -370,22 +380,33 @@ class Journal:
             self._housekeep()
 
     def _housekeep(self) -> None:
-        """After the acknowledgement: what fails here is done by whoever commits next.
+        """After the acknowledgement: an error is logged, never raised, and a later commit tries again.
 
         Only what changes the log keeps other threads from committing.  Of those, the first to come does it.
         """
-        if not self._keeping.acquire(blocking=False):
+        now = self.context.clock.monotonic_ms()
+        if now < self._upkeep_from or not self._keeping.acquire(blocking=False):
             return
+        self._upkeep_from = now + UPKEEP_RETRY_MS
         try:
-            with self._lock:
-                fence_before = self._view.state.fence
-                view = self.run(shrink(self._view, self.context))
-                self._install(view)
-            self.run(write_down(view, self.context, fence_before))
+            self._keep_small()
+            self._upkeep_from = 0
         except SparkLogError as error:
             logger.warning("housekeeping of %s was put off: %s", self.store.url, error)
+        except Exception:
+            logger.exception("housekeeping of %s failed; a later commit tries again", self.store.url)
         finally:
             self._keeping.release()
+
+    def _keep_small(self) -> None:
+        self._install(self.run(look_again(self._view)))
+        if not is_due(self._view):
+            return  # another process has done it
+        with self._lock:
+            fence_before = self._view.state.fence
+            view = self.run(shrink(self._view, self.context))
+            self._install(view)
+        self._install(self.run(write_down(view, self.context, fence_before)))
 
     def check_store(self) -> None:
         """Before a change: probe put-if-absent again where the store's library is another than the one that was probed."""
@@ -419,10 +440,14 @@ def _begin(store: ObjectStore, context: Context) -> bytes:
 
 def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
     if (yield List(LOG)):
+        # Another process may have created the log meanwhile: it puts the format before any record.
+        found: bytes | None = yield Get(FORMAT_KEY)
+        if found is not None:
+            return found
         raise UnsupportedVersion(f"{url} has records of a log but no {FORMAT_KEY}: it is damaged, restore that file")
     for _ in range(5):
         answer: Answer = yield PutNew(FORMAT_KEY, data)
-        found: bytes | None = yield Get(FORMAT_KEY)
+        found = yield Get(FORMAT_KEY)
         if found is not None:
             return found
         logger.debug("put of %s answered %s and is not there, trying again", FORMAT_KEY, answer)
@@ -444,14 +469,15 @@ def _put(key: str, data: bytes) -> Steps[None]:
     yield Put(key, (data,))
 
 
-def _parse_format(data: bytes, url: str) -> Format:
+def parse_format(data: bytes, url: str) -> Format:
+    """What `meta/format` says.  Raises UnsupportedVersion for a file that is damaged, not pylog's, or of a newer one."""
     try:
         fields: Any = msgspec.json.decode(data)
         version = fields["pylog"]
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
-        raise UnsupportedVersion(f"{url}/{FORMAT_KEY} is not pylog's: it starts with {data[:32]!r}") from error
-    if version != FORMAT_VERSION:
+        if version == FORMAT_VERSION:
+            return msgspec.convert(fields, Format)
+    except (msgspec.MsgspecError, KeyError, TypeError) as error:
         raise UnsupportedVersion(
-            f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog"
-        )
-    return msgspec.convert(fields, Format)
+            f"{url}/{FORMAT_KEY} is not pylog's, or damaged: it starts with {data[:32]!r}; a damaged one is restored from a copy"
+        ) from error
+    raise UnsupportedVersion(f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog")

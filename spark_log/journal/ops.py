@@ -7,6 +7,7 @@ same generators out on a store of its own, in an order drawn from a seed.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,13 +18,12 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
 from spark_log.metadata.state import Coordinator, State
-from spark_log.store.base import ObjectStore
+from spark_log.store.base import Chunks, ObjectStore
 
+logger = logging.getLogger("spark_log")
 Result = TypeVar("Result")
 Other = TypeVar("Other")
 
-RETRY_MS = (50, 100, 200, 500, 1000, 2000, 4000, 8000)
-"""Waits between tries of an operation that may be repeated: about 16 s in all, behind the store client's own retries."""
 PARALLEL = 48
 """Requests of one process at a time; the store's client may have a limit of its own."""
 
@@ -74,6 +74,13 @@ class Sweep(NamedTuple):
 
     prefix: str
     before_ms: int
+
+
+class StoreTime(NamedTuple):
+    """Answer: the time of the storage's own clock in ms, None if it does not say.  An object is written for it, and deleted."""
+
+    key: str
+    data: bytes
 
 
 class Sleep(NamedTuple):
@@ -134,7 +141,7 @@ class Link(Protocol):
         """Close what is held open and not in use."""
 
 
-Op: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | Sleep | Ask
+Op: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | StoreTime | Sleep | Ask
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
 
@@ -164,8 +171,8 @@ def beside(steps: Steps[Result], others: Steps[Other]) -> Steps[tuple[Result, Ot
 def run(steps: Steps[Result], store: ObjectStore, clock: Clock, link: Link | None = None) -> Result:
     """Carry `steps` out on a store, with a link for logs that a coordinator has.
 
-    Reads, listings, deletes and puts of unique names are repeated while the store is unavailable; the last error is
-    thrown into the steps.  A put-if-absent is asked once: whoever asks reads back.
+    The store repeats what may be repeated; its last error is thrown into the steps.  A put-if-absent is asked once: whoever
+    asks reads back.
     """
     answer: Any = None
     error: BaseException | None = None
@@ -211,17 +218,9 @@ def _one(op: Op, store: ObjectStore, clock: Clock) -> Any:
     if isinstance(op, PutNew):
         try:
             return Answer.CREATED if store.put_new(op.key, op.data) else Answer.EXISTS
-        except StorageUnavailable:
+        except StorageUnavailable as error:
+            logger.info("whether %s was put is not known, reading back: %s", op.key, error)
             return Answer.UNKNOWN
-    for wait in RETRY_MS:
-        try:
-            return _do(op, store, clock)
-        except StorageUnavailable:
-            clock.sleep_ms(wait)
-    return _do(op, store, clock)
-
-
-def _do(op: Op, store: ObjectStore, clock: Clock) -> Any:
     match op:
         case Get():
             try:
@@ -229,13 +228,18 @@ def _do(op: Op, store: ObjectStore, clock: Clock) -> Any:
             except ObjectNotFound:
                 return None
         case Put():
-            store.put(op.key, op.chunks() if callable(op.chunks) else op.chunks)
+            store.put(op.key, Chunks(op.chunks) if callable(op.chunks) else op.chunks)
         case List():
             return store.list(op.prefix)
         case Delete():
             store.delete(op.keys)
         case Sweep():
             return store.sweep(op.prefix, op.before_ms)
+        case StoreTime():
+            store.put(op.key, (op.data,))
+            written = store.written_ms(op.key)
+            store.delete((op.key,))
+            return written
         case Sleep():
             clock.sleep_ms(op.milliseconds)
     return None

@@ -2,32 +2,44 @@
 
     meta/format                        what the log is (`journal.py`)
     meta/log/<version:020>.rec         one batch of records a version, written by put-if-absent
-    meta/ckpt/<version:020>-<id>       the state at a version, each file whole; the newest one counts
+    meta/ckpt/<version:020>-<id>       the state at a version, each file whole; the newest two are kept, with all records
+                                       after the older one
     data/<upload epoch:016x>/…         objects
 
 The chain is what follows the newest checkpoint: version by version until one is absent.  A deleted version's name can be
 taken again by a put that was late, so records that were read are known to be on the chain only if a listing that began
 after the last read shows no checkpoint beyond the version that they follow.  Until then nothing is decided, reported or
 checkpointed from them; if there is one, the log is opened anew from it.
+
+If the newest checkpoint is damaged, the log is opened from the one before it and the records after that.  Such a view is on
+the chain if a listing after the reads still has the same two newest checkpoints: a record is deleted only when two
+checkpoints at or beyond it exist, and from then on at least two do (docs/decisions/0024-two-checkpoints.md).
 """
 
 from __future__ import annotations
 
+import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from spark_log.clock import Clock
 from spark_log.errors import (
+    ClockSkewed,
     CommitUnknown,
     ConcurrentChange,
     CoordinatorNotAvailable,
     CorruptObject,
     InvalidRequest,
     SparkLogError,
+    StorageError,
     StorageUnavailable,
+    ThrottlingQuotaExceeded,
 )
+from spark_log.journal.clock_check import ClockWatch, check_clock, stamp_of
+from spark_log.journal.limits import LIMITS, Limits
 from spark_log.journal.ops import Answer, Answered, Ask, Changes, Get, List, Op, PutNew, Sleep, Steps
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
@@ -39,15 +51,23 @@ META = "meta/"
 LOG = "meta/log/"
 CHECKPOINTS = "meta/ckpt/"
 DATA = "data/"
+KEPT_CHECKPOINTS = 2
+HOLE_PROBES = (1, 2, 4, 8, 16, 32, 64)
+"""Distances after the first absent version at which a log that is opened is probed for records: none may be there."""
+REPAIR = "stop all writers and run `pylog repair --dry-run`"
 WAVE_MAX = 64
 """Versions that are read ahead in parallel."""
 WAVE_FAR = 32
 """From waves of so many on it is looked whether a checkpoint lies ahead: what is behind it need not be read."""
 ATTEMPTS_MAX = 200
 JITTER_MS = 20
+STALLED_TRIES = 14
+"""Puts in a row that are not in, though nothing else took their version: waits double from the fourth on, to about 20 s in all."""
 ASK_AGAIN_MS = 50
 ASK_AGAIN_MS_MAX = 1000
 """Waits between two tries to reach a coordinator, at first and at last; up to twice as long, by chance."""
+
+logger = logging.getLogger("spark_log")
 
 Decide = Callable[[State, int], Decision[Any]]
 """A decision bound to its command: (state, now in ms)."""
@@ -55,6 +75,10 @@ Decide = Callable[[State, int], Decision[Any]]
 
 def log_key(version: int) -> str:
     return f"{LOG}{version:020}.rec"
+
+
+def log_version(key: str) -> int:
+    return int(key.removeprefix(LOG)[:20])
 
 
 def checkpoint_key(version: int, unique: str) -> str:
@@ -76,10 +100,16 @@ def upload_epoch(key: str) -> int:
 
 
 class View(NamedTuple):
-    """A state that is on the chain, and the checkpoint that was the newest when that was confirmed."""
+    """A state that is on the chain, and the newest checkpoint, damaged ones aside, when that was confirmed."""
 
     checkpoint: str
     state: State
+    damaged: frozenset[str] = frozenset()
+    """Checkpoints that could not be read here."""
+
+    def moved(self, state: State, names: Sequence[str]) -> View:
+        """The view with another state, confirmed by a listing of checkpoints."""
+        return View(_newest([name for name in names if name not in self.damaged]), state, self.damaged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +122,14 @@ class Context:
     """Of the coordinator that this process is; 0: it is none."""
     served: bool = False
     """Changes go through a coordinator, also while there is none."""
+    watch: ClockWatch = field(default_factory=ClockWatch, compare=False)
     patience_ms: int = 30_000
     """How long a change waits for a coordinator."""
+    limits: Limits = LIMITS
+
+    def random(self) -> random.Random:
+        """A generator of its own for somebody who draws many numbers, and none that others must not guess."""
+        return random.Random(self.rng.getrandbits(64))
 
     def unique(self) -> str:
         """A random name, 64 bits."""
@@ -107,37 +143,94 @@ def open_view(names: Sequence[str] | None = None, ahead: int = 0) -> Steps[View]
     ahead:  versions that are read in the round of the checkpoint, whose own version is in its name: for storage where
             rounds are dear and requests are cheap.
     """
+    absent: set[str] = set()
     while True:
-        newest = _newest((yield List(CHECKPOINTS)) if names is None else names)
-        names, state, data, found = None, State(), None, list[bytes | None]()
-        if ahead:
-            reads: list[Op] = [Get(key) for key in ([newest] if newest else [])]
-            reads += [Get(key) for key in _log_keys(checkpoint_version(newest) + 1, ahead)]
-            found = yield reads
-            data = found.pop(0) if newest else None
-        elif newest:
-            data = yield Get(newest)
-        if newest:
-            if data is None:
-                continue
-            state = decode_checkpoint(data, newest)
-        view = yield from catch_up(View(newest, state), found=found, wave=8)
-        if view is not None:
+        listed = (yield List(CHECKPOINTS)) if names is None else names
+        names = None
+        base = yield from _load(listed, ahead, absent)
+        if base is None:
+            continue
+        view = yield from catch_up(base.view, found=base.found, wave=8, base=base)
+        if view is not None and (listed or view.state.version or (yield from _is_new())):
             return view
+
+
+class Base(NamedTuple):
+    """The checkpoint from which a log is opened, or the empty state."""
+
+    view: View
+    newest: tuple[str, ...] = ()
+    """The newest two checkpoints, as they were listed before it was read."""
+    found: Sequence[bytes | None] = ()
+    """Objects of the versions after it."""
+
+
+def _load(names: Sequence[str], ahead: int, absent: set[str]) -> Steps[Base | None]:
+    """The newest checkpoint that can be read, out of the newest two; None if there are others by now.
+
+    absent:  collects checkpoints that were gone: one that is listed again is damaged.
+    Raises CorruptObject if both are damaged, UnsupportedVersion for a newer format.
+    """
+    newest = tuple(names[-KEPT_CHECKPOINTS:])
+    damaged: dict[str, CorruptObject] = {}
+    for name in (*reversed(newest), *([""] if len(newest) < KEPT_CHECKPOINTS else [])):
+        first = 0 if damaged else ahead
+        reads: list[Op] = [Get(name)] if name else []
+        reads += [Get(key) for key in _log_keys(checkpoint_version(name) + 1, first)]
+        found = yield reads
+        data = found.pop(0) if name else None
+        if name and data is None and name not in absent:
+            absent.add(name)
+            return None
+        try:
+            return Base(View(name, state_in(data, name), frozenset(damaged)), newest, found)
+        except CorruptObject as error:
+            damaged[name] = error
+            logger.warning("a checkpoint cannot be read, the log is opened from what is older: %s", error)
+    if tuple((yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]) != newest:
+        return None
+    raise CorruptObject(f"{'; '.join(str(error) for error in damaged.values())}; {REPAIR}")
+
+
+def state_in(data: bytes | None, name: str) -> State:
+    """The state in a checkpoint.  Raises CorruptObject for bytes that are not the checkpoint of this name."""
+    if not name:
+        return State()
+    if data is None:
+        raise CorruptObject(f"{name} is listed, and cannot be read")
+    state = decode_checkpoint(data, name)
+    if state.version != checkpoint_version(name):
+        raise CorruptObject(f"{name} is damaged: it holds the state of version {state.version}")
+    return state
+
+
+def _is_new() -> Steps[bool]:
+    """Whether a log in which neither a checkpoint nor version 1 was found has no records; False: there are some by now.
+
+    Raises CorruptObject for a log that has lost its beginning and all checkpoints.
+    """
+    records: list[str] = yield List(LOG)
+    if records and records[0] != log_key(1) and not (yield List(CHECKPOINTS)):
+        raise CorruptObject(f"{CHECKPOINTS} is empty, and the metadata log begins with {records[0]}; {REPAIR}")
+    return not records
 
 
 def state_at(version: int) -> Steps[State | None]:
     """The state at a version of a moment ago; None if that is not known any more, for a checkpoint lies beyond it."""
-    newest = _newest((yield List(CHECKPOINTS)))
-    while checkpoint_version(newest) <= version:
-        keys = _log_keys(checkpoint_version(newest) + 1, version - checkpoint_version(newest))
-        data: bytes | None = (yield Get(newest)) if newest else None
+    names = yield List(CHECKPOINTS)
+    absent: set[str] = set()
+    while checkpoint_version(_newest(names)) <= version:
+        base = yield from _load(names, 0, absent)
+        if base is None:
+            names = yield List(CHECKPOINTS)
+            continue
+        state = base.view.state
+        keys = _log_keys(state.version + 1, version - state.version)
         batches = yield [Get(key) for key in keys]
-        before, newest = newest, _newest((yield List(CHECKPOINTS)))
-        if newest == before:  # so what was read is on the chain, as in `catch_up`
-            if None in batches or (newest and data is None):
+        names = yield List(CHECKPOINTS)
+        if tuple(names[-KEPT_CHECKPOINTS:]) == base.newest:  # so what was read is on the chain, as in `catch_up`
+            if None in batches:
                 return None
-            state = State() if data is None else decode_checkpoint(data, newest)
             for key, batch in zip(keys, batches, strict=True):
                 state = replay(state, decode_batch(batch, key))
             return state
@@ -158,6 +251,7 @@ def catch_up(
     found: Sequence[bytes | None] = (),
     together: bool = False,
     wave: int = 1,
+    base: Base | None = None,
 ) -> Steps[View | None]:
     """The view at the end of the log; None if a newer checkpoint lies beyond it, so that what was read may be leftovers.
 
@@ -167,6 +261,8 @@ def catch_up(
                carried on is on the chain either way.  But it may end before a version that was there when this began, if
                that was put into a checkpoint and deleted within the round: only for a view that is younger than the fence.
     wave:      versions that are read at a time, at first.
+    base:      from which the log is being opened: records beyond the end are looked for as well.
+    Raises CorruptObject for a record that is damaged or missing.
     """
     state, wave, names = view.state, len(found) or wave, None
     failed: SparkLogError | None = None
@@ -178,21 +274,83 @@ def catch_up(
             far = wave >= WAVE_FAR
             reads: list[Op] = [*map(Get, keys), *([List(CHECKPOINTS)] if together or far else [])]
             answers = yield reads
-            if far and not _follows(view, _newest(answers[-1])):
+            if far and not _is_confirmed(view, answers[-1], base):
                 return None
             if together and answers[0] is None:
                 names = answers[-1]
                 break
         before = state.version
         state, failed = _replayed(state, zip(keys, answers, strict=False), seen)
-        if failed is not None or state.version < before + wave:
+        ended = failed is not None or state.version < before + wave
+        if ended and failed is None and base is not None:
+            names = yield from _list_beyond(state.version, view, base)
+        elif ended:
             names = yield List(CHECKPOINTS)
         wave = min(2 * wave, WAVE_MAX)
-    if not _follows(view, newest := _newest(names)):
+    if not _is_confirmed(view, names, base):
         return None
     if failed is not None:
-        raise failed
-    return View(newest, state)
+        raise _unreadable(failed)
+    if base is not None:
+        _check_reached(state.version, base)
+    elif _went_back(view, names):
+        reads = [Get(log_key(view.state.version)), Get(view.checkpoint, 0, 1)]
+        last, known = yield reads
+        if last is None and known is None:
+            raise CorruptObject(
+                f"version {view.state.version} and {view.checkpoint} were in the log and are gone: an older copy of the log was "
+                "restored; end this process, and compare what it wrote with what the log has"
+            )
+        if known is None:
+            logger.warning("%s is gone: an older copy of the log was restored, which is opened anew", view.checkpoint)
+            return None
+    return view.moved(state, names)
+
+
+def _list_beyond(version: int, view: View, base: Base) -> Steps[Sequence[str] | None]:
+    """The checkpoints, listed after version + 1 was found absent; None if there is such a version by now.
+
+    Raises CorruptObject if there is none although records follow: each was put when the one before it was there.
+    """
+    probes = [log_key(version + 1 + distance) for distance in HOLE_PROBES]
+    reads: list[Op] = [List(CHECKPOINTS), *map(Get, probes)]
+    names, *found = yield reads
+    beyond = next((key for key, data in zip(probes, found, strict=True) if data is not None), None)
+    if beyond is None:
+        return names
+    if (yield Get(log_key(version + 1))) is not None:
+        return None
+    names = yield List(CHECKPOINTS)
+    if _is_confirmed(view, names, base):
+        raise CorruptObject(f"{log_key(version + 1)} is missing, and {beyond} is there; {REPAIR}")
+    return names
+
+
+def _is_confirmed(view: View, names: Sequence[str], base: Base | None) -> bool:
+    """Whether records that were read after `view`, before this listing, are on the chain."""
+    if _follows(view, _newest(names)):
+        return True
+    return base is not None and bool(view.damaged) and tuple(names[-KEPT_CHECKPOINTS:]) == base.newest
+
+
+def _went_back(view: View, names: Sequence[str]) -> bool:
+    """Whether a checkpoint that was known is not in a listing, though two newer ones are neither: it is stale, or the log was restored.
+
+    By name, as a restored log may have come to other checkpoints at the same versions.
+    """
+    known = view.checkpoint
+    return bool(known) and known not in names and sum(name > known for name in names) < KEPT_CHECKPOINTS
+
+
+def _check_reached(version: int, base: Base) -> None:
+    """Raises CorruptObject if the log ends before its newest checkpoint, which is damaged."""
+    newest = base.newest[-1] if base.newest else ""
+    if version < checkpoint_version(newest):
+        raise CorruptObject(f"{newest} cannot be read, and {log_key(version + 1)}, before it, is missing; {REPAIR}")
+
+
+def _unreadable(error: SparkLogError) -> SparkLogError:
+    return CorruptObject(f"{error}; {REPAIR}") if isinstance(error, CorruptObject) else error
 
 
 def _replayed(
@@ -256,6 +414,8 @@ class Command:
     """It came from outside: that its records can be replayed is tried before it is believed."""
     takes_over: bool = False
     """It is about who writes the log, and counts whoever does."""
+    releases: bool = False
+    """It gives the log back."""
     reply: Any = None
     error: SparkLogError | None = None
     done: bool = False
@@ -282,25 +442,44 @@ def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[
 
     A command that is refused although it was put before, at a version that a checkpoint has swallowed since, may be in: its
     error says so (`maybe_applied`), unless it is one that invites to try again, which is raised of what is certainly not in.
+    An error of the storage is `maybe_applied` only after a put whose outcome is not known.
     """
-    unique, attempts = context.unique(), dict[int, _Attempt]()
+    unique, attempts, stalled = context.unique(), dict[int, _Attempt](), 0
     for _ in range(ATTEMPTS_MAX):
         if is_led_elsewhere(view.state, context) and not all(command.takes_over for command in commands):
             view = yield from _hand_over(view, commands, context, attempts.values())
-        now = context.clock.now_ms()
+        stamp, releases = stamp_of(context.clock), all(command.releases for command in commands)
+        # A coordinator whose clock is wrong can stop, and does not move the log's time.
+        now = min(stamp.now_ms, view.state.time) if releases else stamp.now_ms
         attempt, records = _decide_all(view.state, commands, now, attempts.values())
         if not records:
             _settle(attempt)
             return view
-        attempts[view.state.version + 1] = attempt
+        if not releases:
+            try:
+                yield from check_clock(view.state, stamp, context.clock, context.watch, context.unique)
+            except (ClockSkewed, StorageError) as failed:
+                failed.maybe_applied |= bool(attempts)
+                raise
+        earlier, version = bool(attempts), view.state.version
+        attempts[version + 1] = attempt
         batch = Batch(id=unique, time=now, epoch=context.epoch, records=tuple(records))
-        view, seen = yield from append(view, batch, attempt.state)
+        try:
+            view, seen = yield from append(view, batch, attempt.state)
+        except StorageError as failed:
+            failed.maybe_applied |= earlier
+            raise
         if placed := seen.get(unique):
             _settle(attempts[placed])
             return view
-        for version in seen.values():
-            attempts.pop(version, None)
-        yield Sleep(context.rng.random() * JITTER_MS)
+        for taken in seen.values():
+            attempts.pop(taken, None)
+        stalled = stalled + 1 if view.state.version == version else 0
+        if stalled == STALLED_TRIES:
+            unavailable = StorageUnavailable(f"the storage did not take a metadata record in {stalled} tries")
+            unavailable.maybe_applied = True
+            raise unavailable
+        yield Sleep(context.rng.random() * JITTER_MS * 2 ** max(0, stalled - 3))
     error = ConcurrentChange(
         f"no place in the metadata log after {ATTEMPTS_MAX} tries: too many busy writers for this storage"
     )
@@ -374,20 +553,39 @@ def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen
                 raise
             yield Sleep(wait * (1 + context.rng.random()))
             wait = min(2 * wait, ASK_AGAIN_MS_MAX)
-            view = yield from refresh(view)
+            try:
+                view = yield from refresh(view)
+            except StorageError as failed:
+                failed.maybe_applied |= any(command.sent for command in waiting)
+                raise
             continue
+        pause_ms = 0
         for command, outcome in zip(waiting, answered.outcomes, strict=True):
-            if isinstance(outcome, SparkLogError):
+            if isinstance(outcome, ThrottlingQuotaExceeded) and _has_time(
+                command, outcome.retry_after_ms, deadline, clock
+            ):
+                pause_ms = max(pause_ms, outcome.retry_after_ms)
+            elif isinstance(outcome, SparkLogError):
                 _refuse(command, outcome, unseen)
+                if isinstance(outcome, ThrottlingQuotaExceeded):
+                    outcome.maybe_applied |= command.sent  # by an earlier try; the coordinator has not looked
             else:
                 command.reply, command.done = outcome, True
-        try:
-            return (yield from follow(view, answered))
-        except StorageUnavailable:
+        with suppress(StorageUnavailable):
             # It is done.  Who goes on from this view asks the coordinator again, or reads the log first: from one of before the
             # coordinator led, the next change would be decided here, without what was just done.
+            view = yield from follow(view, answered)
+        if not pause_ms:
             return view
+        yield Sleep(pause_ms * (1 + context.rng.random()))  # not all clients of a token at the same time
     return view
+
+
+def _has_time(command: Command, pause_ms: float, deadline_ms: float, clock: Clock) -> bool:
+    """Whether a command can be sent again after a pause, which may last twice as long."""
+    if command.deadline_ms is not None:
+        deadline_ms = min(deadline_ms, command.deadline_ms)
+    return clock.monotonic_ms() + 2 * pause_ms < deadline_ms
 
 
 def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
@@ -402,13 +600,13 @@ def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
 def follow(view: View, told: Answered | Changes) -> Steps[View]:
     """The view with what the coordinator told of the log, or read from the storage if that was nothing."""
     if told.state is not None:
-        return View(view.checkpoint, told.state)
+        return view._replace(state=told.state)
     if not told.batches:
         return (yield from _skip_on(view))
     state = view.state
     for data in told.batches:
         state = replay(state, decode_batch(data, log_key(state.version + 1)))
-    return View(view.checkpoint, state)
+    return view._replace(state=state)
 
 
 def _skip_on(view: View) -> Steps[View]:
@@ -435,15 +633,19 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
     """
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
-    if answer is Answer.CREATED:
-        reads: list[Op] = [Get(key), List(CHECKPOINTS)]
-        found, names = yield reads
-        if found == data and _follows(view, newest := _newest(names)):
-            counts = batch.epoch == view.state.coordinator.in_force
-            state = end_version(view.state, batch, decided) if counts else replay(view.state, batch)
-            return View(newest, state), {batch.id: view.state.version + 1}
-    seen: dict[str, int] = {}
-    view = yield from refresh(view, seen)
+    try:
+        if answer is Answer.CREATED:
+            reads: list[Op] = [Get(key), List(CHECKPOINTS)]
+            found, names = yield reads
+            if found == data and _follows(view, _newest(names)) and not _went_back(view, names):
+                counts = batch.epoch == view.state.coordinator.in_force
+                state = end_version(view.state, batch, decided) if counts else replay(view.state, batch)
+                return view.moved(state, names), {batch.id: view.state.version + 1}
+        seen: dict[str, int] = {}
+        view = yield from refresh(view, seen)
+    except (StorageError, CorruptObject) as error:
+        error.maybe_applied = True
+        raise
     return view, seen
 
 
@@ -452,7 +654,7 @@ def check_chain(view: View, names: Sequence[str]) -> None:
 
     names: a listing of `meta/log/` that began after the view was read; what was committed in between is no hole.
     """
-    versions = {int(name.removeprefix(LOG)[:20]) for name in names}
+    versions = {log_version(name) for name in names}
     end = max(versions | {view.state.version})
     missing = [v for v in range(checkpoint_version(view.checkpoint) + 1, end + 1) if v not in versions]
     if missing:

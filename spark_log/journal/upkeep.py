@@ -7,15 +7,19 @@ swaps re-check what they replace, and deleting is idempotent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import logging
+from collections.abc import Callable, Iterable, Sequence
 
 import pyarrow as pa
 
+from spark_log.errors import CorruptObject
+from spark_log.journal.limits import Limits
+from spark_log.journal.missing import without_index
 from spark_log.journal.ops import Delete, Get, List, Op, Put, Steps
 from spark_log.journal.protocol import (
     CHECKPOINTS,
     DATA,
+    KEPT_CHECKPOINTS,
     LOG,
     Command,
     Context,
@@ -27,7 +31,7 @@ from spark_log.journal.protocol import (
     propose,
     upload_epoch,
 )
-from spark_log.metadata.checkpoint import encode_checkpoint
+from spark_log.metadata.checkpoint import check_checkpoint, decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import Expire, Fence, Swap
 from spark_log.metadata.index import decode_piece, slices_of
 from spark_log.metadata.records import Piece
@@ -36,51 +40,56 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Slice
 from spark_log.settings import cluster_config
 
-INLINE_PER_PARTITION = 8
-CHANGES_MAX = 1000
-"""Partitions a swap changes at most."""
-DELETES_MAX = 20_000
 INDEX_BYTES_MAX = 4 << 20
 """Of an index object, that are read in one go."""
 SWAP_TRIES = 6
 
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """A topic with more slices in the state than both of these is sealed."""
-
-    inline_slices: int = 256
-    inline_per_partition: int = INLINE_PER_PARTITION
-
-
-LIMITS = Limits()
+logger = logging.getLogger("spark_log")
 
 
 def is_due(view: View) -> bool:
-    """Whether the log has gone far enough past its newest checkpoint."""
+    """Whether the log has gone far enough past its newest checkpoint, or a newer one is damaged."""
     past = view.state.version - checkpoint_version(view.checkpoint)
-    return past >= int(cluster_config(view.state.configs, "metadata.checkpoint.interval"))
+    interval = cluster_config(view.state.configs, "metadata.checkpoint.interval")
+    return past >= interval or any(name > view.checkpoint for name in view.damaged)
 
 
-def housekeeping(view: View, context: Context, limits: Limits = LIMITS) -> Steps[View]:
-    """Make the state small, and write it down."""
+def housekeeping(view: View, context: Context) -> Steps[View]:
+    """Make the state small, and write it down, unless somebody else has done so."""
+    view = yield from look_again(view)
+    if not is_due(view):
+        return view
     fence_before = view.state.fence
-    view = yield from shrink(view, context, limits)
-    yield from write_down(view, context, fence_before)
-    return view
+    view = yield from shrink(view, context)
+    return (yield from write_down(view, context, fence_before))
 
 
-def shrink(view: View, context: Context, limits: Limits = LIMITS) -> Steps[View]:
+def look_again(view: View) -> Steps[View]:
+    """The view with the newest checkpoint that there is: who follows a coordinator does not list them."""
+    return view.moved(view.state, (yield List(CHECKPOINTS)))
+
+
+def shrink(view: View, context: Context) -> Steps[View]:
     """Seal, prune, advance the fence, expire."""
-    view = yield from seal(view, context, limits)
+    view = yield from seal(view, context)
     view = yield from prune(view, context)
     return (yield from fence_and_expire(view, context))
 
 
-def write_down(view: View, context: Context, fence_before: int) -> Steps[None]:
-    """Checkpoint a view, and drop what the checkpoint replaces.  Nothing of it waits for commits, nor they for it."""
-    yield from checkpoint(view, context)
-    yield from _drop_replaced(view, fence_before)
+def write_down(view: View, context: Context, fence_before: int) -> Steps[View]:
+    """Checkpoint a view, and drop what the checkpoint replaces.  Nothing of it waits for commits, nor they for it.
+
+    Records above the fence are kept though a checkpoint has them: a store with stale listings still meets the old record
+    instead of a name that is free.
+    """
+    view, intact = yield from checkpoint(view, context)
+    names, older = yield from _replaced(intact)
+    if older:
+        yield Delete([name for name in names if name < older])
+        first = max(0, min(fence_before, checkpoint_version(names[0])))
+        upto = min(view.state.fence, checkpoint_version(older))
+        yield Delete([log_key(version) for version in range(first + 1, upto + 1)][-context.limits.deletes_max :])
+    return view
 
 
 def fence_and_expire(view: View, context: Context) -> Steps[View]:
@@ -92,15 +101,20 @@ def fence_and_expire(view: View, context: Context) -> Steps[View]:
 # ---------------------------------------------------------------------------------------------------- sealing and pruning
 
 
-def seal(view: View, context: Context, limits: Limits = LIMITS) -> Steps[View]:
+def seal(view: View, context: Context) -> Steps[View]:
     """Move slices of topics that have many in the state into index objects."""
-    wanted = {
-        (topic_id, number): seal_range(part)
+    keys = [
+        (topic_id, number)
         for topic_id in sorted(view.state.topics)
-        if _is_full(view.state, topic_id, limits)
-        for number, part in view.state.topic_partitions(topic_id)
-    }
-    return (yield from _rewrite_ranges(view, context, wanted, sealed=True))
+        if _is_full(view.state, topic_id, context.limits)
+        for number, _ in view.state.topic_partitions(topic_id)
+    ]
+    return (yield from _rewrite_ranges(view, context, keys, _seal_range, sealed=True))
+
+
+def _seal_range(state: State, key: TopicKey) -> tuple[int, int]:
+    part = state.partitions.get(key)
+    return (0, 0) if part is None or state.topics[key[0]].deleted else seal_range(part)
 
 
 def _is_full(state: State, topic_id: str, limits: Limits) -> bool:
@@ -113,25 +127,31 @@ def _is_full(state: State, topic_id: str, limits: Limits) -> bool:
 
 def prune(view: View, context: Context) -> Steps[View]:
     """Take slices below the partitions' starts, and those of deleted topics, out of state and indexes."""
-    wanted = {}
-    for key, part in sorted(view.state.partitions.items()):
-        low, high = prune_range(part, view.state.topics[key[0]].deleted)
-        if low < high:
-            wanted[key] = (low, high)
-    return (yield from _rewrite_ranges(view, context, wanted, sealed=False, keep=False))
+    return (yield from _rewrite_ranges(view, context, view.state.partitions, _prune_range, sealed=False, keep=False))
+
+
+def _prune_range(state: State, key: TopicKey) -> tuple[int, int]:
+    part = state.partitions.get(key)
+    return (0, 0) if part is None else prune_range(part, state.topics[key[0]].deleted)
+
+
+FindRange = Callable[[State, TopicKey], tuple[int, int]]
+"""The entries of a partition to rewrite in a state; an empty range where the partition has none, or is gone."""
 
 
 def _rewrite_ranges(
-    view: View, context: Context, wanted: dict[TopicKey, tuple[int, int]], *, sealed: bool, keep: bool = True
+    view: View, context: Context, keys: Iterable[TopicKey], find: FindRange, *, sealed: bool, keep: bool = True
 ) -> Steps[View]:
-    """Replace ranges of entries by themselves in an index (`sealed`), or by nothing (not `keep`)."""
-    keys = sorted(key for key, (low, high) in wanted.items() if low < high)
-    for at in range(0, len(keys), CHANGES_MAX):
-        chunk = keys[at : at + CHANGES_MAX]
-        old = {key: view.state.partitions[key].entries[slice(*wanted[key])] for key in chunk}
-        resolved = yield from read_pieces(entry for entries in old.values() for entry in entries)
-        if resolved is None:
-            return view
+    """Replace ranges of entries by themselves in an index (`sealed`), or by nothing (not `keep`).
+
+    Each swap is prepared on the view that the swap before it left: other processes may have changed the partitions.
+    """
+    waiting = sorted(key for key in keys if _entries_in(view.state, key, find))
+    for at in range(0, len(waiting), context.limits.changes_max):
+        few = waiting[at : at + context.limits.changes_max]
+        old = {key: entries for key in few if (entries := _entries_in(view.state, key, find))}
+        resolved = yield from read_found(entry for entries in old.values() for entry in entries)
+        passed_over = yield from without_index(old, resolved)
         rewrites = [
             Rewrite(
                 key,
@@ -141,10 +161,17 @@ def _rewrite_ranges(
                 slices if keep else (),
                 sealed,
             )
-            for key in chunk
+            for key in old
+            if key not in passed_over
         ]
-        view, _ = yield from swap_in(view, context, view.state.version, rewrites)
+        if rewrites:
+            view, _ = yield from swap_in(view, context, view.state.version, rewrites)
     return view
+
+
+def _entries_in(state: State, key: TopicKey, find: FindRange) -> tuple[Slice | Piece, ...]:
+    low, high = find(state, key)
+    return state.partitions[key].entries[low:high] if low < high else ()
 
 
 def swap_in(
@@ -164,12 +191,19 @@ def swap_in(
 
 def read_pieces(entries: Iterable[Slice | Piece]) -> Steps[dict[Piece, list[Slice]] | None]:
     """The slices of each piece among `entries`; None if an index object is gone (the view is old)."""
+    pieces = [entry for entry in entries if isinstance(entry, Piece)]
+    found = yield from read_found(pieces)
+    return found if all(piece in found for piece in pieces) else None
+
+
+def read_found(entries: Iterable[Slice | Piece]) -> Steps[dict[Piece, list[Slice]]]:
+    """The slices of each piece among `entries`, without pieces whose index object is gone."""
     tables = yield from read_tables(entry for entry in entries if isinstance(entry, Piece))
-    return None if tables is None else {piece: slices_of(table) for piece, table in tables.items()}
+    return {piece: slices_of(table) for piece, table in tables.items()}
 
 
-def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table] | None]:
-    """The rows of each piece; None if an index object is gone (the view is old).
+def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table]]:
+    """The rows of each piece, without pieces whose index object is gone: the view is old, or it is missing (`missing.py`).
 
     Pieces that lie side by side are read together: a seal puts those of all partitions into one object.
     """
@@ -180,7 +214,7 @@ def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table] | None]:
     tables: dict[Piece, pa.Table] = {}
     for group, data in zip(groups, (yield reads), strict=True):
         if data is None:
-            return None
+            continue
         for piece in group:
             at = piece.position - group[0].position
             tables[piece] = decode_piece(piece, memoryview(data)[at : at + piece.length])
@@ -203,35 +237,90 @@ def neighbours(pieces: Iterable[Piece], bytes_max: int = INDEX_BYTES_MAX) -> lis
 # -------------------------------------------------------------------------------------------- checkpoints and truncation
 
 
-def checkpoint(view: View, context: Context) -> Steps[None]:
-    """Write the state of a view, which is confirmed, as a checkpoint."""
-    yield Put(checkpoint_key(view.state.version, context.unique()), (encode_checkpoint(view.state),))
+def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]]]:
+    """Write the state of a view, which is confirmed, as a checkpoint, and read it back.
 
-
-def _drop_replaced(view: View, fence_before: int) -> Steps[None]:
-    """Delete the checkpoints before the newest, and the log records that the fence has passed since the last time.
-
-    Records above the fence are kept though a checkpoint has them: a store with stale listings still meets the old record
-    instead of a name that is free.
+    The view with it, and the checkpoints that were read and are intact.  If the one before it is damaged, a second one is
+    written, so that the newest two are intact.
+    Raises CorruptObject if the storage does not give back what was put.
     """
-    names = yield List(CHECKPOINTS)
-    newest = max(names)
-    yield Delete([name for name in names if name < newest])
-    upto = min(view.state.fence, checkpoint_version(newest))
-    yield Delete([log_key(version) for version in range(max(fence_before, 0) + 1, upto + 1)][-DELETES_MAX:])
+    data = encode_checkpoint(view.state)
+    names: list[str] = yield List(CHECKPOINTS)
+    intact = frozenset[str]()
+    for _ in range(KEPT_CHECKPOINTS):
+        key = checkpoint_key(view.state.version, context.unique())
+        if names and checkpoint_version(names[-1]) == view.state.version:
+            key = f"{names[-1]}-{context.unique()}"  # sorts after it
+        yield Put(key, (data,))
+        found = yield Get(key)
+        names = yield List(CHECKPOINTS)
+        if key not in names:
+            break  # there are newer ones, with which another process has dropped it
+        if found != data or decode_checkpoint(data, key) != view.state:
+            raise CorruptObject(f"{key} cannot be read back as it was written: older checkpoints and records are kept")
+        others, damaged = yield from _read_checkpoints(frozenset(names[-KEPT_CHECKPOINTS:]) - intact - {key})
+        intact |= others | {key}
+        view = view._replace(damaged=view.damaged | damaged)
+        if not damaged:
+            break
+    return view.moved(view.state, names), intact
 
 
-def truncate(view: View) -> Steps[int]:
-    """Delete every checkpoint but the newest and every log record that is below it and the fence.  Counts deletes."""
-    names = yield List(CHECKPOINTS)
-    if not names:
+def _read_checkpoints(names: Iterable[str]) -> Steps[tuple[frozenset[str], frozenset[str]]]:
+    """Those that are intact and those that are damaged; one that is gone is neither."""
+    intact, damaged = set[str](), set[str]()
+    for name in sorted(names):
+        data = yield Get(name)
+        if data is None:
+            continue
+        try:
+            check_checkpoint(data, name)
+            intact.add(name)
+        except CorruptObject as error:
+            logger.warning("a checkpoint cannot be read: %s", error)
+            damaged.add(name)
+    return frozenset(intact), frozenset(damaged)
+
+
+def damaged_checkpoints() -> Steps[dict[str, str]]:
+    """Those of the checkpoints that are kept which cannot be read, by name, and why."""
+    found = {}
+    for name in (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]:
+        data = yield Get(name)
+        try:
+            if data is not None:
+                check_checkpoint(data, name)
+        except CorruptObject as error:
+            found[name] = str(error)
+    return found
+
+
+def _replaced(intact: frozenset[str]) -> Steps[tuple[list[str], str]]:
+    """All checkpoints, and the older of the newest two: those before it may go, and the records up to it.
+
+    Empty: nothing may go, for there are not two, or one of them cannot be read.
+    intact:  checkpoints that were read a moment ago.
+    """
+    names: list[str] = yield List(CHECKPOINTS)
+    newest = names[-KEPT_CHECKPOINTS:]
+    others, _ = yield from _read_checkpoints(frozenset(newest) - intact)
+    kept = len(newest) == KEPT_CHECKPOINTS and intact | others >= frozenset(newest)
+    return names, newest[0] if kept else ""
+
+
+def truncate(view: View, context: Context) -> Steps[int]:
+    """Delete every checkpoint but the newest two, and every log record at or below the older one and the fence.
+
+    Counts deletes; nothing is deleted unless both checkpoints can be read.
+    """
+    names, older = yield from _replaced(frozenset())
+    if not older:
         return 0
-    newest = max(names)
-    upto = min(view.state.fence, checkpoint_version(newest))
-    old = [name for name in names if checkpoint_version(name) < checkpoint_version(newest)]
-    records = [name for name in (yield List(LOG)) if int(name.removeprefix(LOG)[:20]) <= upto][:DELETES_MAX]
-    yield Delete([*old, *records])
-    return len(old) + len(records)
+    upto = min(view.state.fence, checkpoint_version(older))
+    old = [name for name in names if name < older]
+    records = [name for name in (yield List(LOG)) if int(name.removeprefix(LOG)[:20]) <= upto]
+    yield Delete([*old, *records[: context.limits.deletes_max]])
+    return len(old) + len(records[: context.limits.deletes_max])
 
 
 # ----------------------------------------------------------------------------------------------------------------- garbage
@@ -249,10 +338,10 @@ def garbage(state: State, names: Iterable[str]) -> list[str]:
     ]
 
 
-def collect(view: View) -> Steps[list[str]]:
+def collect(view: View, context: Context) -> Steps[list[str]]:
     """Delete garbage; gives the names.  The view was confirmed before the listing begins."""
     names = yield List(DATA)
-    old = garbage(view.state, names)[:DELETES_MAX]
+    old = garbage(view.state, names)[: context.limits.deletes_max]
     if old:
         yield Delete(old)
     return old

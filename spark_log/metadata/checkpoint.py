@@ -16,7 +16,7 @@ from immutables import Map
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
-from spark_log.metadata.records import Piece
+from spark_log.metadata.records import Piece, check_format
 from spark_log.metadata.state import (
     Coordinator,
     Forgotten,
@@ -128,21 +128,34 @@ def _document(state: State) -> _Document:
 def decode_checkpoint(data: bytes, name: str) -> State:
     """The state in `data`, bytes of the object `name`.
 
-    Raises UnsupportedVersion for another kind of file or a newer version, CorruptObject for anything damaged.
+    Raises UnsupportedVersion for a newer format, CorruptObject for anything damaged.
     """
-    head, _, body = data.partition(b"\n")
-    fields = head.split(b" ")
-    if fields[0] != MAGIC or len(fields) != 4:
-        raise UnsupportedVersion(f"{name} is not a checkpoint of a pylog metadata log; it starts with {data[:16]!r}")
-    if fields[1] != b"%d" % VERSION:
-        raise UnsupportedVersion(f"{name} has format {fields[1]!r}, this pylog reads {VERSION}: update pylog")
-    if fields[3] != b"%08x" % crc32c(body, crc32c(fields[2])):
-        raise CorruptObject(f"{name} is damaged: the checksum of its {len(body)} bytes differs from its first line")
-    plain = pa.decompress(body, decompressed_size=int(fields[2]), codec=CODEC, asbytes=True)
+    size, body = _checked(data, name)
+    try:
+        plain = pa.decompress(body, decompressed_size=size, codec=CODEC, asbytes=True)
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptObject(f"{name} is damaged: it cannot be decompressed ({error})") from error
     try:
         return _state(_decoder.decode(plain))
     except msgspec.DecodeError as error:
         raise UnsupportedVersion(f"{name} has a field that this pylog does not know ({error}): update pylog") from error
+
+
+def check_checkpoint(data: bytes, name: str) -> None:
+    """Whether `data` is a whole checkpoint, by its checksum; raises as `decode_checkpoint` does."""
+    _checked(data, name)
+
+
+def _checked(data: bytes, name: str) -> tuple[int, bytes]:
+    """(length of the document, its compressed bytes)."""
+    head, _, body = data.partition(b"\n")
+    fields = head.split(b" ")
+    if fields[0] != MAGIC or len(fields) != 4:
+        raise CorruptObject(f"{name} is not a checkpoint of a pylog metadata log; it starts with {data[:16]!r}")
+    check_format(fields[1], VERSION, name)
+    if fields[3] != b"%08x" % crc32c(body, crc32c(fields[2])) or not fields[2].isdigit():
+        raise CorruptObject(f"{name} is damaged: the checksum of its {len(body)} bytes differs from its first line")
+    return int(fields[2]), body
 
 
 def _state(doc: _Document) -> State:

@@ -20,8 +20,10 @@ from spark_log.metadata.replay import replay_records
 from spark_log.metadata.sharing import check_deletable, check_not_shared
 from spark_log.metadata.state import Group, State, TopicKey
 
+TRANSACTIONAL = "txn:"
+"""How the producer of a transactional id begins in the state."""
 UNFENCED = -1
-"""Generation of who is no member: positions are committed whoever holds the group."""
+"""Generation of a commit by a client that is not a member: refused while the group is in use."""
 WHOLE = -1
 """In place of an offset: all records that are there when it is decided."""
 
@@ -42,6 +44,10 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
 
     def groups(self) -> Sequence[str]:
         """Groups whose members or positions it touches."""
+        return ()
+
+    def producers(self) -> Sequence[str]:
+        """Producer identities under which it commits, or which it takes over or ends."""
         return ()
 
     def pack(self, reply: Any) -> Any:
@@ -154,6 +160,7 @@ class _PackedCommitted(NamedTuple):
     version: int
     ranges: list[tuple[str, int, int, int]]
     repeated: bool
+    last: int = -1
 
 
 class Committer(NamedTuple):
@@ -171,10 +178,15 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     commit: r.Commit
     by: tuple[tuple[str, Committer], ...] = ()
     """Whom the coordinator has to find among the members of groups whose positions are committed, by group."""
+    skip_older: bool = False
+    """As of `decide_commit`."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[d.Committed]:
         _check_objects(self.commit)
-        return d.decide_commit(state, self.commit)
+        decision = d.decide_commit(state, self.commit, skip_older=self.skip_older)
+        if decision.records:  # a repeat is in, whoever has the group by now
+            _check_unfenced(state, self.commit.groups, now_ms)
+        return decision
 
     def topics(self, state: State) -> Sequence[str]:
         commit = self.commit
@@ -184,13 +196,24 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     def groups(self) -> Sequence[str]:
         return [commit.group for commit in self.commit.groups]
 
+    def producers(self) -> Sequence[str]:
+        return (self.commit.producer,)
+
     def pack(self, reply: d.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
-        return _PackedCommitted(reply.version, rows, reply.repeated)
+        return _PackedCommitted(reply.version, rows, reply.repeated, reply.last)
 
     def unpack(self, packed: Any) -> d.Committed:
-        version, rows, repeated = msgspec.convert(packed, _PackedCommitted)
-        return d.Committed(version, {(name, number): range(a, b) for name, number, a, b in rows}, repeated)
+        version, rows, repeated, last = msgspec.convert(packed, _PackedCommitted)
+        return d.Committed(version, {(name, number): range(a, b) for name, number, a, b in rows}, repeated, last)
+
+
+def _check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int) -> None:
+    """Raises GroupInUse for positions that no generation guards, while a stream publishes to the group or members share it."""
+    for commit in commits:
+        if commit.generation == UNFENCED:
+            d.check_group_free(state, commit.group, now_ms)
+            check_not_shared(state, commit.group)
 
 
 def _check_objects(commit: r.Commit) -> None:
@@ -222,9 +245,13 @@ class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
     timeout_ms: int = 0
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        _check_transactional(self.producer)
         if self.timeout_ms < 0:
             raise InvalidRequest(f"timeout_ms: {self.timeout_ms} is below 0")
         return d.decide_init_producer(state, self.producer, self.timeout_ms)
+
+    def producers(self) -> Sequence[str]:
+        return (self.producer,)
 
 
 class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
@@ -236,7 +263,19 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
     """Of the transaction that is meant; None: whichever is open."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        _check_transactional(self.producer)
         return d.decide_abort(state, self.producer, self.epoch)
+
+    def producers(self) -> Sequence[str]:
+        return (self.producer,)
+
+
+def _check_transactional(producer: str) -> None:
+    """Raises InvalidRequest for another identity: a new epoch of a stream's would let its replayed batch in twice."""
+    if not producer.startswith(TRANSACTIONAL):
+        raise InvalidRequest(
+            f"{producer!r} is not a transactional id: expected a name that begins with {TRANSACTIONAL!r}"
+        )
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
@@ -257,9 +296,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     role = "read"
     commit: r.GroupCommit
     by: Committer | None = None
-    """Whom the coordinator has to find among the members, before this is decided; None: the generation alone guards."""
-    from_outside: bool = False
-    """By somebody who is no member: refused while a stream publishes to the group, or members share it."""
+    """Whom the coordinator has to find among the members, before this is decided; None: the client is not a member."""
     live_only: bool = False
     """Leave out positions of topics that are gone, instead of refusing."""
     expected: tuple[Stand, ...] = ()
@@ -267,9 +304,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
         commit = self.commit
-        if self.from_outside:
-            d.check_group_free(state, commit.group, now_ms)
-            check_not_shared(state, commit.group)
+        _check_unfenced(state, (commit,), now_ms)
         if self.live_only:
             live = set(state.names.values())
             commit = commit._replace(offsets=tuple(entry for entry in commit.offsets if entry.topic_id in live))
@@ -413,6 +448,13 @@ class Fence(Command, frozen=True, kw_only=True, tag="fence"):
         return d.decide_fence(state, now_ms)
 
 
+class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
+    """Put the log's time back to the present."""
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        return d.decide_reset_clock(state, now_ms)
+
+
 class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     """Forget what is too old."""
 
@@ -454,6 +496,9 @@ class Several(Command, frozen=True, kw_only=True, tag="several"):
     def groups(self) -> Sequence[str]:
         return sorted({name for command in self.commands for name in command.groups()})
 
+    def producers(self) -> Sequence[str]:
+        return sorted({name for command in self.commands for name in command.producers()})
+
     def pack(self, reply: list[Any]) -> list[Any]:
         return [command.pack(one) for command, one in zip(self.commands, reply, strict=True)]
 
@@ -477,6 +522,7 @@ Single: TypeAlias = (
     | RemoveMember
     | DeleteOffsets
     | Fence
+    | ResetClock
     | Expire
     | Swap
 )

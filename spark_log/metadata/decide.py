@@ -26,6 +26,7 @@ from spark_log.errors import (
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
+    SequenceConflict,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     TransactionTimedOut,
@@ -37,7 +38,7 @@ from spark_log.groups.group import Roster
 from spark_log.groups.messages import Code
 from spark_log.groups.offsets import METADATA_BYTES_MAX, check_metadata
 from spark_log.metadata import records as r
-from spark_log.metadata.replay import admits, next_generation
+from spark_log.metadata.replay import admits, known_objects, next_generation
 from spark_log.metadata.sharing import expired_positions, members_in_force
 from spark_log.metadata.state import Group, Producer, State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
@@ -74,6 +75,8 @@ class Committed(NamedTuple):
     """By (topic id, partition).  Empty for a repeat so old that its offsets are forgotten."""
     repeated: bool
     """The commit was in before: nothing was added."""
+    last: int = -1
+    """Of a repeat: the sequence of the producer's last commit."""
 
 
 def topic_named(state: State, name: str) -> tuple[str, Topic]:
@@ -192,30 +195,54 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
 # -------------------------------------------------------------------------------------------------------------- commits
 
 
-def decide_commit(state: State, commit: r.Commit) -> Decision[Committed]:
-    """Commit slices and positions under (producer, epoch, sequence); a repeat gives the offsets of the first time."""
+def decide_commit(state: State, commit: r.Commit, *, skip_older: bool = False) -> Decision[Committed]:
+    """Commit slices and positions under (producer, epoch, sequence); a repeat gives the offsets of the first time.
+
+    skip_older:  a sequence at or below the last one is done, whatever is committed under it: a version of an application.
+    Raises SequenceConflict otherwise, for one below the last of a stream, or for the last one with other content.
+    """
     known = state.producers.get(commit.producer)
     if known is not None and commit.epoch == known.epoch and commit.holder == known.holder:
+        if not commit.dense and not skip_older:
+            _check_repeat(known, commit)
         for kept in known.kept:
             if kept.sequence == commit.sequence:
-                return Decision((), Committed(kept.version, _ranges(kept.ranges), repeated=True))
+                return Decision((), Committed(kept.version, _ranges(kept.ranges), repeated=True, last=known.last))
         if not commit.dense and commit.sequence <= known.last:
-            return Decision((), Committed(known.version, {}, repeated=True))
+            return Decision((), Committed(known.version, {}, repeated=True, last=known.last))
     _check_producer(state, commit)
     _check_time(state, commit)
     if commit.upload_epoch <= state.fence:
         raise UploadFenced(
             f"the upload began at version {commit.upload_epoch}, older than the fence at {state.fence}: write the data again"
         )
+    _check_objects(state, commit)
     _check_topics(state, commit)
     for group in commit.groups:
         check_generation(state, group)
-        _check_notes(state, group)
+        _check_positions(state, group)
     return Decision((commit,), Committed(state.version, _next_ranges(state, commit), repeated=False))
 
 
 def _ranges(rows: Iterable[tuple[str, int, int, int]]) -> dict[TopicKey, range]:
     return {(topic_id, number): range(start, end) for topic_id, number, start, end in rows}
+
+
+def _check_repeat(known: Producer, commit: r.Commit) -> None:
+    """Spark repeats a query's newest batch alone, with the same source offsets.  Which partitions rows go to may change, and
+    which topics: rows that were bad may not be bad any more."""
+    if commit.sequence > known.last:
+        return
+    last = known.kept[-1]
+    if commit.sequence < last.sequence:
+        why = f"commit {commit.sequence} is older than the last one, {last.sequence}"
+    elif last.source and commit.source and last.source != commit.source:
+        why = f"commit {commit.sequence} read other source offsets than the commit of that number in the log"
+    elif (then := sum(map(len, _ranges(last.ranges).values()))) != (now := sum(_rows(commit).values())):
+        why = f"commit {commit.sequence} has {counted(now, 'row')}, and in the log it has {counted(then, 'row')}"
+    else:
+        return
+    raise SequenceConflict(f"producer {commit.producer}: {why}", last=last.sequence, version=last.version)
 
 
 def _check_producer(state: State, commit: r.Commit) -> None:
@@ -249,6 +276,16 @@ def is_timed_out(known: Producer, now_ms: int) -> bool:
     return known.timeout_ms > 0 and not known.kept and now_ms - known.time > known.timeout_ms
 
 
+def _check_objects(state: State, commit: r.Commit) -> None:
+    """Raises InvalidRequest for an object that is in the log already."""
+    known = known_objects(state, commit.objects)
+    if known:
+        raise InvalidRequest(
+            f"object {known[0]!r} is in the log already, or named twice: each commit names objects that were uploaded for it "
+            "alone; upload the data again"
+        )
+
+
 def _check_topics(state: State, commit: r.Commit) -> None:
     named = {(run.topic_id, run.partition) for _, run in commit.slices} | {(t, p) for t, p, _ in commit.pieces}
     for topic_id, number in sorted(named):
@@ -259,12 +296,17 @@ def _check_topics(state: State, commit: r.Commit) -> None:
             raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}, it has {topic.partitions}")
 
 
-def _next_ranges(state: State, commit: r.Commit) -> dict[TopicKey, range]:
+def _rows(commit: r.Commit) -> dict[TopicKey, int]:
     rows: dict[TopicKey, int] = {}
     for _, run in commit.slices:
         rows[run.topic_id, run.partition] = rows.get((run.topic_id, run.partition), 0) + run.rows
     for topic_id, number, piece in commit.pieces:
         rows[topic_id, number] = rows.get((topic_id, number), 0) + piece.end - piece.start
+    return rows
+
+
+def _next_ranges(state: State, commit: r.Commit) -> dict[TopicKey, range]:
+    rows = _rows(commit)
     ends = {key: state.partitions[key].end for key in rows}
     return {key: range(ends[key], ends[key] + count) for key, count in rows.items()}
 
@@ -332,23 +374,30 @@ def check_generation(state: State, commit: r.GroupCommit) -> None:
         )
 
 
-def _check_notes(state: State, commit: r.GroupCommit) -> None:
-    """Raises OffsetMetadataTooLarge."""
+def _check_positions(state: State, commit: r.GroupCommit) -> None:
+    """Raises InvalidRequest for a negative offset, OffsetMetadataTooLarge for a note that is too long."""
     for entry in commit.offsets:
+        if entry.offset < 0:
+            raise InvalidRequest(
+                f"group {commit.group!r}: invalid offset {entry.offset} for {_partition_name(state, entry)}: expected 0 or more"
+            )
         if check_metadata(entry.metadata) is not Code.NONE:
-            topic = state.topics.get(entry.topic_id)
             raise OffsetMetadataTooLarge(
-                f"group {commit.group!r}: the metadata of {entry.topic_id if topic is None else topic.name}-{entry.partition} "
-                f"has {len(entry.metadata.encode())} bytes; at most {METADATA_BYTES_MAX} are possible: commit less, and keep the "
+                f"group {commit.group!r}: the metadata of {_partition_name(state, entry)} has {len(entry.metadata.encode())} bytes; at most {METADATA_BYTES_MAX} are possible: commit less, and keep the "
                 "rest in a topic"
             )
+
+
+def _partition_name(state: State, entry: r.OffsetEntry) -> str:
+    topic = state.topics.get(entry.topic_id)
+    return f"{entry.topic_id if topic is None else topic.name}-{entry.partition}"
 
 
 def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> Decision[None]:
     """Commit positions of groups; nothing is written where they stand already."""
     for commit in commits:
         check_generation(state, commit)
-        _check_notes(state, commit)
+        _check_positions(state, commit)
         for entry in commit.offsets:
             topic = state.topics.get(entry.topic_id)
             if topic is None or topic.deleted or entry.partition >= topic.partitions:
@@ -419,11 +468,18 @@ def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[
 
 
 def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) -> Decision[None]:
-    """Forget positions of a group; all of them, and the group, if `keys` is empty."""
+    """Forget positions of a group; all of them, and the group, if `keys` is empty.
+
+    A group whose generation could be given again keeps its entry, which expires.
+    """
     known = state.groups.get(group)
-    if known is None or (keys and not any(key in known.offsets for key in keys)):
+    if known is None:
         return Decision((), None)
-    return Decision((r.DeleteOffsets(group=group, partitions=keys),), None)
+    if not keys and _may_be_forgotten(state, known):
+        return Decision((r.DeleteOffsets(group=group),), None)
+    keys = keys or tuple(sorted(known.offsets))
+    found = any(key in known.offsets for key in keys)
+    return Decision((r.DeleteOffsets(group=group, partitions=keys),) if found else (), None)
 
 
 # ---------------------------------------------------------------------------------------------------------- coordinators
@@ -472,6 +528,12 @@ def decide_fence(state: State, now_ms: int) -> Decision[int]:
     return Decision((r.Fence(upto=upto),), upto)
 
 
+def decide_reset_clock(state: State, now_ms: int) -> Decision[int]:
+    """Put the log's time back to the present; the reply is by how many ms it was ahead, 0 if it was not."""
+    ahead = state.time - now_ms
+    return Decision((r.ResetClock(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
+
+
 def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:
     """Forget producers that were idle too long and groups' positions that expired.  The reply counts them.
 
@@ -495,10 +557,18 @@ def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int
             expired_positions(state, name, limit) if group.roster is not None else _expired_alone(group, usual, limit)
         )
         old = tuple(sorted(key for key in expired if (name, *key) not in held))
-        whole = len(old) == len(group.offsets) and not members_in_force(state, name)
-        if old or (whole and group.roster is not None and group.seen <= limit):
+        whole = len(old) == len(group.offsets) and not members_in_force(state, name) and _may_be_forgotten(state, group)
+        if old or (whole and group.seen <= limit):
             records.append(r.DeleteOffsets(group=name, partitions=() if whole else old))
     return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsets) for x in records))
+
+
+def _may_be_forgotten(state: State, group: Group) -> bool:
+    """Whether the generations that follow are higher than the group's: one that is new starts with the version.
+
+    Consumers that join in the same version as others have higher ones.
+    """
+    return group.generation < state.version
 
 
 def _expired_alone(group: Group, usual: int, limit: int) -> Iterator[TopicKey]:
@@ -509,7 +579,8 @@ def _expired_alone(group: Group, usual: int, limit: int) -> Iterator[TopicKey]:
 
 def decide_swap(state: State, swap: r.Swap) -> Decision[bool]:
     """Write a swap that was prepared.  The reply is False, and nothing is written, if it does not fit any more."""
-    fits = swap.upload_epoch > state.fence and all(
+    fits = swap.upload_epoch > state.fence and not known_objects(state, swap.objects)
+    fits = fits and all(
         (part := state.partitions.get((c.topic_id, c.partition))) is not None and part.edition == c.edition
         for c in swap.changes
     )

@@ -135,6 +135,8 @@ class Commit(Record, frozen=True, kw_only=True, tag="commit"):
     pieces: tuple[tuple[str, int, Piece], ...] = ()
     """(topic id, partition, piece), its offsets relative to the base that the partition will get."""
     groups: tuple[GroupCommit, ...] = ()
+    source: str = ""
+    """Of a streaming batch: a fingerprint of the source offsets that it read up to; empty where the sink cannot know them."""
 
 
 class CommitOffsets(Record, frozen=True, kw_only=True, tag="commit_offsets"):
@@ -223,6 +225,12 @@ class Release(Record, frozen=True, kw_only=True, tag="release"):
     epoch: int
 
 
+class ResetClock(Record, frozen=True, kw_only=True, tag="reset_clock"):
+    """The log's time goes back to `time`: a clock that was ahead had stamped it.  Void if the log's time is not later."""
+
+    time: int
+
+
 class ExpireProducers(Record, frozen=True, kw_only=True, tag="expire_producers"):
     producers: tuple[str, ...]
 
@@ -243,6 +251,7 @@ AnyRecord: TypeAlias = (
     | Fence
     | TakeOver
     | Release
+    | ResetClock
     | ExpireProducers
 )
 
@@ -253,7 +262,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Random: how its writer knows it again."""
     time: int
-    """Milliseconds, as its writer's clock had it; the log's own time never goes back."""
+    """Milliseconds, as its writer's clock had it; the log's own time goes back by `ResetClock` alone."""
     epoch: int = 0
     """Of the coordinator that wrote it; 0: an embedded writer."""
     records: tuple[AnyRecord, ...] = ()
@@ -280,16 +289,13 @@ def encode_batch(batch: Batch) -> bytes:
 def decode_batch(data: bytes, name: str) -> Batch:
     """The batch in `data`, bytes of the object `name`.
 
-    Raises UnsupportedVersion for another kind of file or a newer version, CorruptObject for anything damaged.
+    Raises UnsupportedVersion for a newer format, CorruptObject for anything damaged.
     """
     head, _, body = data.partition(b"\n")
     fields = head.split(b" ")
     if fields[0] != BATCH_MAGIC or len(fields) != 4:
-        raise UnsupportedVersion(f"{name} is not a record of a pylog metadata log; it starts with {data[:16]!r}")
-    if fields[1] != b"%d" % BATCH_VERSION:
-        raise UnsupportedVersion(
-            f"{name} has format {fields[1].decode('ascii', 'replace')}, this pylog reads {BATCH_VERSION}: update pylog"
-        )
+        raise CorruptObject(f"{name} is not a record of a pylog metadata log; it starts with {data[:16]!r}")
+    check_format(fields[1], BATCH_VERSION, name)
     if fields[2] != b"%d" % len(body) or fields[3] != b"%08x" % crc32c(body):
         raise CorruptObject(
             f"{name} is damaged: length or checksum differ from its first line ({len(body)} bytes follow)"
@@ -303,3 +309,15 @@ def decode_batch(data: bytes, name: str) -> Batch:
             f"{name} holds a record that this pylog does not know ({error}): update pylog"
         ) from error
     return Batch(id=first.id, time=first.time, epoch=first.epoch, records=records)
+
+
+def check_format(found: bytes, known: int, name: str) -> None:
+    """Raises UnsupportedVersion for a format newer than `known`, CorruptObject for what is not a format."""
+    if found == b"%d" % known:
+        return
+    if found.isdigit() and int(found) > known:
+        raise UnsupportedVersion(
+            f"{name} has format {int(found)}, this pylog reads {known}: update pylog; if no newer pylog ever wrote to this log, "
+            "the file is damaged: run `pylog repair`"
+        )
+    raise CorruptObject(f"{name} is damaged: its first line has {found!r} for a format")

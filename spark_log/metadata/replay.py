@@ -90,6 +90,17 @@ def admits(state: State, record: r.Commit) -> bool:
     return record.sequence == known.last + 1 if record.dense else record.sequence > known.last
 
 
+def known_objects(state: State, objects: Iterable[DataObject]) -> list[str]:
+    """Names that a commit or a swap must not bring in: of objects that are live or were dropped, or that it names twice.
+
+    Replacing the row of an object would lose the count of its live slices, and with it the records of other topics.
+    """
+    names = [named.name for named in objects]
+    return [
+        name for name, count in Counter(names).items() if count > 1 or name in state.objects or name in state.dropped
+    ]
+
+
 def index_of(part: Partition, start: int, end: int) -> tuple[int, int] | None:
     """Entries that cover exactly [start, end), as a half-open range of their numbers; None if there are no such."""
     entries = part.entries
@@ -210,6 +221,8 @@ def _init_producer(state: State, record: r.InitProducer) -> State:
 def _commit(state: State, record: r.Commit) -> State | None:
     if record.upload_epoch <= state.fence or not admits(state, record) or not _groups_hold(state, record.groups):
         return None
+    if known_objects(state, record.objects):
+        return None
     appended = _appended(state, record)
     if appended is None:
         return None
@@ -283,7 +296,7 @@ def _produced(state: State, record: r.Commit, ranges: Mapping[tuple[str, int], t
     if record.epoch != known.epoch:
         former = (*known.former, known.holder)[-FORMER_HOLDERS:]
         known = Producer(epoch=record.epoch, holder=record.holder, former=former)
-    kept = Kept(record.sequence, state.version, tuple((*key, *span) for key, span in ranges.items()))
+    kept = Kept(record.sequence, state.version, tuple((*key, *span) for key, span in ranges.items()), record.source)
     return known._replace(
         plain=record.birth >= 0,
         version=state.version,
@@ -386,7 +399,7 @@ def _delete_offsets(state: State, record: r.DeleteOffsets) -> State | None:
 
 
 def _swap(state: State, record: r.Swap) -> State | None:
-    if record.upload_epoch <= state.fence:
+    if record.upload_epoch <= state.fence or known_objects(state, record.objects):
         return None
     for change in record.changes:
         swapped = _swapped(state, change)
@@ -482,6 +495,38 @@ def _release(state: State, record: r.Release) -> State | None:
     return replace(state, coordinator=Coordinator(record.epoch))
 
 
+def _reset_clock(state: State, record: r.ResetClock) -> State | None:
+    """Nothing in the state is later than the log's time: what the wrong clock stamped was there by now, at the latest.
+
+    So the fence, which compares these times with a later present, still passes no version before its age.
+    """
+    time = record.time
+    if not 0 <= time < state.time:
+        return None
+    return replace(
+        state,
+        time=time,
+        times=tuple((version, min(at, time)) for version, at in state.times),
+        topics=_clamped(state.topics, lambda topic: topic._replace(created_ms=min(topic.created_ms, time))),
+        producers=_clamped(state.producers, lambda known: known._replace(time=min(known.time, time))),
+        groups=_clamped(state.groups, lambda group: _group_by(group, time)),
+        coordinator=state.coordinator._replace(since=min(state.coordinator.since, time)),
+        forgotten=_clamped(state.forgotten, lambda when: when._replace(time=min(when.time, time))),
+    )
+
+
+def _clamped(things: Map[Key, Value], clamp: Callable[[Value], Value]) -> Map[Key, Value]:
+    return things.update({key: new for key, thing in things.items() if (new := clamp(thing)) != thing})
+
+
+def _group_by(group: Group, time: int) -> Group:
+    """A group in which nothing happened after a time."""
+    session = group.session and group.session._replace(since=min(group.session.since, time))
+    roster = group.roster and group.roster._replace(state_ms=min(group.roster.state_ms, time))
+    offsets = _clamped(group.offsets, lambda position: position._replace(time=min(position.time, time)))
+    return group._replace(seen=min(group.seen, time), session=session, roster=roster, offsets=offsets)
+
+
 _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.CreateTopic: _create_topic,
     r.AddPartitions: _add_partitions,
@@ -498,5 +543,6 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.Fence: _fence,
     r.TakeOver: _take_over,
     r.Release: _release,
+    r.ResetClock: _reset_clock,
     r.ExpireProducers: _expire_producers,
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from spark_log.errors import GroupInUse
 from spark_log.groups.group import RosterMember
@@ -21,11 +21,16 @@ def check_not_shared(state: State, group: str) -> None:
     """Raises GroupInUse if members share the group through a coordinator."""
     members = members_in_force(state, group)
     if members:
-        raise GroupInUse(
-            f"group {group!r} is shared by {counted(len(members), 'member')}, {members[0].member_id} among them: stop them, or use "
-            "another group",
-            owner=members[0].member_id,
-        )
+        raise group_in_use(group, [member.member_id for member in members])
+
+
+def group_in_use(group: str, member_ids: Sequence[str]) -> GroupInUse:
+    """The error for a change from outside to a group that these members share."""
+    return GroupInUse(
+        f"group {group!r} is shared by {counted(len(member_ids), 'member')}, {member_ids[0]} among them: stop them, or use "
+        "another group",
+        owner=member_ids[0],
+    )
 
 
 def check_deletable(state: State, group: str, keys: tuple[TopicKey, ...]) -> None:

@@ -59,6 +59,8 @@ class Kept(NamedTuple):
     version: int
     ranges: tuple[tuple[str, int, int, int], ...]
     """(topic id, partition, first offset, end)."""
+    source: str = ""
+    """As in its record."""
 
 
 class Producer(NamedTuple):

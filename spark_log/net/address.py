@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import socket
+from collections.abc import Collection
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -53,8 +55,27 @@ def split_address(text: str, what: str) -> tuple[str, int]:
 
 def is_loopback(address: str) -> bool:
     """Whether an address means the machine on which it is used."""
-    host = split_address(address, "address")[0].strip("[]").lower()
-    return host in ("localhost", "::1") or host.startswith("127.")
+    return is_loopback_host(split_address(address, "address")[0])
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether a host without a port means the machine on which it is used.  A name such as 127.example.org does not."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower().removesuffix(".") == "localhost"
+
+
+def is_own_host(header: str, own: Collection[str]) -> bool:
+    """Whether a Host header names this machine itself, or one of `own`, which are in small letters.
+
+    A page of the web can have its own name resolve to 127.0.0.1; then the user's browser sends that name.
+    """
+    found = re.fullmatch(rf"({_HOST.pattern})(?::[0-9]{{1,5}})?", header.strip())
+    if found is None:
+        return False
+    host = found[1].lower().removesuffix(".")
+    return is_loopback_host(host) or host in own
 
 
 def this_host() -> str:

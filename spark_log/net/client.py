@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import http.client
-import select
-import socket
+import logging
+import math
 import ssl
-import struct
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import quote
 
 from spark_log.errors import (
+    AuthenticationFailed,
     CoordinatorNotAvailable,
     InconsistentClusterId,
     InvalidRequest,
@@ -26,11 +25,14 @@ from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.ops import Answered, Changes
 from spark_log.metadata.commands import Command
 from spark_log.metadata.state import Coordinator
-from spark_log.net.address import Target, is_loopback, split_address, this_host
+from spark_log.net.address import Target, is_loopback, this_host
+from spark_log.net.connection import CONNECT_S, Answer, Connection, Endpoint, Wait, resolve
+from spark_log.net.kafka_probe import is_kafka
 from spark_log.net.messages import (
     GROUP_PATHS,
     PROTOCOL,
     ChangesReply,
+    ChangesRequest,
     ClusterInfo,
     CommandsReply,
     CommandsRequest,
@@ -44,26 +46,49 @@ from spark_log.net.messages import (
     error_of,
 )
 
-CONNECT_S = 3.0
+logger = logging.getLogger("spark_log")
+
 ANSWER_S = 30.0
-"""A coordinator answers within this, the time that it was asked to wait apart, or is taken for gone."""
+"""A coordinator has this long for an answer, on top of the time that the request asks it to wait."""
+FIRST_ANSWER_S = 6.0
+"""The first question, which log a coordinator has, is answered from memory: a port that is silent for this long is given up."""
+CHECK_S = 3.0
+"""After this long without an answer the client checks whether the process answers `GET /health` within CONNECT_S.  A process that is
+stopped, or half of a connection, does not; one that is busy, or whose storage is slow, does."""
+CHECKED_WAIT_S = 5.0
+"""A request that asks the coordinator to wait is checked at least this often in addition."""
+SILENT_S = 30.0
+"""An endpoint that did not answer is tried last for this long, and only after it has answered `GET /health`."""
+SILENT_PAUSE_S = 2.0
+"""It is not tried at all for this long."""
+RESOLVED_S = 30.0
+"""How long the endpoints of a name are kept."""
 START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
 """Pauses in which a coordinator whose address refuses connections, or that hung up, may have started again."""
+KAFKA = "this is a Kafka broker, not pylog; Spark reads and writes it with format('kafka')"
+NOT_KAFKA = ": it closed the connection, as a Kafka broker does, and did not answer Kafka's ApiVersions request either"
 IDLE_S = 30.0
 """A connection that lay idle for longer is not used again: the other side may be about to close it."""
-REPLY_BYTES_MAX = 64 << 20
+Resolve = Callable[[str], "list[Endpoint]"]
 
 
 class HttpLink:
     """The way to the coordinators of one log.  Safe for threads and forks."""
 
-    def __init__(self, target: Target, token: str | None = None, cluster_id: str = "") -> None:
+    def __init__(
+        self, target: Target, token: str | None = None, cluster_id: str = "", resolve: Resolve = resolve
+    ) -> None:
         self.cluster_id = cluster_id
         """Of the log; empty until it is known."""
         self._target = target
-        self._token = token
+        self._token = None if token is None else _checked_token(token)
         self._tls = _tls_context(target.ca)
-        self._last = ""
+        self._resolve = resolve
+        self._resolved: dict[str, tuple[float, list[Endpoint]]] = {}
+        self._last: Endpoint | None = None
+        """The endpoint that answered last as the leader."""
+        self._silent: dict[Endpoint, float] = {}
+        """Endpoints that did not answer, and when that was found."""
         self._lock = threading.Lock()
         self._free: _Free = {}
         # Not __del__: the collector may end sockets of a link that is part of a circle before it, each with a warning.
@@ -75,24 +100,42 @@ class HttpLink:
 
         Raises CoordinatorNotAvailable, with what each address said.
         """
-        for pause_s in START_S:
+        for number, pause_s in enumerate(START_S):
             try:
                 return self._info()
             except CoordinatorNotAvailable as error:
                 if not isinstance(error.__cause__, ConnectionError):
                     raise
+                if number == 0:
+                    where, seconds = ", ".join(self._target.addresses), sum(START_S)
+                    logger.warning(
+                        "%s: %s; waiting up to %.0f s for a coordinator to start",
+                        where,
+                        _words(error.__cause__),
+                        seconds,
+                    )
             time.sleep(pause_s)
-        return self._info()
+        return self._info(f" for {sum(START_S):.0f} s")
 
-    def _info(self) -> ClusterInfo:
+    def _info(self, waited: str = "") -> ClusterInfo:
         said, last = [], None
-        for address in self._target.addresses:
+        for endpoint in self._endpoints(self._target.addresses):
+            address = endpoint.address
             try:
-                data = self._request(address, "GET", "/v1/cluster", None, ANSWER_S)
+                data = self._request(endpoint, "GET", "/v1/cluster", limit_s=FIRST_ANSWER_S)
             except CoordinatorNotAvailable as error:
-                kafka = _is_kafka(address)
-                said.append(f"{address}: this is Kafka, not pylog" if kafka else str(error))
-                last = None if kafka else error.__cause__
+                last = error.__cause__
+                if isinstance(last, TimeoutError):
+                    said.append(
+                        f"{error}: no connection within {CONNECT_S:g} s or no answer within {FIRST_ANSWER_S:g} s"
+                    )
+                elif not isinstance(last, http.client.RemoteDisconnected | ConnectionResetError):
+                    said.append(f"{error}{waited}")
+                elif is_kafka(address, tls_only=self._tls is not None):
+                    said.append(f"{address}: {KAFKA}")
+                    last = None
+                else:
+                    said.append(f"{error}{waited}{NOT_KAFKA}")
                 continue
             found: ClusterInfo = decode(data, ClusterInfo, f"the answer of {address}")
             if found.pylog != PROTOCOL:
@@ -108,7 +151,7 @@ class HttpLink:
         for command in commands:
             assert isinstance(command, Command), f"{command!r} cannot travel: it is no command"
         body = encode(CommandsRequest(cluster_id=self.cluster_id, since=since, commands=tuple(commands)))
-        data = self._first(holder, "POST", "/v1/commands", body, ANSWER_S)
+        data = self._first(holder, "POST", "/v1/commands", body)
         reply: CommandsReply = decode(data, CommandsReply, "the coordinator's answer")
         outcomes = [
             command.unpack(outcome.reply) if outcome.failure is None else error_of(outcome.failure)
@@ -124,12 +167,14 @@ class HttpLink:
         group: str = "",
         topics: Sequence[str] | None = None,
     ) -> Changes:
-        path = f"/v1/changes?cluster_id={self.cluster_id}&since={since}&wait_ms={wait_ms}"
-        if group:
-            path += f"&group={quote(group, safe='')}"
-        if topics is not None:
-            path += f"&topics={quote(','.join(topics))}"
-        data = self._first(holder, "GET", path, None, ANSWER_S + wait_ms / 1000)
+        asked = ChangesRequest(
+            cluster_id=self.cluster_id,
+            since=since,
+            wait_ms=wait_ms,
+            topics=None if topics is None else tuple(topics),
+            group=group,
+        )
+        data = self._first(holder, "POST", "/v1/changes", encode(asked), wait_ms, changes_nothing=True)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's answer")
         return Changes(reply.version, [text.encode() for text in reply.batches])
 
@@ -137,38 +182,51 @@ class HttpLink:
         """What a member of a group is answered; that may take `wait_ms`.  Raises CoordinatorNotAvailable."""
         path = next(path for path, kind in GROUP_PATHS.items() if isinstance(request, kind))
         body = encode({"cluster_id": self.cluster_id, "request": request, "wait_ms": wait_ms})
-        data = self._first(holder, "POST", path, body, ANSWER_S + wait_ms / 1000)
+        data = self._first(holder, "POST", path, body, wait_ms)
         answered: GroupAnswered = decode(data, GroupAnswered, "the coordinator's answer")
         return answered.response
 
     def groups(self, holder: Coordinator) -> dict[str, GroupView]:
         """Groups that members share, as they are at the moment.  Raises CoordinatorNotAvailable."""
-        data = self._first(holder, "GET", f"/v1/groups?cluster_id={self.cluster_id}", None, ANSWER_S)
+        path = f"/v1/groups?cluster_id={self.cluster_id}"
+        data = self._first(holder, "GET", path, changes_nothing=True)
         reply: GroupsReply = decode(data, GroupsReply, "the coordinator's answer")
         return {view.group_id: view for view in reply.groups}
 
     # ---------------------------------------------------------------------------------------------------------- requests
 
-    def _first(self, holder: Coordinator, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
-        """The answer of the first that leads.  An address that may have done it is the last that is asked."""
+    def _first(
+        self,
+        holder: Coordinator,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        wait_ms: int = 0,
+        *,
+        changes_nothing: bool = False,
+    ) -> bytes:
+        """The answer of the first that leads.  No address is tried after one that may have carried the request out."""
         said = []
-        for address in self._candidates(holder):
+        for endpoint in self._candidates(holder):
             try:
-                data = self._request(address, method, path, body, timeout)
+                data = self._request(endpoint, method, path, body, wait_ms)
             except (CoordinatorNotAvailable, NotCoordinator) as error:
-                if error.maybe_applied:
+                if error.maybe_applied and not changes_nothing:
                     raise
-                said.append(f"{address}: {error}" if isinstance(error, NotCoordinator) else str(error))
+                said.append(f"{endpoint.address}: {error}" if isinstance(error, NotCoordinator) else str(error))
                 continue
-            self._last = address
+            self._last = endpoint
             return data
         hint = (
             "" if self._target.addresses else "; if it is gone for good, `pylog cluster release --force` frees the log"
         )
         raise CoordinatorNotAvailable("; ".join(said) + hint)
 
-    def _candidates(self, holder: Coordinator) -> list[str]:
-        """Whom to ask, the one that answered last first.  Raises NotCoordinator for an address that means nothing here."""
+    def _candidates(self, holder: Coordinator) -> list[Endpoint]:
+        """Where to ask, in order.  Raises NotCoordinator for a holder whose address has no meaning on this machine.
+
+        The holder that the log names comes first, unless the URL has other addresses for it only: then the one that led last.
+        """
         there = [holder.address] if holder.address else []
         if there and is_loopback(holder.address) and holder.host != this_host():
             if not self._target.addresses:
@@ -179,56 +237,107 @@ class HttpLink:
                     epoch=holder.epoch,
                 )
             there = []
-        found = dict.fromkeys([*self._target.addresses, *there])
-        return sorted(found, key=lambda address: address != self._last)
+        if holder.address in self._target.addresses:
+            of_holder = self._last is not None and self._last.address == holder.address
+            return self._endpoints([*there, *self._target.addresses], self._last if of_holder else None)
+        return self._endpoints([*self._target.addresses, *there], self._last)
 
-    def _request(self, address: str, method: str, path: str, body: bytes | None, timeout: float) -> bytes:
+    def _endpoints(self, addresses: Sequence[str], first: Endpoint | None = None) -> list[Endpoint]:
+        """Of addresses, in their order but for `first`; those that did not answer lately are last."""
+        found = dict.fromkeys(endpoint for address in addresses for endpoint in self._resolved_now(address))
+        return sorted(found, key=lambda endpoint: (self._silent_s(endpoint) < SILENT_S, endpoint != first))
+
+    def _resolved_now(self, address: str) -> list[Endpoint]:
+        now = time.monotonic()
+        when, found = self._resolved.get(address, (now - RESOLVED_S, []))
+        if now - when >= RESOLVED_S:
+            found = self._resolve(address)
+            self._resolved[address] = (now, found)
+        return found
+
+    def _silent_s(self, endpoint: Endpoint) -> float:
+        """Seconds since an endpoint did not answer; infinite if it has answered since."""
+        return time.monotonic() - self._silent.get(endpoint, -math.inf)
+
+    def _request(
+        self,
+        endpoint: Endpoint,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        wait_ms: int = 0,
+        limit_s: float = ANSWER_S,
+    ) -> bytes:
         """The body of a good answer.
 
         Raises CoordinatorNotAvailable (`maybe_applied` if it was sent), or the error that was answered.
         """
-        sent, connection = False, self._idle(address)
+        self._check_silent(endpoint)
+        wait_s = wait_ms / 1000
+        check_s = CHECK_S + min(wait_s, CHECKED_WAIT_S)
+        wait = Wait(limit_s + wait_s, check_s, lambda: self._check_alive(endpoint, check_s))
+        sent, connection = False, self._idle(endpoint)
         try:
             if connection is None:
-                connection = self._open(address)
-            connection.sock.settimeout(timeout)
+                connection = Connection(endpoint, self._tls)
             sent = True
-            connection.request(method, path, body, self._headers(address))
-            answer = connection.getresponse()
-            data = answer.read(REPLY_BYTES_MAX)
+            answer = connection.ask(method, path, body, self._headers(endpoint.address), wait)
         except BaseException as error:
             if connection is not None:
                 connection.close()
             if not isinstance(error, OSError | http.client.HTTPException):
                 raise
-            self._check_tls(address, error)
-            what = (
-                "its certificate is not good"
-                if isinstance(error, ssl.SSLCertVerificationError)
-                else "it does not answer"
-            )
-            failed = CoordinatorNotAvailable(f"{address}: {what} ({_words(error)})")
+            if isinstance(error, TimeoutError):
+                self._silent[endpoint] = time.monotonic()
+            self._check_tls(endpoint.address, error)
+            failed = CoordinatorNotAvailable(f"{endpoint.address}: {_failure(error)} ({_words(error)})")
             failed.maybe_applied = sent and method != "GET"
             raise failed from error
-        if answer.will_close:
-            connection.close()
+        if answer.reusable:
+            self._keep(endpoint, connection)
         else:
-            self._keep(address, connection)
+            connection.close()
         if answer.status != 200:
-            raise _refusal(address, method, answer.status, data)
-        return data
+            refusal = _refusal(endpoint.address, method, path, answer)
+            if isinstance(refusal, AuthenticationFailed) and endpoint.address not in self._target.addresses:
+                raise AuthenticationFailed(
+                    f"the coordinator at {endpoint.address} has this log and asks for a token, which is sent only to addresses "
+                    f'in the URL: open the log as pylog://{endpoint.address}, with token="…" or PYLOG_TOKEN'
+                ) from refusal
+            raise refusal
+        return answer.data
+
+    def _check_silent(self, endpoint: Endpoint) -> None:
+        """Raises CoordinatorNotAvailable, before anything is sent, while an endpoint that did not answer still does not."""
+        silent_s = self._silent_s(endpoint)
+        if silent_s >= SILENT_S:
+            return
+        if silent_s >= SILENT_PAUSE_S and self._is_alive(endpoint):
+            self._silent.pop(endpoint, None)
+            return
+        if silent_s >= SILENT_PAUSE_S:
+            self._silent[endpoint] = time.monotonic()
+        raise CoordinatorNotAvailable(f"{endpoint.address}: it does not answer (timed out, and is tried again later)")
+
+    def _check_alive(self, endpoint: Endpoint, waited_s: float) -> None:
+        """While an answer is waited for.  Raises TimeoutError."""
+        if not self._is_alive(endpoint):
+            raise TimeoutError(
+                f"no complete answer within {waited_s:g} s, nor to GET /health within another {CONNECT_S:g} s"
+            )
+
+    def _is_alive(self, endpoint: Endpoint) -> bool:
+        """Whether the process answers anything."""
+        return _get_health(endpoint, self._tls) is not None
 
     def _check_tls(self, address: str, error: BaseException) -> None:
         """Raises InvalidRequest if a coordinator hung up because it speaks TLS and was not asked for that: it has read nothing."""
-        if not isinstance(error, http.client.RemoteDisconnected) or self._tls_of(address) is not None:
+        if not isinstance(error, http.client.RemoteDisconnected) or self._tls is not None:
             return
         if health_of(address, tls=True) is not None:
             raise InvalidRequest(
                 f"{address} speaks TLS: give it as pylog://{address}?ca=FILE, with the certificate of its authority"
             ) from error
-
-    def _tls_of(self, address: str) -> ssl.SSLContext | None:
-        return self._tls if address in self._target.addresses else None
 
     def _headers(self, address: str) -> dict[str, str]:
         headers = {"Content-Type": "application/json"}
@@ -236,32 +345,20 @@ class HttpLink:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
 
-    def _open(self, address: str) -> http.client.HTTPConnection:
-        host, port = split_address(address, "address")
-        tls = self._tls_of(address)
-        if tls is not None:
-            connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-                host.strip("[]"), port, timeout=CONNECT_S, context=tls
-            )
-        else:
-            connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=CONNECT_S)
-        connection.connect()
-        return connection
-
-    def _idle(self, address: str) -> http.client.HTTPConnection | None:
+    def _idle(self, endpoint: Endpoint) -> Connection | None:
         """A connection that was used not long ago."""
         with self._lock:
-            free = self._free.get(address, [])
+            free = self._free.get(endpoint, [])
             while free:
                 used, connection = free.pop()
-                if time.monotonic() - used < IDLE_S and not _is_dropped(connection):
+                if time.monotonic() - used < IDLE_S and not connection.is_dropped():
                     return connection
                 connection.close()
         return None
 
-    def _keep(self, address: str, connection: http.client.HTTPConnection) -> None:
+    def _keep(self, endpoint: Endpoint, connection: Connection) -> None:
         with self._lock:
-            self._free.setdefault(address, []).append((time.monotonic(), connection))
+            self._free.setdefault(endpoint, []).append((time.monotonic(), connection))
 
     def close(self) -> None:
         """Close connections that nobody uses.  The link can be used further."""
@@ -280,8 +377,8 @@ class HttpLink:
         HttpLink.__init__(self, state["target"], state["token"], state["cluster_id"])
 
 
-_Free = dict[str, list[tuple[float, http.client.HTTPConnection]]]
-"""By address, connections that nobody uses and when they were used last."""
+_Free = dict[Endpoint, list[tuple[float, Connection]]]
+"""By endpoint, connections that nobody uses and when they were used last."""
 
 
 def _close_all(free: _Free) -> None:
@@ -289,6 +386,14 @@ def _close_all(free: _Free) -> None:
         _, connections = free.popitem()
         for _, connection in connections:
             connection.close()
+
+
+def _checked_token(token: str) -> str:
+    """A token as a header can have it.  Raises InvalidRequest, without showing it."""
+    found = token.strip()
+    if not found.isprintable() or len(found.split()) != 1:
+        raise InvalidRequest("token: it is empty, or contains white space or control characters; give one word")
+    return found
 
 
 def _tls_context(ca: str | None) -> ssl.SSLContext | None:
@@ -300,23 +405,26 @@ def _tls_context(ca: str | None) -> ssl.SSLContext | None:
         raise InvalidRequest(f"url: ca={ca} is no file with certificates ({_words(error)})") from error
 
 
-def _is_dropped(connection: http.client.HTTPConnection) -> bool:
-    """Whether the other side has closed it: what is sent on it would be lost, and nobody could say that it was not done."""
-    waiting = select.poll()
-    waiting.register(connection.sock, select.POLLIN)
-    return bool(waiting.poll(0))
+def _failure(error: BaseException) -> str:
+    return "its certificate is not good" if isinstance(error, ssl.SSLCertVerificationError) else "it does not answer"
 
 
 def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _refusal(address: str, method: str, status: int, data: bytes) -> SparkLogError:
+def _refusal(address: str, method: str, path: str, answer: Answer) -> SparkLogError:
     try:
-        return error_of(decode(data, Failure, "the error"))
+        error = error_of(decode(answer.data, Failure, "the error"))
+        if answer.status not in (404, 405):
+            return error
+        return InvalidRequest(
+            f"{address} does not support {method} {path.partition('?')[0]}, which this pylog sends: it runs another version of "
+            "pylog; update the older one"
+        )
     except InvalidRequest:
-        said = f"it answered {status}, {data[:80]!r}"
-        if status >= 500:
+        said = f"it answered {answer.status}, {answer.data[:80]!r}"
+        if answer.status >= 500:
             # Of something in between, which may have passed the request on before.
             failed = CoordinatorNotAvailable(f"{address}: {said}")
             failed.maybe_applied = method != "GET"
@@ -325,22 +433,32 @@ def _refusal(address: str, method: str, status: int, data: bytes) -> SparkLogErr
 
 
 def health_of(address: str, *, tls: bool) -> Health | None:
-    """What a coordinator says of its health; None if none answers.  With TLS any certificate will do: nothing is told."""
-    host, port = split_address(address, "address")
+    """What a coordinator says of its health; None if none answers.  With TLS any certificate will do: no secret is sent."""
+    context = None
     if tls:
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        connection: http.client.HTTPConnection = http.client.HTTPSConnection(
-            host.strip("[]"), port, timeout=CONNECT_S, context=context
-        )
-    else:
-        connection = http.client.HTTPConnection(host.strip("[]"), port, timeout=CONNECT_S)
+    for endpoint in resolve(address):
+        answer = _get_health(endpoint, context)
+        if answer is not None:
+            try:
+                found: Health = decode(answer.data, Health, "the answer")
+                return found
+            except InvalidRequest:
+                continue
+    return None
+
+
+def _get_health(endpoint: Endpoint, tls: ssl.SSLContext | None) -> Answer | None:
+    """What is answered to GET /health; None if that is nothing."""
     try:
-        connection.request("GET", "/health")
-        found: Health = decode(connection.getresponse().read(REPLY_BYTES_MAX), Health, "the answer")
-        return found
-    except (OSError, http.client.HTTPException, InvalidRequest):
+        connection = Connection(endpoint, tls)
+    except OSError:
+        return None
+    try:
+        return connection.ask("GET", "/health", None, {}, Wait(CONNECT_S))
+    except (OSError, http.client.HTTPException):
         return None
     finally:
         connection.close()
@@ -350,22 +468,3 @@ def check_cluster(found: str, expected: str, where: str) -> None:
     """Raises InconsistentClusterId."""
     if found != expected:
         raise InconsistentClusterId(f"{where} has the log {found}, not {expected}: it is another one")
-
-
-# ------------------------------------------------------------------------------------------------------------------ Kafka
-
-_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 0x70796C67, -1)
-"""Kafka's ApiVersions request, version 0: every broker answers it, before anybody has logged in."""
-
-
-def _is_kafka(address: str) -> bool:
-    """Whether a broker listens there.  It closes the connection on HTTP, so it is asked in its own words."""
-    host, port = split_address(address, "address")
-    try:
-        with socket.create_connection((host.strip("[]"), port), CONNECT_S) as connection:
-            connection.settimeout(CONNECT_S)
-            connection.sendall(_API_VERSIONS)
-            head = connection.recv(8, socket.MSG_WAITALL)
-    except OSError:
-        return False
-    return head[4:8] == _API_VERSIONS[8:12]

@@ -1,12 +1,10 @@
 """What coordinators and their clients say to each other: typed messages, JSON on the wire.
 
-    GET  /health                                Health, without a token
+    GET  /health                                Health, without a token; status 503 while the storage fails
+    GET  /alive                                 the same, always with status 200
     GET  /v1/cluster                            ClusterInfo
     POST /v1/commands   CommandsRequest         CommandsReply
-    GET  /v1/changes?cluster_id=&since=&wait_ms=   ChangesReply; waits until the log is beyond version `since`, or so long;
-                                                &topics= (ids, with commas) has it wait for records of those, and for what is
-                                                not about records; &group= has it end also when members begin to share that
-                                                group out anew
+    POST /v1/changes    ChangesRequest          ChangesReply; waits until the log has something new, `wait_ms` at most
     GET  /v1/groups?cluster_id=                 GroupsReply: who shares what, as it is at the moment
     POST /v1/group/join|sync|heartbeat|leave       GroupAsked, GroupAnswered; join and sync wait for the other members
 
@@ -17,7 +15,7 @@ the others of its request: its outcome says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 
@@ -36,10 +34,11 @@ from spark_log.groups.messages import (
 )
 from spark_log.metadata.commands import AnyCommand
 
-PROTOCOL = 1
+PROTOCOL = 2
+"""2: requests for changes have a body."""
 WAIT_MS_MAX = 60_000
 """A request for changes waits so long at most."""
-_FIELDS = ("start", "end", "current", "owner", "key", "address", "epoch")
+_FIELDS = ("start", "end", "current", "owner", "key", "address", "epoch", "last", "version", "retry_after_ms")
 """What errors carry for whoever recovers from them."""
 
 
@@ -71,6 +70,13 @@ class Health(Message, frozen=True, kw_only=True):
     leading: bool
     epoch: int
     version: int
+    healthy: bool = True
+    reason: str = ""
+    """Why it is not."""
+    storage_age_ms: int = 0
+    """Since a write to the storage was last completed and read back."""
+    stepped_down: int = 0
+    """The last epoch that it gave up, since its storage failed."""
 
 
 class CommandsRequest(Message, frozen=True, kw_only=True):
@@ -101,6 +107,19 @@ class CommandsReply(Message, frozen=True, kw_only=True):
     outcomes: tuple[Outcome, ...]
     batches: tuple[str, ...] = ()
     """Objects of the log after `since`; none if they are too many: then they are on the storage."""
+
+
+class ChangesRequest(Message, frozen=True, kw_only=True):
+    """Wait for changes of the log."""
+
+    cluster_id: str
+    since: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+    """The version that the client knows."""
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
+    topics: tuple[str, ...] | None = None
+    """Ids: wait for records of these topics, and for changes that are not records; None: for any change."""
+    group: str = ""
+    """A rebalance of this group ends the wait as well."""
 
 
 class ChangesReply(Message, frozen=True, kw_only=True):
@@ -156,6 +175,7 @@ _DECODERS: Mapping[type[Message], msgspec.json.Decoder[Any]] = {
         Health,
         CommandsRequest,
         CommandsReply,
+        ChangesRequest,
         ChangesReply,
         GroupAsked,
         GroupAnswered,

@@ -7,9 +7,9 @@ import logging
 import ssl
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from aiohttp import web
 
@@ -20,26 +20,28 @@ from spark_log.errors import (
     InconsistentClusterId,
     InvalidRequest,
     NotCoordinator,
+    QuotaExceeded,
     RequestTimedOut,
     SparkLogError,
 )
-from spark_log.groups.messages import JoinGroupRequest, Request, Response
-from spark_log.groups.subscription import subscribed_topics
-from spark_log.journal.ops import Answered
+from spark_log.groups.messages import Code, JoinGroupRequest, LeaveGroupRequest, Response
+from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.metadata.commands import AnyCommand
-from spark_log.metadata.state import State
+from spark_log.net import audit
+from spark_log.net.address import is_own_host
+from spark_log.net.connections import Connections, Limits, Peer
+from spark_log.net.listener import Listener
 from spark_log.net.messages import (
     GROUP_PATHS,
     PROTOCOL,
     WAIT_MS_MAX,
     ChangesReply,
+    ChangesRequest,
     ClusterInfo,
     CommandsReply,
     CommandsRequest,
     GroupAsked,
     GroupsReply,
-    GroupView,
-    Health,
     MemberRequest,
     Outcome,
     batches_as_text,
@@ -48,14 +50,18 @@ from spark_log.net.messages import (
     failure_of,
 )
 from spark_log.net.parking import Parking
+from spark_log.net.quotas import Claim, Quota, Quotas
+from spark_log.net.service import GroupService, Service
 from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
-from spark_log.net.waiters import Topics, Waiters
+from spark_log.net.waiters import Waiters
 
 KEEPALIVE_S = 75.0
 REPLY_BYTES_MAX = 1 << 20
 """Of records that a client has not seen, with the answer to its commands.  Who is further behind reads from the storage."""
 CHANGES_BYTES_MAX = 128 << 10
 """With the answer to one that waited.  Thousands are answered at a time, so each has to be cheap to write."""
+PAUSE_S = 2.5
+"""An event loop that did not run for this long was suspended: it runs once a second at least."""
 SHUTDOWN_S = 2.0
 """For requests that are being answered, at the end."""
 logger = logging.getLogger("spark_log")
@@ -63,91 +69,21 @@ _broken = logging.getLogger("spark_log.http")
 _broken.setLevel(logging.CRITICAL)
 """Of aiohttp, which has a traceback for every request that is no HTTP: whoever sends them must not fill the log."""
 
+_GONE = Peer("", lambda: None, 0.0)
+"""In place of one that has hung up while its request was read."""
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Result = TypeVar("Result")
 
 
-class Limits(NamedTuple):
-    """What a client may ask of the server."""
-
-    body_bytes: int = 64 << 20
-    header_bytes: int = 16 << 10
-    connections: int = 10_000
-    request_ms: int = 30_000
-    """For a request to arrive whole."""
-
-
-class Noted(Protocol):
-    """What is news to whom."""
-
-    def there_is(self, topics: Sequence[str] | None, since: int) -> bool: ...
-
-    def untold(self) -> Collection[str] | None: ...
-
-
-class Service(Protocol):
-    """What is served: a coordinator."""
-
-    on_change: Callable[[], None]
-
-    @property
-    def news(self) -> Noted: ...
-
-    @property
-    def state(self) -> State: ...
-
-    @property
-    def leading(self) -> bool: ...
-
-    @property
-    def cluster_id(self) -> str: ...
-
-    @property
-    def storage(self) -> str:
-        """URL of the storage."""
-
-    def submit(self, commands: Sequence[AnyCommand]) -> Future[Answered]: ...
-
-    def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
-        """Objects of the log, versions (since, upto]; none if they are more than `limit` bytes."""
-
-    def not_leading(self) -> NotCoordinator: ...
-
-    def metrics_text(self, *, polls: int, connections: int) -> str: ...
-
-
-class GroupService(Protocol):
-    """The groups that members share."""
-
-    def notice(self) -> None:
-        """Another one leads, or there is a new version."""
-
-    def stirred(self, group_id: str) -> asyncio.Future[None] | None:
-        """Is done when members begin to share a group out anew; None if nobody shares it."""
-
-    async def ask(self, request: Request, wait_ms: int, client_host: str) -> Response: ...
-
-    def refusal(self, command: AnyCommand) -> SparkLogError | None:
-        """Why a command that commits positions of a member is refused."""
-
-    def views(self) -> tuple[GroupView, ...]: ...
-
-    def metrics_text(self) -> str: ...
-
-
 class _Http(web.Server):
-    """aiohttp's server, which counts its connections."""
+    """aiohttp's server, which says when a connection is closed."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.open = 0
-
-    def connection_made(self, handler: Any, transport: Any) -> None:
-        self.open += 1
-        super().connection_made(handler, transport)
+    def __init__(self, handler: Handler, closed: Callable[[Any], None], **settings: Any) -> None:
+        super().__init__(handler, **settings)
+        self._closed = closed
 
     def connection_lost(self, handler: Any, exc: BaseException | None = None) -> None:
-        self.open -= 1
+        self._closed(handler)
         super().connection_lost(handler, exc)
 
 
@@ -186,24 +122,46 @@ class _Landings:
 class Server:
     """Serves one coordinator.  All of it runs on the event loop."""
 
-    def __init__(self, service: Service, groups: GroupService, *, tokens: Tokens, limits: Limits) -> None:
+    def __init__(
+        self,
+        service: Service,
+        groups: GroupService,
+        *,
+        tokens: Tokens,
+        limits: Limits,
+        quotas: Mapping[str, Quota] | None = None,
+        hosts: Collection[str] | None = None,
+    ) -> None:
+        """
+        hosts:  without tokens, requests for hosts other than these and the machine itself are refused; None: they are not.
+        """
         self._service = service
         self._groups = groups
         self._tokens = tokens
         self._limits = limits
+        self._quotas = Quotas(quotas or {})
+        self._hosts = hosts
+        self._held: set[asyncio.Future[None]] = set()
+        """Of requests that wait for members of a group: done when tokens were replaced."""
         self._polls = 0
+        self._awake_s = time.monotonic()
+        """When the event loop was last seen to run."""
+        self._paused_s = 0.0
+        """The end of the last time that it did not run for PAUSE_S."""
         self._waiters = Waiters()
-        self._idle: dict[Any, float] = {}
-        """Connections on which no request is being handled, and until when one has to have arrived."""
+        self._connections = Connections(limits)
+        self._peers: dict[Any, Peer] = {}
+        """By the protocol that aiohttp has for each."""
         self._body: tuple[int, int, bool, bytes] = (-1, -1, False, b"")
         self._http: _Http | None = None
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self._routes: dict[str, tuple[str, Handler]] = {
             "/health": ("GET", self._health),
+            "/alive": ("GET", self._alive),
             "/metrics": ("GET", self._metrics),
             "/v1/cluster": ("GET", self._cluster),
             "/v1/commands": ("POST", self._commands),
-            "/v1/changes": ("GET", self._changes),
+            "/v1/changes": ("POST", self._changes),
             "/v1/groups": ("GET", self._group_views),
             **dict.fromkeys(GROUP_PATHS, ("POST", self._group)),
         }
@@ -223,6 +181,7 @@ class Server:
         self._parking = Parking(loop)
         make = self._http = _Http(
             self._guard,
+            self._closed,
             request_factory=self._request,
             access_log=None,
             logger=_broken,
@@ -231,15 +190,20 @@ class Server:
             max_field_size=self._limits.header_bytes,
         )
 
-        def connected() -> Any:
-            connection = make()
-            self._idle[connection] = time.monotonic() + self._limits.request_ms / 1000
-            return connection
+        def connected(peer: Peer) -> Any:
+            protocol = make()
+            self._peers[protocol] = peer
+            return protocol
 
-        self._server = await loop.create_server(connected, host.strip("[]"), port, ssl=tls, backlog=4096)
+        self._listener = Listener(self._connections, connected, tls)
+        found = await self._listener.start(host.strip("[]"), port)
         self._sweeper = loop.create_task(self._sweep())
-        found: int = self._server.sockets[0].getsockname()[1]
         return found
+
+    def _closed(self, protocol: Any) -> None:
+        peer = self._peers.pop(protocol, None)
+        if peer is not None:
+            self._connections.remove(peer)
 
     def _request(self, message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
         loop, limit = asyncio.get_running_loop(), self._limits.body_bytes
@@ -250,38 +214,63 @@ class Server:
         self._stopping = True
         self._wake()
         self._sweeper.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._http is not None:
             self._http.pre_shutdown()
             await self._http.shutdown(SHUTDOWN_S)
         self._parking.close()
+
+    def replace(self, tokens: Tokens, quotas: Mapping[str, Quota], tls: ssl.SSLContext | None) -> None:
+        """Have other tokens, quotas and another certificate in force.  Requests that wait under a token that is gone end."""
+        self._tokens = tokens
+        self._quotas.replace(quotas)
+        if self._listener is not None:
+            self._listener.tls = tls
+        self._connections.close_idle([grant.name for grant in tokens.grants])
+        for replaced in self._held:
+            if not replaced.done():
+                replaced.set_result(None)
+        self._waiters.wake(None)
 
     def _wake(self) -> None:
         self._groups.notice()
         touched = self._service.news.untold()
         self._waiters.wake(None if self._stopping or not self._service.leading else touched)
 
+    def _leads(self) -> bool:
+        """Whether this coordinator leads.
+
+        A process that was stopped and continued may have been replaced meanwhile: it does not answer before it has looked at the log
+        again.  Raises CoordinatorNotAvailable in that time.
+        """
+        self._note_pause()
+        if self._service.leading and self._service.confirmed_s < self._paused_s:
+            raise CoordinatorNotAvailable("this coordinator was suspended, and is checking whether it still leads")
+        return self._service.leading
+
+    def _note_pause(self) -> None:
+        now = time.monotonic()
+        if now - self._awake_s > PAUSE_S:
+            self._paused_s = now
+        self._awake_s = now
+
     async def _sweep(self) -> None:
         """Close connections on which a request does not arrive: they would count as long as their owners like."""
         while True:
             await asyncio.sleep(1.0)
-            now = time.monotonic()
-            for connection, deadline in tuple(self._idle.items()):
-                if connection.transport is None:
-                    del self._idle[connection]  # it is closed
-                elif deadline < now:
-                    connection.transport.abort()
+            self._note_pause()
+            self._connections.close_overdue(time.monotonic())
 
     # ------------------------------------------------------------------------------------------------------------ requests
 
     async def _guard(self, request: web.BaseRequest) -> web.StreamResponse:
         """Limits; and errors as messages with the status that fits."""
-        connection = request.protocol
-        self._idle.pop(connection, None)
+        peer = self._peer(request)
+        self._connections.begin(peer)
         try:
-            if self._connections() > self._limits.connections:
-                raise CoordinatorNotAvailable(f"more than {self._limits.connections} connections are open")
+            if (wrong := self._wrong_host(request)) is not None:
+                return _failed(wrong, 421)
             if (size := request.content_length or 0) > self._limits.body_bytes:
                 raise web.HTTPRequestEntityTooLarge(self._limits.body_bytes, size)
             method, handler = self._routes.get(request.path, ("", _nothing))
@@ -301,24 +290,51 @@ class Server:
             failed.maybe_applied = request.method != "GET"  # nobody knows how far it went
             return _failed(failed, 500)
         finally:
-            self._idle[connection] = time.monotonic() + KEEPALIVE_S
+            self._connections.end(peer, time.monotonic() + KEEPALIVE_S)
 
-    def _connections(self) -> int:
-        return 0 if self._http is None else self._http.open
+    def _wrong_host(self, request: web.BaseRequest) -> InvalidRequest | None:
+        """The error for a request that a page of the web may have had a browser on this machine send."""
+        host = request.headers.get("Host")
+        if host is None or self._tokens or self._hosts is None or is_own_host(host, self._hosts):
+            return None
+        return InvalidRequest(
+            f"Host: {host!r} is not an address of this coordinator, which has no tokens and serves this machine alone; use "
+            "localhost, or give it that address with --advertise, or tokens"
+        )
+
+    def _peer(self, request: web.BaseRequest) -> Peer:
+        return self._peers.get(request.protocol, _GONE)
+
+    async def _admit(self, request: web.BaseRequest) -> tuple[Grant, bytes]:
+        """What the token of a request allows, and its body.  From now on its connection is a client's.
+
+        Raises AuthenticationFailed, RequestTimedOut, and CoordinatorNotAvailable or QuotaExceeded for too many connections.
+        """
+        grant = self._grant(request)
+        body = await self._read(request)
+        self._connections.establish(self._peer(request), grant.name, self._quotas.of(grant.name).connections)
+        return grant, body
+
+    def _grant(self, request: web.BaseRequest) -> Grant:
+        return self._tokens.grant(request.headers.get("Authorization"))
 
     async def _health(self, request: web.BaseRequest) -> web.Response:
-        """200 where it leads or stands by."""
-        state = self._service.state
-        leading, epoch = self._service.leading, state.coordinator.epoch
-        return _answer(Health(cluster_id=self._service.cluster_id, leading=leading, epoch=epoch, version=state.version))
+        """200 where it leads or stands by, and its storage takes writes."""
+        health = self._service.health()
+        return web.Response(body=encode(health), status=200 if health.healthy else 503, content_type="application/json")
+
+    async def _alive(self, request: web.BaseRequest) -> web.Response:
+        """200 as long as the process answers."""
+        return _answer(self._service.health())
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
-        self._tokens.grant(request.headers.get("Authorization"))
-        text = self._service.metrics_text(polls=self._polls, connections=self._connections())
+        await self._admit(request)
+        usage = self._quotas.usage(self._tokens.grants, self._service.state, self._connections.of_principal)
+        text = self._service.metrics_text(polls=self._polls, connections=self._connections, usage=list(usage))
         return web.Response(text=text + self._groups.metrics_text(), content_type="text/plain")
 
     async def _cluster(self, request: web.BaseRequest) -> web.Response:
-        self._tokens.grant(request.headers.get("Authorization"))
+        await self._admit(request)
         state = self._service.state
         info = ClusterInfo(
             pylog=PROTOCOL,
@@ -332,38 +348,56 @@ class Server:
         return _answer(info)
 
     async def _commands(self, request: web.BaseRequest) -> web.Response:
-        grant = self._tokens.grant(request.headers.get("Authorization"))
-        data = await self._read(request)
-        asked: CommandsRequest = decode(data, CommandsRequest, "the request")
+        grant, body = await self._admit(request)
+        asked: CommandsRequest = decode(body, CommandsRequest, "the request")
         self._check(asked.cluster_id)
-        refused = [self._refusal(grant, command) for command in asked.commands]
-        allowed = [command for command, error in zip(asked.commands, refused, strict=True) if error is None]
-        decided = iter((await self._landings.of(self._service.submit(allowed))).outcomes if allowed else ())
-        outcomes = tuple(
-            _outcome(command, error or next(decided)) for command, error in zip(asked.commands, refused, strict=True)
-        )
+        changes = audit.changes_of(asked.commands, self._service.state)
+        found: Sequence[object] = ()
+        try:
+            found = await self._carried_out(grant, asked.commands)
+        except BaseException as error:
+            found = [error] * len(asked.commands)
+            raise
+        finally:
+            version = self._service.state.version
+            for change, outcome in zip(changes, found, strict=False):
+                audit.write(grant.name, request.remote or "", change, outcome, version)
+        outcomes = tuple(map(_outcome, asked.commands, found))
         batches = self._service.after(asked.since, self._service.state.version, REPLY_BYTES_MAX)
         return _answer(CommandsReply(outcomes=outcomes, batches=batches_as_text(batches)))
 
-    def _refusal(self, grant: Grant, command: AnyCommand) -> SparkLogError | None:
+    async def _carried_out(self, grant: Grant, commands: Sequence[AnyCommand]) -> list[object]:
+        """The reply to each command, or its error."""
+        claim = self._quotas.claim(grant)
+        try:
+            refused = [self._refusal(grant, claim, command) for command in commands]
+            allowed = [command for command, error in zip(commands, refused, strict=True) if error is None]
+            decided = iter((await self._landings.of(self._service.submit(allowed))).outcomes if allowed else ())
+        finally:
+            claim.release()
+        self._check_leads(changed=True)
+        return [next(decided) if error is None else error for error in refused]
+
+    def _refusal(self, grant: Grant, claim: Claim, command: AnyCommand) -> SparkLogError | None:
         """Of one command alone: others that came with it may be of other threads, which go on."""
         try:
             check_allowed(grant, command, self._service.state)
-        except AuthorizationFailed as error:
+            claim.add(command, self._service.state, time.monotonic())
+        except (AuthorizationFailed, QuotaExceeded) as error:
             return error
         return self._groups.refusal(command)
 
     async def _changes(self, request: web.BaseRequest) -> web.Response:
-        self._tokens.grant(request.headers.get("Authorization"))
-        self._check(request.query.get("cluster_id", ""))
+        _, body = await self._admit(request)
+        asked: ChangesRequest = decode(body, ChangesRequest, "the request")
+        self._check(asked.cluster_id)
         self._parking.park(request.transport)
-        since, wait_ms = _number(request, "since"), min(_number(request, "wait_ms"), WAIT_MS_MAX)
-        deadline = time.monotonic() + wait_ms / 1000
-        stirred = self._groups.stirred(request.query.get("group", ""))
-        topics = _topics(request)
+        since, topics = asked.since, asked.topics
+        deadline = time.monotonic() + min(asked.wait_ms, WAIT_MS_MAX) / 1000
+        stirred = self._groups.stirred(asked.group)
         while not self._service.news.there_is(topics, since) and not self._stopping:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._service.leading or (stirred is not None and stirred.done()):
+            if left <= 0 or not self._leads() or (stirred is not None and stirred.done()):
                 break
             self._polls += 1
             waiter = self._waiters.join(topics)
@@ -373,23 +407,71 @@ class Server:
             finally:
                 self._waiters.leave(topics, waiter)
                 self._polls -= 1
-        if not self._service.leading:
-            raise self._service.not_leading()
+            self._grant(request)  # tokens may have been replaced
+        self._check_leads()
         told = self._service.news.there_is(topics, since) or (stirred is not None and stirred.done())
         return web.Response(body=self._changes_body(since, told), content_type="application/json")
 
     async def _group(self, request: web.BaseRequest) -> web.Response:
-        grant = self._tokens.grant(request.headers.get("Authorization"))
-        asked: GroupAsked = decode(await self._read(request), GroupAsked, "the request")
+        grant, body = await self._admit(request)
+        asked: GroupAsked = decode(body, GroupAsked, "the request")
         self._check(asked.cluster_id)
         if not isinstance(asked.request, GROUP_PATHS[request.path]):
             raise InvalidRequest(f"{request.path}: this is a {type(asked.request).__name__}")
-        check_names(grant, topics=_topics_of(asked.request), groups=(asked.request.group_id,))
-        response = await self._groups.ask(asked.request, min(asked.wait_ms, WAIT_MS_MAX), request.remote or "")
+        change = _change_of(asked.request) if audit.is_on() else None
+        outcome: object = None
+        try:
+            response = await self._shared(request, asked)
+            if response.error is Code.MEMBER_ID_REQUIRED:
+                change = None  # half of a join
+            elif response.error is not Code.NONE:
+                outcome = InvalidRequest(response.error.name)
+        except BaseException as error:
+            outcome = error
+            raise
+        finally:
+            audit.write(grant.name, request.remote or "", change, outcome, self._service.state.version)
         return _answer({"response": response})
 
+    async def _shared(self, request: web.BaseRequest, asked: GroupAsked) -> Response:
+        """What a member of a group is answered.  The wait for others ends when its token is no longer good for it."""
+        claim = self._quotas.claim(self._member_grant(request, asked))
+        try:
+            if isinstance(asked.request, JoinGroupRequest):
+                claim.add_group(asked.request.group_id, self._service.state)
+            wait_ms = min(asked.wait_ms, WAIT_MS_MAX)
+            answer = asyncio.ensure_future(self._groups.ask(asked.request, wait_ms, request.remote or ""))
+            try:
+                while not answer.done():
+                    await self._until_replaced(answer)
+                    self._member_grant(request, asked)
+            finally:
+                answer.cancel()
+        finally:
+            claim.release()
+        response = answer.result()
+        self._check_leads(changed=True)
+        return response
+
+    def _member_grant(self, request: web.BaseRequest, asked: GroupAsked) -> Grant:
+        """Raises AuthenticationFailed, or AuthorizationFailed for a group or topics that the token is not for."""
+        grant = self._grant(request)
+        if grant.topics and isinstance(asked.request, JoinGroupRequest):
+            check_names(grant, topics=_topics_of(grant, asked.request))
+        check_names(grant, groups=(asked.request.group_id,))
+        return grant
+
+    async def _until_replaced(self, answer: asyncio.Future[Response]) -> None:
+        """Wait for an answer, or for other tokens."""
+        replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._held.add(replaced)
+        try:
+            await asyncio.wait((answer, replaced), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._held.discard(replaced)
+
     async def _group_views(self, request: web.BaseRequest) -> web.Response:
-        self._tokens.grant(request.headers.get("Authorization"))
+        await self._admit(request)
         self._check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
 
@@ -410,8 +492,22 @@ class Server:
             raise InconsistentClusterId(
                 f"this coordinator has the log {self._service.cluster_id}, not {cluster_id or '(none given)'}"
             )
-        if not self._service.leading:
-            raise self._service.not_leading()
+        self._check_leads()
+
+    def _check_leads(self, *, changed: bool = False) -> None:
+        """Raises NotCoordinator or CoordinatorNotAvailable, so that what was decided on an old state is not an answer.
+
+        changed:  a change may have been made already.
+        """
+        try:
+            if not self._leads():
+                raise self._service.not_leading()
+        except (NotCoordinator, CoordinatorNotAvailable) as error:
+            if not changed:
+                raise
+            unknown = CoordinatorNotAvailable(f"a change was under way when this coordinator was replaced: {error}")
+            unknown.maybe_applied = True
+            raise unknown from error
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         if request.content.is_eof():
@@ -442,23 +538,23 @@ def _outcome(command: AnyCommand, found: Any) -> Outcome:
     return Outcome(reply=command.pack(found))
 
 
-def _topics(request: web.BaseRequest) -> Topics:
-    text = request.query.get("topics")
-    return None if text is None else tuple(set(filter(None, text.split(","))))
+def _topics_of(grant: Grant, request: JoinGroupRequest) -> Sequence[str]:
+    """Those that a member asks for.  Raises AuthorizationFailed if it does not say them in a form that is known here."""
+    topics = subscribed_topics(protocol.metadata for protocol in request.protocols)
+    if request.protocol_type != CONSUMER or topics is None:
+        raise AuthorizationFailed(
+            f"the token {grant.name!r} is for some topics, and the request to join the group {request.group_id!r} does not say "
+            f"which topics it is for: expected subscriptions of the protocol type {CONSUMER!r}"
+        )
+    return sorted(topics)
 
 
-def _topics_of(request: MemberRequest) -> Sequence[str]:
-    """Those that a member asks for."""
-    if not isinstance(request, JoinGroupRequest):
-        return ()
-    return sorted(subscribed_topics(protocol.metadata for protocol in request.protocols) or ())
-
-
-def _number(request: web.BaseRequest, name: str) -> int:
-    text = request.query.get(name, "")
-    if not (text.isascii() and text.isdigit() and len(text) < 19):
-        raise InvalidRequest(f"{name}: {text!r} is no number")
-    return int(text)
+def _change_of(request: MemberRequest) -> audit.Change | None:
+    """What an audit names; None for requests of members that stay."""
+    if isinstance(request, JoinGroupRequest):
+        topics = subscribed_topics(protocol.metadata for protocol in request.protocols) or ()
+        return audit.Change("join_group", sorted(topics), (request.group_id,))
+    return audit.Change("leave_group", (), (request.group_id,)) if isinstance(request, LeaveGroupRequest) else None
 
 
 def _answer(message: object) -> web.Response:
@@ -474,6 +570,7 @@ def _failed(error: SparkLogError, status: int | None = None) -> web.Response:
 _STATUS: tuple[tuple[type[SparkLogError], int], ...] = (
     (AuthenticationFailed, 401),
     (AuthorizationFailed, 403),
+    (QuotaExceeded, 429),
     (RequestTimedOut, 408),
     (InconsistentClusterId, 409),
     (NotCoordinator, 503),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -24,10 +25,17 @@ class Grant(NamedTuple):
     """How the names of topics begin that it is for; none: all."""
     groups: tuple[str, ...] = ()
     """The same of groups."""
+    producers: tuple[str, ...] = ()
+    """The same of transactional ids, `producerId` and `txnAppId`; none: as of topics."""
 
 
 GROUP = "group:"
-"""Before a prefix that is of groups; no topic's name can have a colon."""
+PRODUCER = "producer:"
+"""Before a prefix that is of groups, or of producer identities; no topic's name can have a colon."""
+NAMED = ("txn", "sink", "app")
+"""Kinds of identities whose names users choose: transactional ids, `producerId`, `txnAppId`."""
+_DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/")
+"""Before the name of an application that writes from a query's `foreachBatch`: the id of the query."""
 ANYBODY = Grant("anybody", "admin")
 """Where no tokens are configured."""
 
@@ -40,6 +48,11 @@ class Tokens:
 
     def __bool__(self) -> bool:
         return bool(self._grants)
+
+    @property
+    def grants(self) -> tuple[Grant, ...]:
+        """Of all tokens; without tokens, that of everybody."""
+        return tuple(self._grants.values()) or (ANYBODY,)
 
     def grant(self, header: str | None) -> Grant:
         """What an Authorization header allows.  Raises AuthenticationFailed."""
@@ -56,21 +69,23 @@ class Tokens:
 
 
 def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode()).digest()
+    """Of any bytes: those of a header that are not UTF-8 came as surrogates."""
+    return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
 def parse_tokens(section: Mapping[str, str]) -> Tokens:
-    """Tokens of a configuration: `name = role token [topic prefix …] [group:prefix …]`, the token as it is or as `sha256:<hex>`.
+    """Tokens of a configuration: `name = role token [topic prefix …] [group:prefix …] [producer:prefix …]`, the token as it is or
+    as `sha256:<hex>`.
 
     Raises InvalidRequest.
     """
     grants = {}
     for name, text in section.items():
         role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
-        if role not in ROLES or len(token) < 16 or GROUP in prefixes:
+        if role not in ROLES or len(token) < 16 or {GROUP, PRODUCER} & {*prefixes}:
             raise InvalidRequest(
-                f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …]`, with role "
-                f"{', '.join(ROLES)} and a token of 16 characters at least"
+                f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …] [producer:prefix …]`, with "
+                f"role {', '.join(ROLES)} and a token of 16 characters at least"
             )
         try:
             digest = bytes.fromhex(token[7:]) if token.startswith("sha256:") else _digest(token)
@@ -78,10 +93,13 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
             digest = b""
         if len(digest) != 32:
             raise InvalidRequest(f"tokens: the hash of {name} is not 64 hexadecimal digits")
-        topics = tuple(prefix for prefix in prefixes if not prefix.startswith(GROUP))
-        groups = tuple(prefix.removeprefix(GROUP) for prefix in prefixes if prefix.startswith(GROUP))
-        grants[digest] = Grant(name, role, topics, groups)
+        topics = tuple(prefix for prefix in prefixes if not prefix.startswith((GROUP, PRODUCER)))
+        grants[digest] = Grant(name, role, topics, _after(GROUP, prefixes), _after(PRODUCER, prefixes))
     return Tokens(grants)
+
+
+def _after(kind: str, prefixes: Sequence[str]) -> tuple[str, ...]:
+    return tuple(prefix.removeprefix(kind) for prefix in prefixes if prefix.startswith(kind))
 
 
 def check_allowed(grant: Grant, command: Command, state: State) -> None:
@@ -96,6 +114,8 @@ def check_allowed(grant: Grant, command: Command, state: State) -> None:
         )
     if grant.topics or grant.groups:
         _check_names(grant, command, state)
+    for producer in command.producers():
+        _check_producer(grant, producer, state)
 
 
 def check_names(grant: Grant, *, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> None:
@@ -118,6 +138,28 @@ def _check_names(grant: Grant, command: Command, state: State) -> None:
         )
         raise AuthorizationFailed(
             f"the token {grant.name!r} is for some {limits}, {_title(command)} is about the whole log"
+        )
+
+
+def _check_producer(grant: Grant, producer: str, state: State) -> None:
+    """Raises AuthorizationFailed if the token is not for this identity: under it, its owner's commits could be fenced, or be
+    taken for repeats.
+
+    An identity with a name that users choose belongs to the tokens whose prefix it has.  One that was drawn at random, of a
+    stream or a plain writer, belongs to those that may write the topics that it has written.
+    """
+    kind, _, name = producer.partition(":")
+    prefixes = grant.producers or grant.topics
+    drawn = kind == "app" and _DRAWN.match(name)
+    if kind in NAMED and prefixes and not drawn:
+        if not name.startswith(prefixes):
+            raise AuthorizationFailed(
+                f"the token {grant.name!r} is for producer identities that begin with {' or '.join(prefixes)}, not {name!r}"
+            )
+    elif (known := state.producers.get(producer)) is not None:
+        written = {topic_id for kept in known.kept for topic_id, *_ in kept.ranges}
+        check_names(
+            grant, topics=sorted(state.topics[topic_id].name for topic_id in written if topic_id in state.topics)
         )
 
 

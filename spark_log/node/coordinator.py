@@ -5,8 +5,11 @@ way to the storage share the next one.  What it serves over the network is in `n
 
 Who leads is decided by the log alone: a take-over names the epoch that it follows, and of two that take over from the same
 one the second is refused.  A coordinator takes over when nobody has the log, when it had the log itself before (the same
-address on the same machine), or when the one that has it neither answered nor wrote for `takeover_ms`.  If that one was alive
-all the same, its next commit is void and it stands by.
+address on the same machine), when the one that has it says that it stepped down, or when that one neither answered nor wrote for
+`takeover_ms`.  If it was alive, its next commit is void and it stands by.
+
+It steps down when no write was completed for `storage_timeout_ms`: the storage failed, or the clock is one with which records are
+refused.  Its thread may hang in the storage then, so another one sees to that (`check_storage`), without I/O.
 """
 
 from __future__ import annotations
@@ -16,22 +19,28 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
+from enum import Enum
 from typing import Any, NamedTuple
 
 from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import CoordinatorNotAvailable, NotCoordinator, SparkLogError
+from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
+from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Answered, Changes
 from spark_log.journal.protocol import Command
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.state import Coordinator as Holder
 from spark_log.metadata.state import State
-from spark_log.node.maintain import maintain_once
+from spark_log.net.connections import Connections
+from spark_log.net.messages import Health
+from spark_log.net.quotas import Usage
+from spark_log.node.maintain import maintain_round
 from spark_log.node.metrics import Metrics
 from spark_log.node.news import News
+from spark_log.node.storage_health import StorageHealth, mark_key
 from spark_log.node.tail import Tail
 from spark_log.store.base import ObjectStore
 
@@ -46,8 +55,18 @@ logger = logging.getLogger("spark_log")
 
 Held = tuple[str, str, int]
 """(group, topic id, partition)."""
-IsAlive = Callable[[Holder], bool]
-"""Whether a coordinator answers, has the same log, and leads."""
+
+
+class Sign(Enum):
+    """What a coordinator that has the log says of itself."""
+
+    LEADS = "leads"
+    SILENT = "silent"
+    STEPPED_DOWN = "stepped down"
+    """It gave up leading under this epoch, since its storage failed."""
+
+
+AskSign = Callable[[Holder], Sign]
 
 
 class _Asked(NamedTuple):
@@ -57,10 +76,16 @@ class _Asked(NamedTuple):
     def settle(self) -> None:
         """Answer, now that all commands are done."""
         deposed = next((c.error for c in self.commands if isinstance(c.error, NotCoordinator)), None)
-        if deposed is not None:
-            self.answer.set_exception(deposed)
-        else:
-            self.answer.set_result(Answered([c.reply if c.error is None else c.error for c in self.commands]))
+        with suppress(InvalidStateError):  # it was given up, when this coordinator stepped down
+            if deposed is not None:
+                self.answer.set_exception(deposed)
+            else:
+                self.answer.set_result(Answered([c.reply if c.error is None else c.error for c in self.commands]))
+
+    def give_up(self, error: SparkLogError) -> None:
+        """Answer with an error, unless it was answered just now."""
+        with suppress(InvalidStateError):
+            self.answer.set_exception(error)
 
 
 class Coordinator:
@@ -71,20 +96,27 @@ class Coordinator:
         store: ObjectStore,
         *,
         host: str,
-        is_alive: IsAlive,
+        ask_sign: AskSign,
         takeover_ms: int = 10_000,
         maintain_ms: int | None = None,
+        storage_timeout_ms: int = 15_000,
         clock: Clock | None = None,
     ) -> None:
         """
-        host:         the machine's name.
-        maintain_ms:  how often it does what `pylog maintain` does; None: never.
+        host:                the machine's name.
+        ask_sign:            asks the coordinator that has the log.
+        maintain_ms:         how often it does what `pylog maintain` does; None: never.
+        storage_timeout_ms:  it steps down if no write to the storage was completed for this long.
         Raises what opening a log raises.
         """
         self.address = ""
         """Where clients reach it; set before it runs."""
         self.epoch = 0
         """Under which it leads; 0: it does not."""
+        self.stepped_down = 0
+        """The last epoch that it gave up, since its storage failed."""
+        self.confirmed_s = 0.0
+        """On the monotonic clock: when it began to look at the log and found that it leads."""
         self.tail = Tail(store)
         self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock())
         self.metrics = Metrics()
@@ -94,10 +126,13 @@ class Coordinator:
         self.held: Callable[[], tuple[Held, ...]] = tuple
         """Positions that must not expire now."""
         self._host = host
-        self._is_alive = is_alive
+        self._ask_sign = ask_sign
         self._takeover_ms = takeover_ms
         self._maintain_ms = maintain_ms
+        self.storage_health = StorageHealth(self.tail, self.journal.context.clock, storage_timeout_ms)
+        self.tail.on_error = self.storage_health.note_failure
         self._queue: queue.Queue[_Asked | None] = queue.Queue(QUEUE_MAX)
+        self._under_way: list[_Asked] = []
         self._stopping = threading.Event()
         self._lock = threading.Lock()
 
@@ -136,9 +171,26 @@ class Coordinator:
     def not_leading(self) -> NotCoordinator:
         """What is answered to who asks the wrong one."""
         held = self.state.coordinator
-        return NotCoordinator(
-            f"this coordinator stands by, {held.address or 'nobody'} leads", address=held.address, epoch=held.epoch
-        )
+        problem = self.storage_health.problem
+        if problem and not self.leading:
+            text = f"this coordinator does not lead, since its storage failed: {problem}"
+        else:
+            text = f"this coordinator stands by, {held.address or 'nobody'} leads"
+        return NotCoordinator(text, address=held.address, epoch=held.epoch)
+
+    def check_storage(self) -> None:
+        """Step down if the storage completed no write for too long.  Does no I/O; for another thread than `run`'s."""
+        problem = self.storage_health.problem
+        if not problem:
+            return
+        if self.leading:
+            logger.error("stepping down from %s: %s", self.journal.store.url, problem)
+            self.stepped_down = self.epoch
+            self._step_down()
+        unknown = CoordinatorNotAvailable(f"the coordinator stepped down while a change was under way: {problem}")
+        unknown.maybe_applied = True
+        for asked in self._under_way:
+            asked.give_up(unknown)
 
     # ------------------------------------------------------------------------------------------------------ what is served
 
@@ -150,11 +202,31 @@ class Coordinator:
     def storage(self) -> str:
         return self.journal.store.url
 
+    def health(self) -> Health:
+        state, problem = self.state, self.storage_health.problem
+        return Health(
+            cluster_id=self.cluster_id,
+            leading=self.leading and not problem,
+            epoch=state.coordinator.epoch,
+            version=state.version,
+            healthy=not problem,
+            reason=problem,
+            storage_age_ms=self.storage_health.age_ms,
+            stepped_down=self.stepped_down,
+        )
+
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
         return self.tail.after(since, upto, limit)
 
-    def metrics_text(self, *, polls: int, connections: int) -> str:
-        return self.metrics.text(self.state, epoch=self.epoch, polls=polls, connections=connections)
+    def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
+        return self.metrics.text(
+            self.state,
+            epoch=self.epoch,
+            polls=polls,
+            connections=connections,
+            usage=usage,
+            storage_age_s=self.storage_health.age_ms / 1000,
+        )
 
     # --------------------------------------------------------------------------------------------------------- the thread
 
@@ -186,28 +258,54 @@ class Coordinator:
         watch = _Watch(self.journal.context.clock, self._takeover_ms)
         said = ""
         while not self._stopping.is_set():
+            began = time.monotonic()
             state = self.journal.refresh()
             held = state.coordinator
             if held.in_force and held.in_force == self.journal.context.epoch:
-                self.epoch = held.epoch  # it broke off, and nobody has noticed
-                self.news.note(state.version, None)
-                logger.info("leading %s again, with epoch %d", self.journal.store.url, self.epoch)
-                self.on_change()
-                return
-            if not held.address or self._was_here(held) or watch.is_gone(state, self._is_alive):
+                if self._probe():  # it broke off, and nobody has noticed
+                    self._begin(held.epoch, began)
+                    return
+            elif not held.address or self._was_here(held) or watch.is_gone(state, self._ask_sign):
                 try:
-                    self.epoch = self.journal.take_over(held.epoch, self.address, self._host)
+                    epoch = self.journal.take_over(held.epoch, self.address, self._host)
                 except NotCoordinator:
                     continue  # another one that stood by was faster
-                self.news.note(self.state.version, None)
-                logger.info("leading %s with epoch %d, at %s", self.journal.store.url, self.epoch, self.address)
-                self.on_change()
+                self.storage_health.note_write()
+                self.storage_health.remove_marks(but=self._mark)
+                self._begin(epoch, began)
                 return
-            if said != held.address:
+            elif said != held.address:
                 logger.info("standing by: %s leads %s", held.address, self.journal.store.url)
                 said = held.address
+            self._probe_if_due()
             self.on_change()
             self._stopping.wait(LOOK_S)
+
+    def _begin(self, epoch: int, began_s: float) -> None:
+        """Lead, under an epoch that the log has had since `began_s` at least."""
+        self.epoch, self.stepped_down, self.confirmed_s = epoch, 0, began_s
+        self.news.note(self.state.version, None)
+        logger.info("leading %s with epoch %d, at %s", self.journal.store.url, self.epoch, self.address)
+        self.on_change()
+
+    @property
+    def _mark(self) -> str:
+        return mark_key(self._host, self.address)
+
+    def _probe_if_due(self) -> None:
+        if self.storage_health.is_probe_due:
+            self._probe()
+
+    def _probe(self) -> bool:
+        """Whether the storage takes writes, and the clock is one with which records are accepted."""
+        context = self.journal.context
+        try:
+            clock = context.clock
+            self.journal.run(check_clock(self.state, stamp_of(clock), clock, context.watch, context.unique))
+        except (ClockSkewed, StorageError) as error:
+            self.storage_health.note_failure(error)
+            return False
+        return self.storage_health.probe(self._mark, context.unique())
 
     def _was_here(self, held: Holder) -> bool:
         """Whether it was this address that had the log before this process: then it is this one's now, since its port is.
@@ -222,16 +320,19 @@ class Coordinator:
         threading.Thread(target=self._keep, args=(stop,), name="pylog-upkeep", daemon=True).start()
         try:
             while self.leading and not self._stopping.is_set():
+                began = time.monotonic()
                 self._round()
-                if self.state.coordinator.in_force != self.epoch:
+                if self.leading and self.state.coordinator.in_force != self.epoch:
                     logger.warning("the log was taken over by %s", self.state.coordinator.address or "nobody")
                     return
+                self.confirmed_s = began
+                self._probe_if_due()
         finally:
             stop.set()  # what upkeep has under way ends at its next command, which is refused
 
     def _round(self) -> None:
         """Carry out what waits, or look at the log if nothing does."""
-        asked = self._waiting()
+        asked = self._under_way = self._waiting()
         before = self.state
         if asked:
             commands = [command for one in asked for command in one.commands]
@@ -244,6 +345,7 @@ class Coordinator:
             self.metrics.commands += len(commands)
             if self.state is not before:
                 self.metrics.commits.note(time.perf_counter() - began)
+                self.storage_health.note_write()
             self.news.note(self.state.version, (command.decide for command in commands))
             for one in asked:
                 one.settle()
@@ -271,14 +373,17 @@ class Coordinator:
         with self._lock:
             self.epoch = 0
             left = []
-            while not self._queue.empty():
-                left.append(self._queue.get_nowait())
+            with suppress(queue.Empty):  # the other thread that steps down or carries out commands takes them, too
+                while True:
+                    left.append(self._queue.get_nowait())
         for one in left:
             if one is not None:
-                one.answer.set_exception(self.not_leading())
+                one.give_up(self.not_leading())
         self.on_change()
 
     def _release(self) -> None:
+        with suppress(StorageError):
+            self.tail.delete([self._mark])
         epoch = self.journal.context.epoch
         if not epoch:
             return
@@ -302,7 +407,7 @@ class Coordinator:
                 journal.keep_house()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
-                    report = maintain_once(Log(journal))
+                    report = maintain_round(Log(journal))
                     logger.info("maintained: %s", report)
             except SparkLogError as error:
                 logger.warning("upkeep of %s was put off: %s", store.url, error)
@@ -340,10 +445,13 @@ class _Watch:
         self._seen = (-1, -1)
         self._since = 0
 
-    def is_gone(self, state: State, is_alive: IsAlive) -> bool:
+    def is_gone(self, state: State, ask_sign: AskSign) -> bool:
         seen = (state.coordinator.epoch, state.version)
         now = self._clock.monotonic_ms()
-        if seen != self._seen or is_alive(state.coordinator):
+        sign = ask_sign(state.coordinator)
+        if sign is Sign.STEPPED_DOWN:
+            return True
+        if seen != self._seen or sign is Sign.LEADS:
             self._seen, self._since = seen, now
             return False
         return now - self._since >= self._takeover_ms

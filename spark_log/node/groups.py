@@ -38,14 +38,25 @@ from spark_log.groups.messages import (
     Request,
     Response,
 )
-from spark_log.groups.offsets import may_expire
+from spark_log.groups.offsets import check_delete_group, check_delete_offsets, may_expire
 from spark_log.groups.rounds import Step, remove_member
 from spark_log.journal.ops import Answered
-from spark_log.metadata.commands import AnyCommand, Append, CommitOffsets, Committer, SetGeneration
+from spark_log.metadata.commands import (
+    UNFENCED,
+    AnyCommand,
+    Append,
+    CommitOffsets,
+    Committer,
+    DeleteOffsets,
+    SetGeneration,
+    Several,
+)
 from spark_log.metadata.decide import check_group_free
 from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.sharing import group_in_use
 from spark_log.metadata.state import Group as Stored
 from spark_log.metadata.state import State
+from spark_log.model import TopicPartition
 from spark_log.net.messages import GroupView
 from spark_log.node.metrics import group_text
 
@@ -169,19 +180,45 @@ class Groups:
             self._held.pop(held.request.group_id, None)
 
     def refusal(self, command: AnyCommand) -> SparkLogError | None:
-        """Why somebody may not commit positions of a group; None if this is no such command, or nothing is against it.
+        """Why a client may not commit or delete positions of a group; None if it may, or the command does neither.
 
-        The generation is looked at once more when the positions are decided on.
+        The command checks once more when it is decided, by what the log knows: that is the members of the last generation,
+        not those that have joined since.
         """
-        asked = _committers(command)
-        if not asked:
+        if isinstance(command, Several):
+            return next((error for one in command.commands if (error := self.refusal(one)) is not None), None)
+        if not isinstance(command, CommitOffsets | Append | DeleteOffsets) or not command.groups():
             return None
         self.notice()
         if not self._epoch:
             return self._journal.not_leading()
+        if isinstance(command, DeleteOffsets):
+            return self._needed(command)
         transactional = isinstance(command, Append)
-        found = (self._judged(group, by, transactional) for group, by in asked)
+        found = [self._judged(group, by, transactional) for group, by in _committers(command)]
+        found += [self._used(group_id) for group_id in _changed_from_outside(command)]
         return next((error for error in found if error is not None), None)
+
+    def _used(self, group_id: str) -> SparkLogError | None:
+        """The error for a client that is not a member, if there are members."""
+        group = self._groups.get(group_id)
+        return group_in_use(group_id, list(group.members)) if group is not None and group.members else None
+
+    def _needed(self, deletion: DeleteOffsets) -> SparkLogError | None:
+        """The error for a deletion of positions that members need."""
+        group_id, state = deletion.group, self._journal.state
+        group = self._groups.get(group_id)
+        named = [
+            TopicPartition(state.topics[topic_id].name, number)
+            for topic_id, number in deletion.partitions
+            if topic_id in state.topics
+        ]
+        if deletion.partitions:
+            error, each = check_delete_offsets(group, named, stored=group_id in state.groups)
+            codes = {error, *each.values()}
+        else:
+            codes = {check_delete_group(group, stored=group_id in state.groups)}
+        return self._used(group_id) if codes & {Code.NON_EMPTY_GROUP, Code.GROUP_SUBSCRIBED_TO_TOPIC} else None
 
     def _judged(self, commit: GroupCommit, by: Committer, transactional: bool) -> SparkLogError | None:
         group_id = commit.group
@@ -410,14 +447,22 @@ def _error_of(done: asyncio.Future[Answered]) -> SparkLogError | None:
     return error
 
 
-def _committers(command: AnyCommand) -> list[tuple[GroupCommit, Committer]]:
+def _committers(command: CommitOffsets | Append) -> list[tuple[GroupCommit, Committer]]:
     """Positions in a command that members commit, and who says to."""
     if isinstance(command, CommitOffsets):
         return [] if command.by is None else [(command.commit, command.by)]
-    if not isinstance(command, Append) or not command.by:
-        return []
     by = dict(command.by)
     return [(commit, by[commit.group]) for commit in command.commit.groups if commit.group in by]
+
+
+def _changed_from_outside(command: CommitOffsets | Append) -> list[str]:
+    """Groups whose positions a client commits that is not a member."""
+    if isinstance(command, CommitOffsets):
+        commits: tuple[GroupCommit, ...] = (command.commit,) if command.by is None else ()
+    else:
+        members = {group_id for group_id, _ in command.by}
+        commits = tuple(commit for commit in command.commit.groups if commit.group not in members)
+    return [commit.group for commit in commits if commit.generation == UNFENCED]
 
 
 def _code_of(error: SparkLogError | None) -> Code:

@@ -6,20 +6,20 @@ killed at any point.  It works on a view of its own, so writers of the same proc
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
 from spark_log.client.log import Log
-from spark_log.errors import SparkLogError
+from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.ops import List, Steps, Sweep
-from spark_log.journal.protocol import CHECKPOINTS, DATA, META, Context, View, checkpoint_version, open_view
+from spark_log.journal.protocol import DATA, META, Context, View, checkpoint_version, open_view
 from spark_log.journal.upkeep import checkpoint as write_checkpoint
-from spark_log.journal.upkeep import collect, fence_and_expire, garbage, prune, seal, truncate
+from spark_log.journal.upkeep import collect, fence_and_expire, garbage, is_due, look_again, prune, seal, truncate
 from spark_log.metadata.decide import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
+from spark_log.node.isolation import Failures, OnFailure, log_failure
 from spark_log.node.merge import Progress, Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.pins import drop_pins
@@ -27,7 +27,6 @@ from spark_log.node.retention import expire_records
 from spark_log.settings import cluster_config
 
 Result = TypeVar("Result")
-logger = logging.getLogger("spark_log")
 PUT_MS_MAX = 3_600_000
 """A put of a file that nobody wrote to for so long has died."""
 
@@ -54,25 +53,63 @@ class Report:
     """Of Spark queries long gone, deleted."""
     unfinished: int
     """Files that writers which died had begun, deleted."""
+    problems: tuple[str, ...] = ()
+    """What failed, and why; everything else was done."""
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
     """Apply retention, advance the fence, collect garbage, merge, seal, checkpoint, and truncate.
 
     progress:  called with (what is done, how far it is, where it ends).
-    Raises what the storage raises; what was done until then stays done, and the rest is done the next time.
+    Raises the first failure after all duties were tried: what was done stays done, and the rest is done the next time.
     """
+    report, failures = _run_duties(log, progress)
+    failures.raise_first()
+    return report
+
+
+def maintain_round(log: Log, *, progress: Progress | None = None) -> Report:
+    """The same; a duty that fails is logged and named in the report.  Raises what opening the log raises."""
+    return _run_duties(log, progress)[0]
+
+
+def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[Report]:
+    """Rounds, one whenever `interval_ms` have passed since the last one began, until the caller stops asking.
+
+    Raises what opening the log raises in the first round, so that whoever starts it sees that it works; a later round that
+    fails is logged.
+    """
+    clock = log.journal.context.clock
+    began = clock.monotonic_ms()
+    yield maintain_round(log, progress=progress)
+    while True:
+        clock.sleep_ms(max(0, began + interval_ms - clock.monotonic_ms()))
+        began = clock.monotonic_ms()
+        try:
+            report = maintain_round(log, progress=progress)
+        except Exception as error:  # noqa: BLE001  the next round may succeed
+            log_failure(f"upkeep of {log.url} was put off", error)
+        else:
+            yield report
+
+
+def _run_duties(log: Log, progress: Progress | None) -> tuple[Report, Failures]:
+    failed = Failures(log.url)
+    attempt = failed.attempt
 
     def run(view: View, context: Context) -> Steps[Report]:
-        view, expired = yield from _expire(view, context)
-        view = yield from prune(view, context)
+        view, expired = yield from attempt("retention", _expire(view, context, failed), (view, 0))
+        view = yield from attempt("pruning", prune(view, context), view)
         # Before merging, which takes space: a full disk is emptied by what retention drops.
-        view = yield from fence_and_expire(view, context)
-        collected = yield from _collect(view)
-        view, tally = yield from merge_steps(view, context, open_spool, progress)
-        view = yield from seal(view, context)
-        yield from _checkpoint(view, context)
-        truncated = yield from truncate(view)
+        view = yield from attempt("advancing the fence", fence_and_expire(view, context), view)
+        collected = yield from attempt("garbage collection", _collect(view, context), 0)
+        merging = merge_steps(view, context, open_spool, progress, failed)
+        view, tally = yield from attempt("merging", merging, (view, Tally()))
+        view = yield from attempt("sealing", seal(view, context), view)
+        view = yield from attempt("the checkpoint", _checkpoint(view, context), view)
+        truncated = yield from attempt("truncation", truncate(view, context), 0)
+        pins = yield from attempt("deleting pins", _drop_pins(view, context), 0)
+        unfinished = yield from attempt("deleting unfinished files", _sweep(view, context), 0)
         return Report(
             version=view.state.version,
             expired_records=expired,
@@ -82,54 +119,42 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
             fence=view.state.fence,
             truncated=truncated,
             collected=collected,
-            pins=(yield from _drop_pins(view, context)),
-            unfinished=(yield from _sweep(view, context)),
+            pins=pins,
+            unfinished=unfinished,
+            problems=tuple(failed.problems),
         )
 
-    return _run(log, run)
-
-
-def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[Report]:
-    """Rounds, one whenever `interval_ms` have passed since the last one began, until the caller stops asking.
-
-    Raises what the first one raises, so that whoever starts it sees that it works; a later one that fails is a warning.
-    """
-    clock = log.journal.context.clock
-    began = clock.monotonic_ms()
-    yield maintain_once(log, progress=progress)
-    while True:
-        clock.sleep_ms(max(0, began + interval_ms - clock.monotonic_ms()))
-        began = clock.monotonic_ms()
-        try:
-            report = maintain_once(log, progress=progress)
-        except SparkLogError as error:
-            logger.warning("upkeep of %s was put off: %s", log.url, error)
-        else:
-            yield report
+    return _run(log, run), failed
 
 
 # ------------------------------------------------------------------------------------------------------- duties, each alone
 
 
 def expire(log: Log) -> int:
-    """Apply retention.  How many records went."""
+    """Apply retention.  How many records went.  Raises the first failure when all partitions were tried."""
+    failed = Failures(log.url)
 
     def run(view: View, context: Context) -> Steps[int]:
-        view, count = yield from _expire(view, context)
+        view, count = yield from _expire(view, context, failed)
         yield from prune(view, context)
         return count
 
-    return _run(log, run)
+    count = _run(log, run)
+    failed.raise_first()
+    return count
 
 
 def merge(log: Log, *, progress: Progress | None = None) -> Tally:
-    """Rewrite small slices as segments."""
+    """Rewrite small slices as segments.  Raises the first failure when all partitions were tried."""
+    failed = Failures(log.url)
 
     def run(view: View, context: Context) -> Steps[Tally]:
-        _, tally = yield from merge_steps(view, context, open_spool, progress)
+        _, tally = yield from merge_steps(view, context, open_spool, progress, failed)
         return tally
 
-    return _run(log, run)
+    tally = _run(log, run)
+    failed.raise_first()
+    return tally
 
 
 def checkpoint(log: Log) -> int:
@@ -137,8 +162,8 @@ def checkpoint(log: Log) -> int:
 
     def run(view: View, context: Context) -> Steps[int]:
         view = yield from seal(view, context)
-        yield from _checkpoint(view, context)
-        yield from truncate(view)
+        view = yield from _checkpoint(view, context)
+        yield from truncate(view, context)
         return view.state.version
 
     return _run(log, run)
@@ -150,7 +175,7 @@ def collect_garbage(log: Log) -> list[str]:
     def run(view: View, context: Context) -> Steps[list[str]]:
         view = yield from prune(view, context)
         view = yield from fence_and_expire(view, context)
-        names = yield from collect(view)
+        names = yield from collect(view, context)
         yield from _drop_pins(view, context)
         yield from _sweep(view, context)
         return names
@@ -182,23 +207,28 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
     journal = log.journal
 
     def run() -> Steps[Result]:
-        return (yield from steps((yield from open_view()), journal.context))
+        view, context = (yield from open_view()), journal.context
+        # Retention and sweeps go by this clock also where no batch is written.
+        yield from check_clock(view.state, stamp_of(context.clock), context.clock, context.watch, context.unique)
+        return (yield from steps(view, context))
 
     journal.check_store()
     return journal.run(run())
 
 
-def _expire(view: View, context: Context) -> Steps[tuple[View, int]]:
+def _expire(view: View, context: Context, on_failure: OnFailure) -> Steps[tuple[View, int]]:
     before = view.state
-    view, starts = yield from expire_records(view, context)
+    view, starts = yield from expire_records(view, context, on_failure)
     return view, sum(start - before.partitions[key].start for key, start in starts.items())
 
 
-def _checkpoint(view: View, context: Context) -> Steps[None]:
-    """Write a checkpoint, unless the newest one is of this very version."""
-    names: list[str] = yield List(CHECKPOINTS)
-    if checkpoint_version(max(names, default="")) < view.state.version:
-        yield from write_checkpoint(view, context)
+def _checkpoint(view: View, context: Context) -> Steps[View]:
+    """Write a checkpoint, unless the newest one is of this very version and can be read."""
+    view = yield from look_again(view)
+    if checkpoint_version(view.checkpoint) >= view.state.version and not is_due(view):
+        return view
+    view, _ = yield from write_checkpoint(view, context)
+    return view
 
 
 def _drop_pins(view: View, context: Context) -> Steps[int]:
@@ -215,9 +245,9 @@ def _sweep(view: View, context: Context) -> Steps[int]:
     return in_data + in_meta
 
 
-def _collect(view: View) -> Steps[int]:
+def _collect(view: View, context: Context) -> Steps[int]:
     """Delete garbage until there is none; `collect` deletes so much at a time."""
     count = 0
-    while names := (yield from collect(view)):
+    while names := (yield from collect(view, context)):
         count += len(names)
     return count

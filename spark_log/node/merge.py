@@ -2,7 +2,8 @@
 
 Segments are written first, under the upload epoch of the version that was read before.  Then one swap record for many
 partitions puts them in the place of their slices.  If others changed the partitions meanwhile, the swap is prepared again
-on their state as long as the slices are still there: no data is written twice.  What is given up is garbage.
+on their state as long as the slices are still there: no data is written twice.  What is given up is garbage: partitions that
+were deleted or trimmed meanwhile, and those whose data cannot be read.
 """
 
 from __future__ import annotations
@@ -14,14 +15,17 @@ from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
+from spark_log.errors import StorageUnavailable
+from spark_log.journal.limits import Limits
 from spark_log.journal.ops import Get, Op, Put, Steps
 from spark_log.journal.protocol import Context, View, data_key, refresh
-from spark_log.journal.upkeep import CHANGES_MAX, INLINE_PER_PARTITION, SWAP_TRIES, read_pieces, swap_in
+from spark_log.journal.upkeep import SWAP_TRIES, read_pieces, swap_in
 from spark_log.metadata.records import Piece
 from spark_log.metadata.rewrite import Rewrite, resolve
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Slice
-from spark_log.node.packing import SEGMENT_BYTES, find_stretches, is_worth, live_bytes, thin_objects
+from spark_log.node.isolation import OnFailure, partition_name, raise_failure, resolve_each
+from spark_log.node.merge_policy import SEGMENT_BYTES, find_stretches, is_worth, live_bytes, thin_objects, window_ms
 from spark_log.segment.index import Index
 from spark_log.segment.reader import BatchRef, Place, decode_batch, decode_run, find_batches, parse_index
 from spark_log.segment.schema import DEFAULT_COMPRESSION, TIMESTAMP
@@ -33,9 +37,6 @@ WHOLE_BYTES_MAX = 4 << 20
 READ_BYTES = 16 << 20
 READ_OPS = 256
 """So much is read at once."""
-SWAP_BYTES = 1 << 30
-SWAP_SLICES = 50_000
-"""A swap is proposed when so much was rewritten: what a maintainer that dies has done for nothing is bounded."""
 
 OpenSpool = Callable[[], BinaryIO]
 Progress = Callable[[str, int, int], None]
@@ -77,57 +78,62 @@ class _Batch:
     epoch: int
     done: list[Merged] = field(default_factory=list)
 
-    @property
-    def is_full(self) -> bool:
+    def is_full(self, limits: Limits) -> bool:
         return (
-            sum(merged.object.size for merged in self.done) >= SWAP_BYTES
-            or sum(len(merged.old) for merged in self.done) >= SWAP_SLICES
-            or len({merged.key for merged in self.done}) >= CHANGES_MAX
+            sum(merged.object.size for merged in self.done) >= limits.swap_bytes
+            or sum(len(merged.old) for merged in self.done) >= limits.swap_slices
+            or len({merged.key for merged in self.done}) >= limits.changes_max
         )
 
 
 def merge(
-    view: View, context: Context, open_spool: OpenSpool, progress: Progress | None = None
+    view: View,
+    context: Context,
+    open_spool: OpenSpool,
+    progress: Progress | None = None,
+    on_failure: OnFailure = raise_failure,
 ) -> Steps[tuple[View, Tally]]:
-    """Rewrite all small slices of all topics."""
-    tally = Tally()
-    found = yield from plan_merge(view.state)
-    if found is None:
-        return view, tally
-    stretches, thin = found
+    """Rewrite the small slices of all topics, as the merge policy says.
+
+    on_failure:  called for a partition whose data or slice index cannot be read; the others are merged if it returns.
+    """
+    planned, tally = view.state, Tally()
+    stretches, thin = yield from plan_merge(view, on_failure)
     total, at = sum(piece.length for stretch in stretches for piece in stretch.slices), 0
-    batch = _Batch(view.state.version)
+    batch = _Batch(planned.version)
     for key, slices in stretches:
-        rest = slices
-        while is_worth(rest, thin):
-            merged = yield from _write_segment(view.state, context, batch.epoch, Stretch(key, rest), open_spool)
+        rest = Stretch(key, slices)
+        while is_worth(rest.slices, thin) and _is_there(view.state, rest):
+            merged = yield from _try_segment(planned, context, batch.epoch, rest, open_spool, on_failure)
             if merged is None:
                 break
             batch.done.append(merged)
-            rest = rest[len(merged.old) :]
+            rest = Stretch(key, rest.slices[len(merged.old) :])
             at += sum(piece.length for piece in merged.old)
             if progress is not None:
                 progress("merge", at, total)
-            if batch.is_full:
+            if batch.is_full(context.limits):
                 view = yield from _swap(view, context, batch, tally)
                 batch = _Batch(view.state.version)
     view = yield from _swap(view, context, batch, tally)
     return view, tally
 
 
+def _is_there(state: State, stretch: Stretch) -> bool:
+    """Whether others have not deleted the topic, nor trimmed the first of the slices, since they were chosen."""
+    part = state.partitions.get(stretch.key)
+    return part is not None and not state.topics[stretch.key[0]].deleted and part.start < stretch.slices[0].end
+
+
 # ---------------------------------------------------------------------------------------------------------------- what
 
 
-def plan_merge(state: State) -> Steps[tuple[list[Stretch], frozenset[str]] | None]:
-    """What is to be rewritten, and the objects that are to go; None if the state is old."""
+def plan_merge(view: View, on_failure: OnFailure = raise_failure) -> Steps[tuple[list[Stretch], frozenset[str]]]:
+    """What is to be rewritten, and the objects that are to go."""
+    state = view.state
     parts = {key: part for key, part in sorted(state.partitions.items()) if not state.topics[key[0]].deleted}
-    resolved = yield from read_pieces(entry for part in parts.values() for entry in part.entries)
-    if resolved is None:
-        return None
-    slices = {
-        key: [piece for piece in resolve(part.entries, resolved) if piece.end > part.start]
-        for key, part in parts.items()
-    }
+    resolved = yield from resolve_each(view, {key: part.entries for key, part in parts.items()}, on_failure)
+    slices = {key: [piece for piece in found if piece.end > parts[key].start] for key, found in resolved.items()}
     live = live_bytes(slices.values())
     thin = thin_objects(state.objects, live)
     # Merging itself leaves objects less than half alive: they go in the same pass.
@@ -140,7 +146,8 @@ def plan_merge(state: State) -> Steps[tuple[list[Stretch], frozenset[str]] | Non
 def _stretches(state: State, slices: dict[TopicKey, list[Slice]], thin: Collection[str]) -> Iterator[Stretch]:
     for key, pieces in slices.items():
         target = min(SEGMENT_BYTES, segment_limit(state, key))
-        yield from (Stretch(key, stretch) for stretch in find_stretches(pieces, target, thin))
+        window_us = 1000 * window_ms(state.topics[key[0]].configs)
+        yield from (Stretch(key, stretch) for stretch in find_stretches(pieces, target, window_us, thin))
 
 
 def segment_limit(state: State, key: TopicKey) -> int:
@@ -149,6 +156,19 @@ def segment_limit(state: State, key: TopicKey) -> int:
 
 
 # ------------------------------------------------------------------------------------------------------------- rewriting
+
+
+def _try_segment(
+    state: State, context: Context, epoch: int, stretch: Stretch, open_spool: OpenSpool, on_failure: OnFailure
+) -> Steps[Merged | None]:
+    """A segment; None if it cannot be written because of what it is made of."""
+    try:
+        return (yield from _write_segment(state, context, epoch, stretch, open_spool))
+    except StorageUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001  the other partitions are merged
+        on_failure(f"merging {partition_name(state, stretch.key)}", error)
+        return None
 
 
 def _write_segment(
@@ -297,7 +317,7 @@ def _swap(view: View, context: Context, batch: _Batch, tally: Tally) -> Steps[Vi
     for _ in range(SWAP_TRIES):
         if not done or batch.epoch <= view.state.fence:
             return view
-        prepared = yield from prepare(view.state, done)
+        prepared = yield from prepare(view.state, context.limits, done)
         if prepared is None:
             view = yield from refresh(view)
             continue
@@ -317,7 +337,7 @@ def _count(tally: Tally, done: Sequence[Merged]) -> None:
     tally.bytes += sum(merged.object.size for merged in done)
 
 
-def prepare(state: State, done: Sequence[Merged]) -> Steps[tuple[list[Rewrite], list[Merged]] | None]:
+def prepare(state: State, limits: Limits, done: Sequence[Merged]) -> Steps[tuple[list[Rewrite], list[Merged]] | None]:
     """The rewrites that put segments in the place of their slices in this state, and the segments whose slices are there.
 
     None if the state is old.
@@ -335,7 +355,7 @@ def prepare(state: State, done: Sequence[Merged]) -> Steps[tuple[list[Rewrite], 
         old = resolve(touched[key], resolved)
         new, placed = _replaced(old, found)
         if placed:
-            sealed = len(new) > INLINE_PER_PARTITION and any(isinstance(entry, Piece) for entry in touched[key])
+            sealed = len(new) > limits.inline_per_partition and any(isinstance(entry, Piece) for entry in touched[key])
             rewrites.append(Rewrite(key, state.partitions[key].edition, touched[key], old, new, sealed))
             kept += placed
     return rewrites, kept

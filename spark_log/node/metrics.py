@@ -9,9 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from spark_log.client.groups import describe_group
 from spark_log.groups.group import LIVE_STATES
 from spark_log.metadata.state import State
+from spark_log.net.connections import Connections
 from spark_log.net.messages import GroupView
+from spark_log.net.quotas import Usage
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+PRINCIPALS = {
+    "topics": "Topics that a token is for.",
+    "partitions": "Their partitions.",
+    "groups": "Groups that a token is for.",
+    "connections": "Open connections that have sent a whole request with a token.",
+    "commits": "Changes that were asked for with a token, without heartbeats.",
+    "refused": "Changes and connections that were refused for a quota.",
+}
+COUNTED = ("commits", "refused")
 
 
 class Latencies:
@@ -49,7 +61,16 @@ class Metrics:
         """Rounds that have written a record: those that found nothing to write are quicker, and would hide a slow storage."""
         self.commands = 0
 
-    def text(self, state: State, *, epoch: int, polls: int, connections: int) -> str:
+    def text(
+        self,
+        state: State,
+        *,
+        epoch: int,
+        polls: int,
+        connections: Connections,
+        usage: Sequence[Usage],
+        storage_age_s: float,
+    ) -> str:
         """All of them in the text format."""
         lines: list[str] = []
         lines += self.commits.lines("pylog_commit_seconds", "Time to write one record of the metadata log.")
@@ -57,12 +78,21 @@ class Metrics:
         lines += _one("pylog_leading", "gauge", "1 while this coordinator has the log.", int(epoch > 0))
         lines += _one("pylog_epoch", "gauge", "Epoch of the coordinator that has the log.", state.coordinator.epoch)
         lines += _one("pylog_version", "gauge", "Newest version of the metadata log.", state.version)
+        text = "Seconds since a write to the storage was last completed and read back."
+        lines += _one("pylog_storage_write_age_seconds", "gauge", text, storage_age_s)
         lines += _one("pylog_long_polls", "gauge", "Requests that wait for something new.", polls)
-        lines += _one("pylog_connections", "gauge", "Open connections.", connections)
+        lines += _one("pylog_connections", "gauge", "Open connections.", len(connections))
+        text = "Open connections that have not sent a whole request with a good token."
+        lines += _one("pylog_silent_connections", "gauge", text, connections.silent)
         lines += _one("pylog_topics", "gauge", "Topics.", len(state.names))
         lines += _one("pylog_objects", "gauge", "Live objects.", len(state.objects))
         lines += _one("pylog_objects_bytes", "gauge", "Their size.", sum(row.size for row in state.objects.values()))
         lines += _many("pylog_topic_records", "Records that a topic holds.", ("topic",), _records(state))
+        for kind, text in PRINCIPALS.items():
+            rows: dict[tuple[str, ...], int] = {(one.principal,): getattr(one, kind) for one in usage}
+            counter = kind in COUNTED
+            name = f"pylog_principal_{kind}_total" if counter else f"pylog_principal_{kind}"
+            lines += _many(name, text, ("principal",), rows, "counter" if counter else "gauge")
         return "\n".join(lines) + "\n"
 
 
@@ -116,8 +146,10 @@ def _one(name: str, kind: str, text: str, value: float) -> list[str]:
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {value}"]
 
 
-def _many(name: str, text: str, labels: Sequence[str], rows: Mapping[tuple[str, ...], int]) -> list[str]:
-    lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge"]
+def _many(
+    name: str, text: str, labels: Sequence[str], rows: Mapping[tuple[str, ...], int], kind: str = "gauge"
+) -> list[str]:
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
     for values, number in rows.items():
         pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
         lines.append(f"{name}{{{pairs}}} {number}")

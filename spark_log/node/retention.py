@@ -7,19 +7,21 @@ by a `Trim`; the slices are pruned afterwards, and their objects collected when 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.journal.ops import Steps
 from spark_log.journal.protocol import Command, Context, View, propose
-from spark_log.journal.upkeep import read_pieces
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
+from spark_log.node.isolation import OnFailure, raise_failure, resolve_each
 from spark_log.settings import topic_config
 
 Entry = Slice | Piece
+logger = logging.getLogger("spark_log")
 
 
 class Limits(NamedTuple):
@@ -79,27 +81,26 @@ def _limited(state: State, now_ms: int) -> dict[TopicKey, Limits]:
     return found
 
 
-def find_expired(state: State, now_ms: int) -> Steps[dict[TopicKey, int] | None]:
-    """The new start of each partition that has slices to lose; None if the state is old.
+def find_expired(view: View, now_ms: int, on_failure: OnFailure = raise_failure) -> Steps[dict[TopicKey, int]]:
+    """The new start of each partition that has slices to lose.
 
-    A piece is looked into only where it is the first entry to stay: all before it goes, all behind it stays.
+    A piece is looked into only where it is the first entry to stay: all before it goes, all behind it stays.  If it cannot be
+    read, that is reported to `on_failure`, and it stays.
     """
-    limited = _limited(state, now_ms)
-    entries = {key: _live(state.partitions[key]) for key in limited}
+    limited = _limited(view.state, now_ms)
+    entries = {key: _live(view.state.partitions[key]) for key in limited}
     first = {key: expired(entries[key], limits) for key, limits in limited.items()}
     doubtful = {
-        key: entry
+        key: (entry,)
         for key, count in first.items()
         if count < len(entries[key])
         and isinstance(entry := entries[key][count], Piece)
         and _may_lose(entry, limited[key])
     }
-    resolved = yield from read_pieces(doubtful.values())
-    if resolved is None:
-        return None
-    for key, piece in doubtful.items():
-        at = entries[key].index(piece)
-        entries[key][at : at + 1] = resolved[piece]
+    resolved = yield from resolve_each(view, doubtful, on_failure)
+    for key, slices in resolved.items():
+        at = first[key]
+        entries[key][at : at + 1] = slices
         first[key] = expired(entries[key], limited[key])
     return {key: entries[key][count - 1].end for key, count in first.items() if count}
 
@@ -108,14 +109,20 @@ def _may_lose(piece: Piece, limits: Limits) -> bool:
     return limits.bytes is not None or (limits.oldest_us is not None and piece.min_us < limits.oldest_us)
 
 
-def expire_records(view: View, context: Context) -> Steps[tuple[View, dict[TopicKey, int]]]:
+def expire_records(
+    view: View, context: Context, on_failure: OnFailure = raise_failure
+) -> Steps[tuple[View, dict[TopicKey, int]]]:
     """Trim what retention does not keep.  The new starts of the partitions that lost records."""
-    starts = yield from find_expired(view.state, context.clock.now_ms())
+    starts = yield from find_expired(view, context.clock.now_ms(), on_failure)
     if not starts:
         return view, {}
 
+    before = view.state
     command = Command(Trim(starts=tuple(Start(*key, start) for key, start in starts.items()), known_only=True))
     view = yield from propose(view, [command], context)
     if command.error is not None:
         raise command.error
+    for topic_id in sorted({key[0] for key in starts}):
+        gone = sum(start - before.partitions[key].start for key, start in starts.items() if key[0] == topic_id)
+        logger.info("topic %s: retention removed %d records", before.topics[topic_id].name, gone)
     return view, starts

@@ -5,24 +5,31 @@ from __future__ import annotations
 import asyncio
 import configparser
 import gc
+import logging
+import os
+import resource
 import signal
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.group import GroupConfig
 from spark_log.metadata.state import Coordinator as Holder
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address, this_host
+from spark_log.net.audit import open_audit, reopen_audit
 from spark_log.net.client import health_of
-from spark_log.net.server import Limits, Server, tls_context
+from spark_log.net.connections import Limits
+from spark_log.net.quotas import Quota, parse_quotas
+from spark_log.net.server import Server, tls_context
 from spark_log.net.tokens import Tokens, parse_tokens
-from spark_log.node.coordinator import Coordinator
+from spark_log.node.coordinator import Coordinator, Sign
 from spark_log.node.groups import Groups
 from spark_log.positions import UNITS_MS
+from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
 SWITCH_S = 0.0005
@@ -31,11 +38,33 @@ would take 50 ms longer while the log is sealed or checkpointed."""
 GARBAGE = (2_000, 10, 1_000)
 """Thresholds of Python's garbage collection.  With its own, thousands of connections are looked through at each of their bursts, for
 100 ms and nothing found: what is made here is freed without."""
+CHECK_S = 0.5
+"""How often it is checked that the storage takes writes."""
 LISTEN = "127.0.0.1:9550"
-SECTIONS = ("coordinator", "groups", "limits", "storage", "tls", "tokens")
-SETTINGS = ("url", "listen", "advertise", "takeover.after", "maintain.every", "durability", "insecure")
+SECTIONS = ("audit", "coordinator", "groups", "limits", "quotas", "storage", "tls", "tokens")
+SETTINGS = (
+    "url",
+    "listen",
+    "advertise",
+    "takeover.after",
+    "maintain.every",
+    "storage.timeout",
+    "durability",
+    "insecure",
+)
 GROUPS = ("initial.rebalance.delay", "min.session.timeout", "max.session.timeout", "max.size")
-LIMITS = ("body.bytes", "header.bytes", "connections", "request.timeout")
+LIMITS = {
+    "body.bytes": "body_bytes",
+    "header.bytes": "header_bytes",
+    "connections": "connections",
+    "connections.per.address": "connections_per_address",
+    "silent.connections": "silent_connections",
+    "request.timeout": "request_ms",
+}
+"""And the fields of `Limits`."""
+
+
+logger = logging.getLogger("spark_log")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +77,8 @@ class Config:
     """Empty: what it listens on."""
     takeover_ms: int = 10_000
     maintain_ms: int | None = 600_000
+    storage_timeout_ms: int = 15_000
+    """Without a completed write to the storage for this long it is not healthy, and does not lead."""
     durability: str = "disk"
     insecure: bool = False
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +87,10 @@ class Config:
     certificate: str = ""
     key: str = ""
     tokens: Tokens = field(default_factory=lambda: Tokens({}))
+    quotas: Mapping[str, Quota] = field(default_factory=dict)
+    """By the names of tokens."""
+    audit: str = ""
+    """A file, or `stderr`; empty: changes are not written down."""
 
 
 def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str, str]) -> Config:
@@ -78,13 +113,16 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
         raise InvalidRequest("which log? give its URL with -u URL, in PYLOG_URL, or as url in [coordinator] of --conf")
     if values.get("durability", "disk") not in ("disk", "os"):
         raise InvalidRequest(f"durability: {values['durability']!r} is not possible; give disk or os")
+    _known(sections["audit"], ("file",), "[audit]", path)
     maintain = values.get("maintain.every", "10m")
+    tokens = parse_tokens(sections["tokens"])
     return Config(
         url=values["url"],
         listen=parse_address(values.get("listen", LISTEN), "listen"),
         advertise=parse_address(values["advertise"], "advertise") if values.get("advertise") else "",
         takeover_ms=_duration("takeover.after", values.get("takeover.after", "10s")),
         maintain_ms=None if maintain == "never" else _duration("maintain.every", maintain),
+        storage_timeout_ms=_duration("storage.timeout", values.get("storage.timeout", "15s")),
         durability=values.get("durability", "disk"),
         insecure=_flag("insecure", values.get("insecure", "false")),
         storage={**sections["storage"], **storage},
@@ -92,24 +130,25 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
         groups=_groups(sections["groups"]),
         certificate=sections["tls"].get("certificate", ""),
         key=sections["tls"].get("key", ""),
-        tokens=parse_tokens(sections["tokens"]),
+        tokens=tokens,
+        quotas=parse_quotas(sections["quotas"], [grant.name for grant in tokens.grants] if tokens else []),
+        audit=sections["audit"].get("file", ""),
     )
 
 
-def _known(names: Any, known: tuple[str, ...], where: str, path: str | None) -> None:
+def _known(names: Any, known: Collection[str], where: str, path: str | None) -> None:
     for name in names:
         if name not in known:
             raise InvalidRequest(f"{path or 'flags'}: {where} has no {name!r}; there are {', '.join(known)}")
 
 
 def _limits(values: Mapping[str, str]) -> Limits:
-    usual = Limits()
-    return Limits(
-        body_bytes=_number("body.bytes", values.get("body.bytes", str(usual.body_bytes))),
-        header_bytes=_number("header.bytes", values.get("header.bytes", str(usual.header_bytes))),
-        connections=_number("connections", values.get("connections", str(usual.connections))),
-        request_ms=_duration("request.timeout", values.get("request.timeout", f"{usual.request_ms}ms")),
-    )
+    given = {
+        field: _duration(name, values[name]) if field.endswith("_ms") else _number(name, values[name])
+        for name, field in LIMITS.items()
+        if name in values
+    }
+    return Limits(**given)
 
 
 def _groups(values: Mapping[str, str]) -> GroupConfig:
@@ -170,66 +209,171 @@ def check_config(config: Config) -> None:
 class Running:
     """A coordinator that listens."""
 
-    def __init__(self, coordinator: Coordinator, server: Server, thread: threading.Thread) -> None:
+    def __init__(
+        self, config: Config, coordinator: Coordinator, server: Server, port: int, thread: threading.Thread
+    ) -> None:
         self.coordinator = coordinator
+        self.port = port
+        self._config = config
         self._server = server
         self._thread = thread
+        self._checking = asyncio.get_running_loop().create_task(self._check())
 
-    async def stop(self) -> None:
-        """Give the log back and close."""
+    async def _check(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            try:
+                self.coordinator.check_storage()
+            except Exception:
+                # Without this task a coordinator whose storage hangs would lead for ever.
+                logger.exception("the storage was not checked")
+
+    def replace(self, new: Config) -> None:
+        """Have the tokens, quotas and certificate of another configuration in force; the rest of it needs a restart.
+
+        Raises InvalidRequest, and then everything is as it was.
+        """
+        check_config(new)
+        if self._config.tokens and not new.tokens:
+            raise InvalidRequest("[tokens]: there are none any more; only a restart takes the last one away")
+        if bool(self._config.certificate) != bool(new.certificate):
+            raise InvalidRequest("[tls]: only a restart begins with TLS or ends it")
+        tls = tls_context(new.certificate, new.key) if new.certificate else None
+        self._server.replace(new.tokens, new.quotas, tls)
+        self._config = replace(
+            self._config, tokens=new.tokens, quotas=new.quotas, certificate=new.certificate, key=new.key
+        )
+
+    async def stop(self) -> bool:
+        """Give the log back and close; False if the storage hangs, so that the log was not given back."""
         self.coordinator.stop()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join, self._config.storage_timeout_ms / 1000)
+        self._checking.cancel()
         await self._server.stop()
+        return not self._thread.is_alive()
 
 
-async def start(config: Config) -> Running:
+async def start(config: Config, store: ObjectStore | None = None) -> Running:
     """Listen, and stand by or lead in a thread.
 
+    store:  of the log, in place of the one that the configuration names.
     Raises InvalidRequest for a wrong configuration, OSError if it cannot listen, and what opening the log raises.
     """
     check_config(config)
     tls = tls_context(config.certificate, config.key) if config.certificate else None
-    store = open_store(config.url, dict(config.storage), config.durability)
+    if store is None:
+        store = open_store(config.url, dict(config.storage), config.durability)
     coordinator = await asyncio.to_thread(
         Coordinator,
         store,
         host=this_host(),
-        is_alive=lambda holder: _is_alive(holder, tls is not None),
+        ask_sign=lambda holder: _sign_of(holder, tls is not None),
         takeover_ms=config.takeover_ms,
         maintain_ms=config.maintain_ms,
+        storage_timeout_ms=config.storage_timeout_ms,
     )
     context = coordinator.journal.context
     groups = Groups(coordinator, context.clock, context.unique, config.groups)
     coordinator.held = groups.held_positions
-    server = Server(coordinator, groups, tokens=config.tokens, limits=config.limits)
+    server = Server(
+        coordinator,
+        groups,
+        tokens=config.tokens,
+        limits=config.limits,
+        quotas=config.quotas,
+        hosts=_own_hosts(config),
+    )
     host, port = split_address(config.listen, "listen")
     port = await server.start(host, port, tls)
     # From here on, who has the port has the address.
     coordinator.address = config.advertise or f"{host}:{port}"
     thread = threading.Thread(target=coordinator.run, name="pylog-coordinator", daemon=True)
     thread.start()
-    return Running(coordinator, server, thread)
+    return Running(config, coordinator, server, port, thread)
 
 
-async def serve(config: Config, say: Callable[[str], None]) -> None:
+def _own_hosts(config: Config) -> frozenset[str] | None:
+    """Hosts of a coordinator that only this machine can reach; None for others."""
+    if not is_loopback(config.listen):
+        return None
+    return frozenset(split_address(one, "advertise")[0].lower() for one in (config.listen, config.advertise) if one)
+
+
+async def serve(
+    config: Config,
+    say: Callable[[str], None],
+    store: ObjectStore | None = None,
+    reread: Callable[[], Config] | None = None,
+) -> None:
     """Serve until SIGTERM or SIGINT, then give the log back.  Raises what `start` raises.
 
-    say:  is told, in a line, that it listens.
+    say:     is told, in a line, that it listens.
+    store:   as of `start`.
+    reread:  reads the configuration again, on SIGHUP; None: the one that was given stays.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GARBAGE)
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    running = await start(config)
+    try:
+        open_audit(config.audit)
+    except OSError as error:
+        raise InvalidRequest(f"[audit]: file {config.audit} cannot be opened: {error}") from error
+    running = await start(replace(config, limits=_within_descriptors(config.limits)), store)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, _reload, running, reread or (lambda: config))
     say(f"listening on {running.coordinator.address} for {running.coordinator.storage}")
     await stopping.wait()
-    await running.stop()
+    if not await running.stop():
+        logger.error("exiting without a release: an operation of the storage does not return")
+        logging.shutdown()
+        os._exit(1)  # Python would wait for that operation
 
 
-def _is_alive(holder: Holder, tls: bool) -> bool:
-    """Whether the coordinator that has the log says so itself."""
+def _reload(running: Running, reread: Callable[[], Config]) -> None:
+    """On SIGHUP.  What cannot be used leaves everything as it was."""
+    try:
+        reopen_audit()
+    except OSError as error:
+        logger.error("SIGHUP: the audit goes on in the file that it has: %s", error)
+    try:
+        new = reread()
+        running.replace(new)
+    except SparkLogError as error:
+        logger.error("SIGHUP: tokens, quotas and certificate stay as they were: %s", error)
+    else:
+        names = ", ".join(grant.name for grant in new.tokens.grants) if new.tokens else "none"
+        logger.info("SIGHUP: tokens (%s), quotas and certificate are those of the configuration now", names)
+
+
+def _within_descriptors(limits: Limits) -> Limits:
+    """Limits that leave the storage the file descriptors that it needs; the process is allowed as many as it can get."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < limits.descriptors:
+        allowed = limits.descriptors if hard == resource.RLIM_INFINITY else min(hard, limits.descriptors)
+        soft = max(soft, allowed)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if soft == resource.RLIM_INFINITY or soft >= limits.descriptors:
+        return limits
+    found = limits.within(soft)
+    logger.warning(
+        "this process may open %d files, the limits of connections need %d: it takes %d connections of clients and %d silent "
+        "ones; raise LimitNOFILE or `ulimit -n`",
+        soft,
+        limits.descriptors,
+        found.connections,
+        found.silent_connections,
+    )
+    return found
+
+
+def _sign_of(holder: Holder, tls: bool) -> Sign:
+    """What the coordinator that has the log says of itself."""
     if is_loopback(holder.address) and holder.host != this_host():
-        return False  # it cannot be asked from here; that the log stands still has to do
+        return Sign.SILENT  # it cannot be asked from here
     health = health_of(holder.address, tls=tls)
-    return health is not None and health.leading and health.epoch == holder.epoch
+    if health is None:
+        return Sign.SILENT
+    if health.stepped_down == holder.epoch:
+        return Sign.STEPPED_DOWN
+    return Sign.LEADS if health.leading and health.epoch == holder.epoch else Sign.SILENT

@@ -7,8 +7,10 @@ one, remembers what was read.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+from spark_log.errors import ObjectNotFound, StorageError
 from spark_log.journal.protocol import LOG, log_key
 from spark_log.store.base import Bytes, ObjectStore
 
@@ -20,6 +22,8 @@ class Tail:
 
     def __init__(self, store: ObjectStore, limit: int = TAIL_BYTES_MAX) -> None:
         self.real = store
+        self.on_error: Callable[[StorageError], None] = lambda error: None
+        """Called for each error of the store, also of those that are retried."""
         self._limit = limit
         self._kept: dict[str, bytes] = {}
         self._bytes = 0
@@ -44,6 +48,16 @@ class Tail:
             while self._bytes > self._limit:
                 self._bytes -= len(self._kept.pop(next(iter(self._kept))))
 
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except ObjectNotFound:
+            raise
+        except StorageError as error:
+            self.on_error(error)
+            raise
+
     # --------------------------------------------------------------------------------------------------- an ObjectStore
 
     @property
@@ -55,7 +69,8 @@ class Tail:
         return self.real.local
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        data = self.real.get(key, start, end)
+        with self._reported():
+            data = self.real.get(key, start, end)
         if key.startswith(LOG) and not start and end is None:
             self._remember(key, data)
         return data
@@ -64,16 +79,22 @@ class Tail:
         return self.real.size(key)
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self.real.put(key, chunks)
+        with self._reported():
+            self.real.put(key, chunks)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        return self.real.put_new(key, data)
+        with self._reported():
+            return self.real.put_new(key, data)
 
     def list(self, prefix: str) -> list[str]:
-        return self.real.list(prefix)
+        with self._reported():
+            return self.real.list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
         self.real.delete(keys)
+
+    def written_ms(self, key: str) -> int | None:
+        return self.real.written_ms(key)
 
     def sweep(self, prefix: str, before_ms: int) -> int:
         return self.real.sweep(prefix, before_ms)

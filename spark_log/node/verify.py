@@ -1,6 +1,6 @@
 """`pylog verify`: whether what the state says is what the storage holds.  Reads only.
 
-Checked of the metadata: the chain of records, that partitions have no gaps, that slice indexes decode and say what their
+Checked of the metadata: the chain of records, that the checkpoints can be read, that partitions have no gaps, that slice indexes decode and say what their
 pieces say, and that the count of live slices of each object is that of a recount.  Of the objects: that each is there with
 its size.  `deep` also reads every byte: checksums of runs and batches, indexes against runs, timestamps within their bounds.
 """
@@ -8,7 +8,7 @@ its size.  `deep` also reads every byte: checksums of runs and batches, indexes 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -20,8 +20,10 @@ from spark_log.client.fetch import load_index
 from spark_log.client.log import Log
 from spark_log.client.plan import SliceRead
 from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
+from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Get, List, Steps
 from spark_log.journal.protocol import LOG, View, check_chain, open_view
+from spark_log.journal.upkeep import damaged_checkpoints
 from spark_log.metadata.index import decode_piece, slices_of
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
@@ -49,18 +51,27 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
     """
     journal, store = log.journal, log.journal.store
     view, problems = journal.run(_chain())
+    damaged = journal.run(damaged_checkpoints())
+    problems += [Problem(name, f"{why}; `pylog maintain` writes a new one") for name, why in damaged.items()]
     slices, found = journal.run(_resolve(view.state))
     problems += found
     problems += _counts(view.state, slices)
     problems += _objects(store, view.state, progress)
     if deep:
         problems += _contents(store, view.state, slices, progress)
-    return _still_there(problems, journal.refresh()) if problems else []
+    return _still_named(journal, problems, view.state, slices) if problems else []
 
 
-def _still_there(problems: Sequence[Problem], now: State) -> list[Problem]:
-    """Without those of objects that have been replaced since the view was read."""
-    return [p for p in problems if not p.what.startswith("data/") or p.what in now.objects]
+def _still_named(
+    journal: Journal, problems: Sequence[Problem], state: State, slices: Mapping[TopicKey, Sequence[Slice]]
+) -> list[Problem]:
+    """Without those of objects that the log has stopped to name since the state was read: merging replaced them."""
+    now = journal.refresh()
+    if now.version != state.version:
+        state, (slices, _) = now, journal.run(_resolve(now))
+    named = {piece.object for rows in slices.values() for piece in rows} | {*state.objects}
+    named |= {entry.object for part in state.partitions.values() for entry in part.entries}
+    return [p for p in problems if not p.what.startswith("data/") or p.what in named]
 
 
 def _chain() -> Steps[tuple[View, list[Problem]]]:
@@ -95,7 +106,8 @@ def _resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Prob
             if isinstance(entry, Slice):
                 slices[key].append(entry)
                 continue
-            rows, found = _piece(entry, (yield Get(entry.object, entry.position, entry.position + entry.length)))
+            data = yield Get(entry.object, entry.position, entry.position + entry.length)
+            rows, found = _piece(entry, data, f"topic {state.topics[key[0]].name!r}, partition {key[1]}")
             slices[key] += rows
             problems += found
     return slices, problems
@@ -124,9 +136,10 @@ def _holes(name: str, entries: Sequence[Slice | Piece]) -> Iterator[Problem]:
             yield Problem(name, f"a slice ends at {before.end} and the next one starts at {after.start}")
 
 
-def _piece(piece: Piece, data: bytes | None) -> tuple[list[Slice], list[Problem]]:
+def _piece(piece: Piece, data: bytes | None, where: str) -> tuple[list[Slice], list[Problem]]:
     if data is None:
-        return [], [Problem(piece.object, "the slice index is not there")]
+        which = f"the slice index of offsets {piece.start} to {piece.end - 1} of {where}"
+        return [], [Problem(piece.object, f"{which} is not there: restore it from a copy")]
     try:
         rows = slices_of(decode_piece(piece, data))
     except CorruptObject as error:
@@ -190,7 +203,7 @@ def _content(store: ObjectStore, state: State, key: TopicKey, piece: Slice) -> I
     """Of one run, batch by batch, as a reader reads it."""
     row = state.objects.get(piece.object)
     if row is None:
-        return
+        return  # `_counts` has it
     name = state.topics[key[0]].name
     read = SliceRead(name, *key, piece.start, piece.end, piece, row.index_position, row.size)
     try:

@@ -7,7 +7,9 @@ dicts.  What comes out of here has exactly the types of `RECORD_SCHEMA` or `RECO
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +21,9 @@ from spark_log.errors import InvalidRecord
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 
 INPUT_COLUMNS = ("key", "value", "timestamp", "headers", "partition")
-"""Columns that are looked at in users' data; all others are ignored."""
+"""Columns that are looked at in users' data; others are ignored, unless their name is nearly one that is missing."""
+NEAR = 0.85
+"""How alike names are that are taken for the same: `Timestamp`, `timestamp_ms`, `header`; not `timestampType` or `event_key`."""
 FORMS = {
     "key": "; give text or bytes, as json.dumps makes them",
     "value": "; give text or bytes, as json.dumps makes them",
@@ -56,6 +60,26 @@ def conform(data: object, *, now_us: int) -> Iterator[Rows]:
             yield _conform_batch(piece, now_us)
 
 
+def check_names(names: Iterable[object], columns: Sequence[str] = INPUT_COLUMNS) -> None:
+    """Raises InvalidRecord for a column that nearly has the name of one that is missing: its data would be lost in silence."""
+    misspelt = _misspelt(tuple(name for name in names if isinstance(name, str)), tuple(columns))
+    if misspelt is not None:
+        given, near = misspelt
+        raise InvalidRecord(
+            f"column {given!r} would be ignored: did you mean {near!r}? Names are case-sensitive; rename the column, or drop it"
+        )
+
+
+@lru_cache(maxsize=64)
+def _misspelt(names: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, str] | None:
+    """A name and the missing column that it is like.  Kept, as each batch of a table has the same names."""
+    missing = [name for name in columns if name not in names]
+    for name in names:
+        if name not in columns and (near := get_close_matches(name.lower(), missing, n=1, cutoff=NEAR)):
+            return name, near[0]
+    return None
+
+
 def _batches(data: object) -> Iterator[pa.RecordBatch]:
     # Another thread may be importing pandas right now (Arrow does, for dicts): then this is no frame of it.
     frames = getattr(sys.modules.get("pandas"), "DataFrame", ())
@@ -79,6 +103,7 @@ def _batches(data: object) -> Iterator[pa.RecordBatch]:
 
 def _batches_of_frame(frame: Any) -> Iterator[pa.RecordBatch]:
     """Only the columns that are needed: others may hold what Arrow cannot."""
+    check_names(frame.columns)
     columns = {name: frame[name] for name in INPUT_COLUMNS if name in frame.columns}
     for name, column in columns.items():
         if getattr(column, "ndim", 1) != 1:
@@ -94,7 +119,13 @@ def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
         part = rows[start : start + _ROWS_MAX]
         for row in part:
             _check_dict(row)
-        names = [name for name in INPUT_COLUMNS if any(name in row for row in part)]  # type: ignore[operator]
+        found = set[object]().union(*part)  # type: ignore[arg-type]
+        lookalikes = [name for name in found if isinstance(name, str) and _misspelt((name,), INPUT_COLUMNS)]
+        # Row by row: one row may have the right name, and another one the wrong one.
+        spellings: set[tuple[object, ...]] = {tuple(row) for row in part if any(name in row for name in lookalikes)}  # type: ignore[arg-type, operator]
+        for given in spellings:
+            check_names(given)
+        names = [name for name in INPUT_COLUMNS if name in found]
         arrays = {n: _array(n, [row.get(n) for row in part], types.get(n)) for n in names}  # type: ignore[attr-defined]
         yield from pa.table(arrays).to_batches()
 
@@ -104,6 +135,7 @@ def _check_dict(row: object) -> None:
     if not isinstance(row, Mapping):
         raise InvalidRecord(f"a list of records must hold dicts, and a {type(row).__name__} was found in it")
     if "value" not in row:
+        check_names(row, ["value"])
         names = ", ".join(map(repr, row)) or "nothing"
         raise InvalidRecord(f"a record has no 'value', it has {names}; for a record without a value give None")
 
@@ -133,6 +165,7 @@ def _bytes_at_most(batch: pa.RecordBatch) -> int:
 
 
 def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
+    check_names(batch.schema.names)
     given = {name: _column(batch, name) for name in INPUT_COLUMNS if name in batch.schema.names}
     if "value" not in given:
         raise InvalidRecord(f"the column 'value' is missing; there are {', '.join(batch.schema.names) or 'no columns'}")
@@ -190,7 +223,7 @@ def _timestamps(array: pa.Array, now_us: int) -> pa.Array:
     else:
         why = ": a date is not a moment, cast it to a timestamp" if pa.types.is_date(type_) else ""
         raise InvalidRecord(
-            f"column 'timestamp' has type {type_}{why}; possible are timestamps and int64 milliseconds since 1970"
+            f"column 'timestamp' has type {type_}{why}; expected a timestamp, or int64 with milliseconds since 1970"
         )
     return pc.fill_null(array, pa.scalar(now_us, TIMESTAMP)) if array.null_count else array
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeAlias
 
 from spark_log.errors import InvalidRequest
@@ -10,11 +10,21 @@ from spark_log.errors import InvalidRequest
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
+class Chunks:
+    """The bytes of an object, made anew for each attempt to put it."""
+
+    def __init__(self, make: Callable[[], Iterable[Bytes]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Bytes]:
+        return iter(self._make())
+
+
 class ObjectStore(Protocol):
     """A folder or bucket prefix.  Keys are relative to it, parts separated by '/'.  Picklable, safe for threads and forks.
 
     Every method raises StorageUnavailable when the outcome is not known or the call may be tried again, and StorageError
-    when the storage refuses.
+    when the storage refuses.  A store makes one attempt; `retry.py` repeats it.
     """
 
     @property
@@ -42,6 +52,9 @@ class ObjectStore(Protocol):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; those that are not there are no error."""
+
+    def written_ms(self, key: str) -> int | None:
+        """When an object was written, in ms by the storage's own clock; None if it is not there, or the storage does not say."""
 
     def sweep(self, prefix: str, before_ms: int) -> int:
         """Delete what writers that died left unfinished under a prefix before then, where that can be seen; how many."""

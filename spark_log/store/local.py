@@ -29,8 +29,14 @@ CURES = {
     errno.ENOTDIR: "a file is in the way of a directory",
     errno.EEXIST: "a file is in the way of a directory",
 }
-UNSURE = frozenset((errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EREMOTEIO, errno.ECONNRESET))
-"""Errors that do not tell whether it happened: a failing disk, a file server that is away."""
+TRANSIENT = frozenset(
+    (
+        *(errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY),
+        *(errno.ECONNRESET, errno.ECONNABORTED, errno.ECONNREFUSED, errno.ENOTCONN),
+        *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
+    )
+)
+"""A failing disk, a file server that is away: another attempt, which writes a new file, may succeed."""
 CREATE_TRIES = 100
 """A directory may be removed, being empty, between its making and its use."""
 
@@ -97,6 +103,14 @@ class LocalStore:
             folders.add(os.path.dirname(path))
         for folder in folders:
             self._prune(folder)
+
+    def written_ms(self, key: str) -> int | None:
+        """By the clock of this machine's kernel; on a network mount, by the file server's."""
+        with self._said(key):
+            try:
+                return os.stat(self._path(key)).st_mtime_ns // 1_000_000
+            except FileNotFoundError:
+                return None
 
     def sweep(self, prefix: str, before_ms: int) -> int:
         folder = f"{self.root}/{check_prefix(prefix)[:-1]}"
@@ -208,7 +222,7 @@ class LocalStore:
         except OSError as error:
             cure = CURES.get(error.errno or 0)
             hint = f"; {cure}" if cure else ""
-            kind = StorageUnavailable if placed or error.errno in UNSURE else StorageError
+            kind = StorageUnavailable if placed or error.errno in TRANSIENT else StorageError
             raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
 
 

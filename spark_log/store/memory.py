@@ -61,5 +61,9 @@ class MemoryStore:
         for key in keys:
             self._objects.pop(check_key(key), None)
 
+    def written_ms(self, key: str) -> int | None:
+        """Unknown: the store has no clock of its own."""
+        return None
+
     def sweep(self, prefix: str, before_ms: int) -> int:
         return 0

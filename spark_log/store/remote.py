@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix
 from spark_log.store.options import parse_json, typed_options
+from spark_log.store.transient import is_of_storage, is_transient
 
 logger = logging.getLogger("spark_log")
 
@@ -28,10 +29,8 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 S3_CONNECTIONS = 50
 """Of botocore, whose 10 would have what is asked in parallel wait."""
-S3_ATTEMPTS = 4
-"""Of botocore, which repeats refused connections, 5xx and throttling with growing waits."""
-S3FS_ATTEMPTS = 2
-"""Around those, by s3fs: with its own 5 of 5 a host that does not answer is noticed after four minutes."""
+S3_ATTEMPTS = 1
+"""Of botocore, and of s3fs around it: `retry.py` alone repeats.  With their own 5 of 5, waits would multiply to many minutes."""
 
 
 class Backend(NamedTuple):
@@ -114,7 +113,7 @@ class FsspecStore:
         try:
             fs = kind(**options)
             if self._backend.protocol == "s3":
-                fs.retries = S3FS_ATTEMPTS
+                fs.retries = S3_ATTEMPTS
                 fs.connect()  # makes the client, so that a wrong option is told as one; asks nobody for anything
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"storage options of {self.url}: {error}") from error
@@ -175,7 +174,7 @@ class FsspecStore:
             raise
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """A conditional put.  A client may repeat a put whose answer was lost, and then find its own object: False may lie."""
+        """A conditional put.  A client that repeats a put whose answer was lost may find its own object: False may lie."""
         assert data, f"an empty object {key} would be put without the condition"
         with self._said(key):
             try:
@@ -204,6 +203,15 @@ class FsspecStore:
             with self._said(paths[at]):
                 self._delete(paths[at : at + DELETES_PER_CALL])
 
+    def written_ms(self, key: str) -> int | None:
+        """`Last-Modified`; to a second on S3."""
+        with self._said(key):
+            try:
+                written = self._fs.modified(self._path(key))
+            except (FileNotFoundError, NotImplementedError):
+                return None
+        return int(written.timestamp() * 1000)
+
     def sweep(self, prefix: str, before_ms: int) -> int:
         """Nothing: a bucket's own rule for uploads that were not completed does that."""
         return 0
@@ -227,7 +235,7 @@ class FsspecStore:
 
     @contextmanager
     def _said(self, key: str) -> Iterator[None]:
-        """Errors of the client libraries as two kinds: refused, and of unknown outcome."""
+        """Errors of the client libraries as two kinds: refused, and of unknown outcome.  A bug's error stays as it is."""
         try:
             yield
         except (StorageError, InvalidRequest):
@@ -244,7 +252,10 @@ class FsspecStore:
                 raise StorageError(
                     f"{self.url}/{key}: access denied ({error}); check credentials and permissions"
                 ) from error
-            raise StorageUnavailable(f"{self.url}/{key}: {type(error).__name__}: {error}") from error
+            if not is_of_storage(error):
+                raise
+            kind = StorageUnavailable if is_transient(error) else StorageError
+            raise kind(f"{self.url}/{key}: {type(error).__name__}: {error}") from error
 
 
 S3_CONFIG = {
@@ -291,7 +302,7 @@ def check_deleted(answer: Mapping[str, Any]) -> None:
 
 
 def _no_credentials(error: BaseException) -> bool:
-    return "credential" in f"{type(error).__name__} {error}".lower()
+    return is_of_storage(error) and "credential" in f"{type(error).__name__} {error}".lower()
 
 
 def _is_denied(error: BaseException) -> bool:

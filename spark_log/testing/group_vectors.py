@@ -30,7 +30,6 @@ from spark_log.groups.messages import (
 )
 from spark_log.groups.offsets import (
     METADATA_BYTES_MAX,
-    PendingOffsets,
     check_delete_group,
     check_delete_offsets,
     check_metadata,
@@ -88,7 +87,9 @@ class Shell:
         self.metadata_bytes_max = config.get("offset_metadata_max_bytes", METADATA_BYTES_MAX)
         self.now_ms = 0
         self.groups: dict[str, Group] = {}
-        self.pending = PendingOffsets()
+        self.staged: dict[int, dict[tuple[str, TopicPartition], OffsetAndMetadata | None]] = {}
+        """Positions of open transactions by producer, as a client's transaction keeps them until it commits; None: a newer
+        one was committed since."""
         self.state = State()
         self.answers: dict[int, Response] = {}
         self.correlation_ids: dict[str, int] = {}
@@ -283,21 +284,25 @@ class Shell:
             group = self.groups.get(asked["group"])
             generation = asked["generation"] if group is not None and group.members else UNFENCED
             self._commit(asked["group"], generation, positions)
-            self.pending = self.pending.committed(asked["group"], positions)
+            for mine in self.staged.values():
+                mine.update({place: None for tp in positions if (place := (asked["group"], tp)) in mine})
         return {**found, "error": error.value}
 
     def txn_offset_commit(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         found = self._found(self.send(self._commit_request(asked, transactional=True)))
         if found["error"] == Code.NONE:
-            positions = {_partition(name): OffsetAndMetadata(at) for name, at in asked["offsets"].items()}
-            self.pending = self.pending.stage(asked["producer_id"], asked["group"], positions)
+            mine = self.staged.setdefault(asked["producer_id"], {})
+            mine |= {(asked["group"], _partition(name)): OffsetAndMetadata(at) for name, at in asked["offsets"].items()}
         return found
 
     def end_txn_marker(self, asked: Mapping[str, Any]) -> None:
-        self.pending, asked_for = self.pending.end(asked["producer_id"])
+        mine = self.staged.pop(asked["producer_id"], {})
         if asked["result"] == "COMMIT":
+            asked_for = {place: position for place, position in mine.items() if position is not None}
             for (group_id, partition), position in asked_for.items():
-                self._commit(group_id, UNFENCED, {partition: position})
+                stored = self.state.groups.get(group_id)
+                # Kafka takes positions of a transaction that names no member, whoever has the group; pylog's refuses them.
+                self._commit(group_id, UNFENCED if stored is None else stored.generation, {partition: position})
 
     def _commit_request(self, asked: Mapping[str, Any], *, transactional: bool = False) -> OffsetCommitRequest:
         return OffsetCommitRequest(
@@ -325,7 +330,9 @@ class Shell:
         for name in asked["expect"]["offsets"]:
             partition = _partition(name)
             position = group.offsets.get(partition) if group is not None else None
-            unstable = asked["require_stable"] and self.pending.is_pending(asked["group"], partition)
+            unstable = asked["require_stable"] and any(
+                (asked["group"], partition) in mine for mine in self.staged.values()
+            )
             error = Code.UNSTABLE_OFFSET_COMMIT if unstable else Code.NONE
             offset = -1 if position is None or unstable else position.offset
             offsets[name] = {"offset": offset, "error": error.value}
@@ -336,7 +343,9 @@ class Shell:
         error = check_delete_group(self.groups.get(group_id), stored=self._stored(group_id))
         if error is Code.NONE:
             self.groups.pop(group_id, None)
-            self.pending = self.pending.without_group(group_id)
+            for mine in self.staged.values():
+                for place in [place for place in mine if place[0] == group_id]:
+                    del mine[place]
             if group_id in self.state.groups:
                 error = self._tried(DeleteOffsets(group=group_id))
         return {"error": error.value}
@@ -352,7 +361,7 @@ class Shell:
 
     def _stored(self, group_id: str) -> bool:
         return group_id in self.state.groups or any(
-            place[0] == group_id for mine in self.pending.staged.values() for place in mine
+            place[0] == group_id for mine in self.staged.values() for place in mine
         )
 
     def _tried(self, command: Callable[[State, int], Decision[Any]]) -> Code:
@@ -367,7 +376,7 @@ class Shell:
         # Groups that nobody ever joined are kept longer by pylog than by Kafka, unless they are set to be kept as long.
         groups = {"offsets.retention.minutes": minutes, "streaming.identity.retention.ms": minutes * MINUTE_MS}
         self._write(r.SetConfigs(configs={name: str(value) for name, value in groups.items()}))
-        held = [(group_id, *self._key(tp)) for mine in self.pending.staged.values() for group_id, tp in mine]
+        held = [(group_id, *self._key(tp)) for mine in self.staged.values() for group_id, tp in mine]
         for group_id, group in self.groups.items():
             if not may_expire(group) and group_id in self.state.groups:
                 held += [(group_id, *key) for key in self.state.groups[group_id].offsets]

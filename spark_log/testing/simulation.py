@@ -1,16 +1,18 @@
-"""Deterministic simulation of the metadata log's protocol, with the real code: one seed decides everything.
+"""Deterministic simulation of the protocol and of the clients above it, with the real code: one seed decides everything.
 
     python -m spark_log.testing.simulation --seeds 2000 [--first 0] [--mutate NAME] [--jobs 2]
     python -m spark_log.testing.simulation --mutations              each rule taken away, until that is noticed
     python -m spark_log.testing.simulation --seeds 1 --first SEED   one run again
 
-`sim/world.py` has the store and the scheduler, `sim/oracle.py` the promises, `sim/mutations.py` the rules.  Exits 1 if a
-promise was broken, or if a rule was missing and nothing was noticed.
+`sim/world.py` has the store and the scheduler, `sim/constants.py` what is drawn small, `sim/oracle.py` the promises,
+`sim/mutations.py` the rules; `month.py` has a longer time.  Exits 1 if a promise was broken, or if a rule was missing and
+nothing was noticed.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 import time
 from collections import Counter
@@ -30,7 +32,7 @@ SAID_EVERY = 1000
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; the exit code."""
     args = _parser().parse_args(arguments)
-    with ProcessPoolExecutor(args.jobs) as pool:
+    with ProcessPoolExecutor(args.jobs, initializer=_quiet) as pool:
         if args.mutations:
             return max(_hunt(pool, name, args.first, args.jobs) for name in MUTATIONS)
         seeds = range(args.first, args.first + args.seeds)
@@ -48,6 +50,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--mutations", action="store_true", help="take each rule away in turn, until that is noticed")
     parser.add_argument("--jobs", type=int, default=1, help="processes (default 1)")
     return parser
+
+
+def _quiet() -> None:
+    """What the product logs about the faults that it is given is not worth a line."""
+    logging.getLogger("spark_log").setLevel(logging.CRITICAL)
 
 
 def _report(results: Iterable[Result], mutation: str) -> int:

@@ -114,6 +114,9 @@ class SlowStore(Wrapper):
     def put_new(self, key: str, data: bytes) -> bool:
         return self._asked("put_new", key, self._put_ms, lambda: self.inner.put_new(key, data))
 
+    def written_ms(self, key: str) -> int | None:
+        return self._asked("size", key, self._get_ms, lambda: self.inner.written_ms(key))
+
     def list(self, prefix: str) -> Names:
         names = self._asked("list", prefix, self._get_ms, lambda: self.inner.list(prefix))
         for _ in range(NAMES_PER_REQUEST, len(names), NAMES_PER_REQUEST):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import get_context
@@ -75,6 +76,13 @@ class ObjectStoreContract:
         store.put("meta/logs", [b"not below the prefix"])
         store.put("meta/log/deep/er", [b"x"])
         assert store.list("meta/log/") == ["meta/log/000", "meta/log/001", "meta/log/002", "meta/log/deep/er"]
+
+    def test_when_an_object_was_written_is_told_by_the_storage_s_clock(self, store: ObjectStore) -> None:
+        """In milliseconds, or not at all; here its clock is this machine's."""
+        store.put("a", [b"1"])
+        written = store.written_ms("a")
+        assert written is None or abs(time.time() * 1000 - written) < 60_000
+        assert store.written_ms("b") is None
 
     def test_put_overwrites_whole(self, store: ObjectStore) -> None:
         """A longer object leaves no tail behind."""

@@ -1,4 +1,4 @@
-"""Stores for tests and benchmarks: one that fails, one that lies, one that counts.  Each wraps a real one; `slow_store.py` has another."""
+"""Stores for tests and benchmarks: one that fails, one that lies, one that counts, one that obeys a file.  Each wraps a real one; `slow_store.py` has another."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from spark_log.clock import Clock
 from spark_log.errors import ObjectNotFound, SparkLogError, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, ObjectStore
 
@@ -48,8 +50,22 @@ class Wrapper:
     def delete(self, keys: Iterable[str]) -> None:
         self.inner.delete(keys)
 
+    def written_ms(self, key: str) -> int | None:
+        return self.inner.written_ms(key)
+
     def sweep(self, prefix: str, before_ms: int) -> int:
         return self.inner.sweep(prefix, before_ms)
+
+
+class ClockedStore(Wrapper):
+    """Has a clock of its own: what is written has its time.  Without one it does not say when anything was written."""
+
+    def __init__(self, inner: ObjectStore, clock: Clock | None = None) -> None:
+        super().__init__(inner)
+        self.clock = clock
+
+    def written_ms(self, key: str) -> int | None:
+        return None if self.clock is None or self.inner.size(key) is None else self.clock.now_ms()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +144,65 @@ class FaultyStore(Wrapper):
         if len(data) > self._left:
             raise StorageError(f"{key}: no space left; free some space")
         self._left -= len(data)
+
+
+class ControlledStore(Wrapper):
+    """Stands in the way of another store, in any process: each request does what a file says just then.
+
+    hang:          it does not return while the file says so, as on a disk or a mount that hangs.
+    fail:          it fails, with an unknown outcome.
+    full:          a write finds no space.
+    slow SECONDS:  a write takes longer by so much.
+    Anything else, or no file: it is passed on.
+    """
+
+    def __init__(self, inner: ObjectStore, control: Path) -> None:
+        super().__init__(inner)
+        self._control = control
+
+    def _says(self) -> str:
+        try:
+            return self._control.read_text().strip()
+        except FileNotFoundError:
+            return ""
+
+    def _pass(self, key: str, *, writes: bool = False) -> None:
+        while (says := self._says()) == "hang":
+            time.sleep(0.02)
+        if says == "fail":
+            raise StorageUnavailable(f"{key}: the storage fails")
+        if writes and says == "full":
+            raise StorageError(f"{key}: no space left; free some space")
+        if writes and says.startswith("slow "):
+            time.sleep(float(says.removeprefix("slow ")))
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self._pass(key)
+        return self.inner.get(key, start, end)
+
+    def size(self, key: str) -> int | None:
+        self._pass(key)
+        return self.inner.size(key)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self._pass(key, writes=True)
+        self.inner.put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self._pass(key, writes=True)
+        return self.inner.put_new(key, data)
+
+    def list(self, prefix: str) -> list[str]:
+        self._pass(prefix)
+        return self.inner.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self._pass("delete")
+        self.inner.delete(keys)
+
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        self._pass(prefix)
+        return self.inner.sweep(prefix, before_ms)
 
 
 class NotExclusiveStore(Wrapper):

@@ -17,7 +17,7 @@ import pytest
 import spark_log
 from spark_log.model import TopicPartition
 from spark_log.node.verify import verify
-from tests.node.test_serve import Process, free_port
+from tests.processes import Process, free_port
 
 ROUNDS = 6
 POLLS = 5
@@ -157,3 +157,25 @@ def test_killed_transactions_are_whole_or_not_there(tmp_path: Path) -> None:
     *_, last = [value for value in log.read("left").column("value").to_pylist() if value != b"after"]
     position = log.admin.list_consumer_group_offsets("progress")[TopicPartition("left", 0)].offset
     assert position == int(last.rsplit(b"-", 1)[1])
+
+
+@pytest.mark.parametrize("mode", ["producer", "transaction"])
+def test_a_coordinator_that_is_stopped_and_continues_loses_nothing_either(tmp_path: Path, mode: str) -> None:
+    """With SIGSTOP, until the other one leads, while each writer writes; what the first then finds in its sockets is void."""
+    folder, ports = tmp_path / "log", [free_port(), free_port()]
+    coordinators = [Process(folder, port, "--takeover-after", "2s") for port in ports]
+
+    def strike() -> None:
+        first, second = coordinators if coordinators[0].leads else reversed(coordinators)
+        first.stop()
+        deadline = time.monotonic() + 60
+        while not second.leads:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        first.go_on()
+
+    try:
+        check(f"pylog://127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}", mode, 5, strike, rounds=4)
+    finally:
+        for coordinator in coordinators:
+            coordinator.kill()

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
+from spark_log.metadata.commands import CreateTopic
 from spark_log.net.address import this_host
 from spark_log.store.local import LocalStore
+from spark_log.testing.stores import ClockedStore
 from tests.cli.commands import Pylog
 from tests.services import Services
+
+YEAR_MS = 365 * 86_400_000
 
 
 def test_a_log_that_is_embedded_is_healthy(pylog: Pylog) -> None:
     """It says so, with what it looked at."""
     found = pylog.json("cluster", "health")
-    assert found["healthy"] and [one["check"] for one in found["checks"]] == ["log", "coordinator", "checkpoint"]
+    assert found["healthy"] and [one["check"] for one in found["checks"]] == [
+        "log",
+        "coordinator",
+        "checkpoint",
+        "clock",
+    ]
     assert "embedded writers have the log" in pylog.ok("cluster", "health")
+
+
+def test_a_damaged_checkpoint_is_not_healthy(url: str, pylog: Pylog, tmp_path: Path) -> None:
+    """Though the log opens from the one before it."""
+    pylog.ok("checkpoint")
+    newest = max(tmp_path.glob("log/meta/ckpt/*"))
+    newest.write_bytes(b"")
+    failed = pylog.run("cluster", "health")
+    assert failed.exit_code == 1 and "not healthy: checkpoint" in failed.stderr
+    assert newest.name in failed.stdout
 
 
 @pytest.mark.parametrize("asked", ["coordinators", "storage"])
@@ -43,6 +64,36 @@ def test_a_coordinator_that_is_gone_is_told_with_status_1(pylog: Pylog) -> None:
     result = pylog.run("cluster", "health")
     assert result.exit_code == 1 and "not healthy: coordinator 127.0.0.1:1" in result.stderr
     assert "does not answer" in result.stdout
+
+
+class Ahead(SystemClock):
+    """Of a machine whose clock is a year ahead."""
+
+    def now_ms(self) -> int:
+        return super().now_ms() + YEAR_MS
+
+
+def poison(folder: Path) -> None:
+    """As a pylog that does not check clocks."""
+    store = ClockedStore(LocalStore(str(folder), "os"))
+    Journal.open(store, create=True, clock=Ahead()).propose(CreateTopic(name="t", partitions=1, topic_id="id"))
+
+
+@pytest.mark.parametrize("by", ["embedded", "service"])
+def test_the_time_of_a_log_is_put_right(services: Services, tmp_path: Path, by: str) -> None:
+    """Not without being told to; by whoever writes the log."""
+    poison(tmp_path / "log")
+    pylog = Pylog(tmp_path / "log")
+    assert "not healthy: clock" in pylog.run("cluster", "health").stderr
+    if by == "service":
+        pylog = Pylog(f"pylog://{services.start(tmp_path / 'log').coordinator.address}")
+    assert "say --yes to do it" in pylog.run("cluster", "reset-clock").stderr
+    told = pylog.run("cluster", "reset-clock", "--dry-run").stderr
+    assert re.search(r"would put the log's time back from \d{4}-.* UTC to \d{4}-.* UTC", told)
+    assert pylog.json("cluster", "reset-clock", "--yes")["ahead_ms"] > YEAR_MS - 600_000
+    assert pylog.json("cluster", "reset-clock", "--yes")["ahead_ms"] == 0
+    assert Pylog(tmp_path / "log").json("topic", "list")
+    services.stop_all()
 
 
 def test_no_log_is_not_healthy(tmp_path: Path) -> None:

@@ -35,6 +35,15 @@ def test_every_verb_has_help_and_an_example(path: str, command: click.Command) -
     assert all(option.help for option in options)
 
 
+@pytest.mark.parametrize(("path", "command"), list(verbs()), ids=[path for path, _ in verbs()])
+def test_defaults_in_the_help_are_those_that_hold(path: str, command: click.Command) -> None:
+    """`How many; 1000000.` is said of an option whose default is that."""
+    for option in command.params:
+        told = re.search(r"; (\w+)\.$", getattr(option, "help", "") or "")
+        if told and isinstance(option.default, str | int) and not isinstance(option.default, bool):
+            assert told[1] == str(option.default), option.name
+
+
 def test_the_manual_is_up_to_date() -> None:
     """docs/cli.md is what the commands say; `make docs` writes it."""
     assert (ROOT / "docs" / "cli.md").read_text() == reference_markdown()
@@ -49,6 +58,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "cluster health",
         "cluster info",
         "cluster release",
+        "cluster reset-clock",
         "completion",
         "config alter",
         "config describe",
@@ -65,6 +75,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "plan",
         "produce",
         "producer list",
+        "repair",
         "segment dump",
         "serve",
         "topic alter",
@@ -86,7 +97,7 @@ def test_commands_on_the_pages_are_there(page: str) -> None:
     """Each `pylog noun verb` in a page names a verb, or a group of verbs."""
     known = {path.removeprefix("pylog ") for path, _ in verbs()}
     text = (ROOT / "docs" / page).read_text()
-    calls = re.findall(r"(?:^|`|\| )pylog (?:-u \S+ )?([a-z]+)(?: ([a-z]+))?", text, re.MULTILINE)
+    calls = re.findall(r"(?:^|`|\| )pylog (?:-u \S+ )?([a-z]+)(?: ([a-z-]+))?", text, re.MULTILINE)
     assert calls, "the page shows commands"
     for noun, verb in calls:
         assert noun in known or f"{noun} {verb}" in known or any(path.startswith(f"{noun} ") for path in known), noun
@@ -130,11 +141,11 @@ def test_wrong_usage(pylog: Pylog) -> None:
 
 
 def test_errors_are_a_sentence_in_a_real_process(pylog: Pylog) -> None:
-    """Standard output stays empty, standard error has one line; SPARKLOG_DEBUG=1 shows where it came from."""
+    """Standard output stays empty, standard error has one line; PYLOG_DEBUG=1 shows where it came from."""
     done = spawn("topic", "describe", "order", PYLOG_URL=pylog.url)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "pylog: topic 'order' does not exist; did you mean orders?\n"
-    done = spawn("topic", "describe", "order", PYLOG_URL=pylog.url, SPARKLOG_DEBUG="1")
+    done = spawn("topic", "describe", "order", PYLOG_URL=pylog.url, PYLOG_DEBUG="1")
     assert "Traceback" in done.stderr
 
 

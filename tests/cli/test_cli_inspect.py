@@ -22,7 +22,7 @@ def test_config(pylog: Pylog) -> None:
     pylog.ok("config", "alter", "--unset", "num.partitions")
     found = {row["config"]: row for row in pylog.json("config", "describe", "--topic", "orders", "--all")}
     assert found["retention.ms"]["value"] == "3600000"
-    assert not found["segment.ms"]["in_force"]
+    assert not found["segment.jitter.ms"]["in_force"]
     pylog.ok("config", "alter", "--topic", "orders", "-c", "retention.ms=5")
     assert "nothing to alter" in pylog.wrong("config", "alter")
     assert "num.partitions" in pylog.refused("config", "alter", "-c", "num.partition=4")

@@ -18,9 +18,9 @@ def test_create_begins_a_log(tmp_path: Path) -> None:
 
 def test_create_warns_of_what_is_not_in_force(pylog: Pylog) -> None:
     """Kafka's configs are taken, and it is said which ones do nothing yet."""
-    result = pylog.run("topic", "create", "b", "-c", "segment.ms=1000", "--output", "json")
+    result = pylog.run("topic", "create", "b", "-c", "segment.jitter.ms=1000", "--output", "json")
     assert result.exit_code == 0
-    assert "segment.ms is kept, but is not in force" in result.stderr
+    assert "segment.jitter.ms is kept, but is not in force" in result.stderr
 
 
 def test_create_refuses(pylog: Pylog) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_log.journal.journal import Journal
+from spark_log.journal.limits import Limits
 from spark_log.journal.protocol import open_view
-from spark_log.journal.upkeep import Limits, seal
+from spark_log.journal.upkeep import seal
 from spark_log.store.local import LocalStore
 from tests.cli.commands import Pylog
 
@@ -98,7 +100,7 @@ def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
     """Its slices with topic and offsets; those that the log refers to no more have no topic; other files are refused."""
     journal = Journal.open(LocalStore(small.url), create=False)
     view = journal.run(open_view())
-    journal.run(seal(view, journal.context, Limits(inline_slices=0, inline_per_partition=0)))
+    journal.run(seal(view, replace(journal.context, limits=Limits(inline_slices=0, inline_per_partition=0))))
     (name,) = [str(file.relative_to(tmp_path / "log")) for file in tmp_path.glob("log/data/*/*.idx")]
     found = small.json("segment", "dump", name)
     rows = [(row["topic"], row["partition"], row["start"], row["end"]) for row in found["index"]]
@@ -134,3 +136,16 @@ def test_a_log_whose_coordinator_crashed_is_released_by_hand(pylog: Pylog) -> No
     assert pylog.json("cluster", "info")["coordinator"] == "127.0.0.1:1"
     assert pylog.json("cluster", "release", "--force") == {"released": True}
     assert pylog.json("cluster", "info")["coordinator"] == ""
+
+
+def test_repair(pylog: Pylog, tmp_path: Path) -> None:
+    """A healthy log is refused; a damaged one is named, with --dry-run, and restored with --yes."""
+    assert "nothing to repair" in pylog.refused("repair", "--yes")
+    pylog.ok("checkpoint")
+    (file,) = tmp_path.glob("log/meta/ckpt/*")
+    file.write_bytes(b"")
+    assert f"{file.name} is damaged" in pylog.ok("repair", "--dry-run")
+    assert "--yes" in pylog.refused("repair")
+    assert "moved to meta/damaged/" in pylog.ok("repair", "--yes")
+    assert not file.exists() and len(list(tmp_path.glob("log/meta/damaged/*"))) == 1
+    assert "no problems" in pylog.ok("verify")

@@ -15,6 +15,7 @@ BOTH_WAYS = (
     "test_client_positions",
     "test_clients_page",
     "test_consumer",
+    "test_consumer_settings",
     "test_group_expiry",
     "test_group_generations",
     "test_lag",

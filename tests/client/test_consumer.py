@@ -17,6 +17,7 @@ from spark_log.errors import (
     IllegalGeneration,
     InvalidRequest,
     NoOffsetForPartition,
+    ObjectNotFound,
     OffsetMetadataTooLarge,
     OffsetOutOfRange,
     RecordDeserialization,
@@ -535,23 +536,36 @@ def test_merging_underneath_is_not_noticed(tmp_path: Path) -> None:
         assert seen(consumer.poll()) == list(range(5, 30))
 
 
-def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
-    """Those of the coordinator change nothing; an unknown one is an error with the nearest name."""
+def test_a_partition_that_cannot_be_read_does_not_starve_others(tmp_path: Path) -> None:
+    """Its records before the hole and those of others are given; its error is raised in between, until it is passed by."""
+    log = new_log(tmp_path, orders=2)
+    for number in range(3):
+        log.append("orders", [{"value": b"%d" % number, "partition": 0}])
+    log.append("orders", [{"value": b"7", "partition": 1}])
+    missing = log.plan("orders", partitions=[0])[1].slice.object
+    (tmp_path / "log" / missing).unlink()
+    consumer = reader(log, "orders")
+    assert sorted(seen(consumer.poll(timeout_ms=5000))) == [0, 7]
+    for _ in range(2):
+        with pytest.raises(ObjectNotFound, match="orders"):
+            consumer.poll(timeout_ms=50)
+    log.append("orders", [{"value": b"8", "partition": 1}])
+    assert seen(consumer.poll(timeout_ms=5000)) == [8]
+    consumer.seek(P0, 2)
+    with pytest.raises(ObjectNotFound):
+        consumer.poll(timeout_ms=50)
+    assert seen(consumer.poll(timeout_ms=5000)) == [2]
+
+
+def test_what_a_body_that_raised_was_given_is_not_committed(tmp_path: Path) -> None:
+    """The next consumer of the group reads it again; a body that ends commits what it was given."""
     log = new_log(tmp_path, orders=1)
-    reader(
-        log,
-        "orders",
-        partition_assignment_strategy=["cooperative-sticky"],
-        session_timeout_ms=10_000,
-        heartbeat_interval_ms=1000,
-        max_poll_interval_ms=60_000,
-        isolation_level="read_committed",
-    ).close()
-    with pytest.raises(InvalidRequest, match="did you mean group_id"):
-        log.consumer("orders", groupid="x")
-    with pytest.raises(InvalidRequest, match="'earliest'"):
-        log.consumer("orders", auto_offset_reset="first")
-    closed = reader(log, "orders")
-    closed.close()
-    with pytest.raises(InvalidRequest, match="closed"):
-        closed.poll()
+    log.append("orders", [{"value": b"1"}, {"value": b"2"}])
+    settings = {"group_id": "g", "enable_auto_commit": True, "auto_commit_interval_ms": 3_600_000}
+    failing = reader(log, "orders", **settings)
+    with pytest.raises(ZeroDivisionError), failing:
+        failing.poll(timeout_ms=5000).popitem()[1][0].offset / 0
+    assert log.admin.list_consumer_group_offsets("g") == {}
+    with reader(log, "orders", **settings) as consumer:
+        assert seen(consumer.poll(timeout_ms=5000)) == [1, 2]
+    assert [at.offset for at in log.admin.list_consumer_group_offsets("g").values()] == [2]

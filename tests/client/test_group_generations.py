@@ -11,6 +11,7 @@ import spark_log
 from spark_log.errors import IllegalGeneration
 from spark_log.journal.journal import Journal
 from spark_log.node.maintain import maintain_once
+from spark_log.testing.stores import ClockedStore
 from tests.client.logs import log_url, quick_store
 
 
@@ -115,7 +116,9 @@ class _Hands:
 def test_a_consumer_of_a_quiet_topic_keeps_its_group(tmp_path: Path) -> None:
     """Positions that have not changed for longer than they are kept are those of a group in use, and stay."""
     hands = _Hands()
-    log = spark_log.Log(Journal.open(quick_store(tmp_path), create=True, clock=hands, rng=random.Random(7)))
+    log = spark_log.Log(
+        Journal.open(ClockedStore(quick_store(tmp_path), hands), create=True, clock=hands, rng=random.Random(7))
+    )
     log.append("t", [{"value": "x"}])
     with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
         consumer.poll()

@@ -10,7 +10,7 @@ import pytest
 import spark_log
 from spark_log.client.looks import Looks
 from spark_log.journal.journal import Journal
-from spark_log.testing.stores import Wrapper
+from spark_log.testing.stores import ClockedStore, Wrapper
 from tests.client.logs import quick_store
 
 
@@ -90,8 +90,8 @@ def test_short_polls_of_a_bucket_cost_a_look_when_they_begin_and_one_when_they_e
     tmp_path: Path, timeout_ms: int, looks: int
 ) -> None:
     """In ten seconds; how long nothing came counts, not how long a poll has waited."""
-    store = Bucket(quick_store(tmp_path))
-    log = spark_log.Log(Journal.open(store, create=True, clock=Hands(), rng=random.Random(7)))
+    store = Bucket(ClockedStore(quick_store(tmp_path), hands := Hands()))
+    log = spark_log.Log(Journal.open(store, create=True, clock=hands, rng=random.Random(7)))
     log.append("t", [{"value": "x"}])
     with log.consumer("t", auto_offset_reset="earliest") as consumer:
         assert consumer.poll(timeout_ms)

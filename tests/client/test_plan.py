@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import uuid
+from dataclasses import replace
 
 import pytest
 
@@ -12,15 +13,16 @@ from spark_log.client.commit import PlainProducer
 from spark_log.client.plan import OffsetRange, SliceRead, Window, plan_reads
 from spark_log.client.upload import Uploaded
 from spark_log.journal.journal import Journal
+from spark_log.journal.limits import Limits
 from spark_log.journal.protocol import open_view
-from spark_log.journal.upkeep import Limits, neighbours, read_pieces, seal
+from spark_log.journal.upkeep import neighbours, read_pieces, seal
 from spark_log.metadata.rewrite import resolve
 from spark_log.model import DataObject, Run
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore
 
 PARTITIONS = 5
-ALL = Limits(0, 0)
+ALL = Limits(inline_slices=0, inline_per_partition=0)
 """So that every slice is sealed."""
 
 
@@ -62,7 +64,7 @@ def commit(log: spark_log.Log, rng: random.Random, count: int) -> None:
 
 def seal_all(log: spark_log.Log) -> None:
     journal = log.journal
-    journal.run(seal(journal.run(open_view()), journal.context, ALL))
+    journal.run(seal(journal.run(open_view()), replace(journal.context, limits=ALL)))
     journal.refresh()
 
 

@@ -45,11 +45,13 @@ def events(first: int, count: int, rng: np.random.Generator, *, ordered: bool = 
     )
 
 
-def fill(log: spark_log.Log) -> None:
-    """Topic t, partition 0: a large commit in order of time, then small ones; partition 1: a large one in no order."""
+def fill(log: spark_log.Log, *, large_commits: int = 1) -> None:
+    """Topic t, partition 0: a large commit, or several, in order of time, then small ones; partition 1: a large one in no order."""
     rng = np.random.default_rng(7)
     log.admin.create_topics([NewTopic("t", 2, {"retention.ms": "-1"})])
-    log.append("t", in_partition(events(0, LARGE, rng), 0))
+    each = LARGE // large_commits
+    for first in range(0, LARGE, each):
+        log.append("t", in_partition(events(first, each, rng), 0))
     for number in range(4):
         log.append("t", in_partition(events(LARGE + SMALL * number, SMALL, rng), 0))
     log.append("t", in_partition(events(0, LARGE, rng, ordered=False), 1))
@@ -65,7 +67,8 @@ def logs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, spark_log.Log]:
     made = {}
     for name in ("written", "sealed", "merged"):
         made[name] = log = spark_log.connect(str(tmp_path_factory.mktemp(name)), durability="os")
-        fill(log)
+        # Merging leaves a large slice alone that small ones follow.
+        fill(log, large_commits=2 if name == "merged" else 1)
     for number in range(SEALED):
         rows = events(LARGE + 4 * SMALL + number, 1, np.random.default_rng(number))
         made["sealed"].append("t", in_partition(rows, 0))

@@ -317,6 +317,22 @@ def test_no_room_in_time_is_an_error(tmp_path: Path) -> None:
     producer.close()
 
 
+def test_waiting_for_records_on_their_way_ends_in_time(tmp_path: Path) -> None:
+    """`result` and `flush` raise Python's TimeoutError; the records stay on their way, and are in later."""
+    store = Flaky(quick_store(tmp_path), random.Random(1), Faults())
+    log = log_on(store)
+    log.create_topic(spark_log.NewTopic("orders"))
+    store.turn(Faults(lost_request=1.0))
+    with log.producer(retry_backoff_ms=1, retry_backoff_max_ms=2) as producer:
+        future = producer.send("orders", b"x")
+        with pytest.raises(TimeoutError):
+            future.result(0.05)
+        with pytest.raises(TimeoutError, match="still on their way"):
+            producer.flush(0.05)
+        store.turn(Faults())
+        assert future.result(60).offset == 0
+
+
 def test_a_storage_that_loses_answers_gets_each_record_once(tmp_path: Path) -> None:
     """Commits are made again under the same identity until they are known to be in."""
     store = Flaky(quick_store(tmp_path), random.Random(5), Faults())
@@ -416,6 +432,9 @@ def test_the_log_has_its_own_time_for_topics_that_want_it(tmp_path: Path) -> Non
         ({"bootstrap_servers": "x"}, r"spark_log\.connect"),
         ({"batch_size": "many"}, "whole number"),
         ({"partitioner": "nope"}, "no partitioner 'nope'"),
+        ({"enable_idempotence": False}, "give True, or leave it out: every commit is idempotent"),
+        ({"request_timeout_ms": 1}, "give 30000, or leave it out: delivery_timeout_ms bounds a send"),
+        ({"send_buffer_bytes": 1}, "keeps no connections to brokers"),
     ],
 )
 def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], message: str) -> None:
@@ -425,9 +444,13 @@ def test_wrong_settings_are_named(tmp_path: Path, settings: dict[str, object], m
 
 
 def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
-    """Those that have no meaning here change nothing."""
+    """With the values that say what pylog does."""
     producer = new_log(tmp_path).producer(
-        enable_idempotence=True, max_in_flight_requests_per_connection=5, request_timeout_ms=1, client_id="me", acks="1"
+        enable_idempotence=True,
+        max_in_flight_requests_per_connection=5,
+        request_timeout_ms=30_000,
+        client_id="me",
+        acks="1",
     )
     assert isinstance(producer, Producer) and producer.partitions_for("t") == {0}
     producer.close()

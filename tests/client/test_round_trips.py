@@ -11,8 +11,9 @@ import pytest
 import spark_log
 from spark_log.client.fetch import WHOLE_BYTES_MAX
 from spark_log.journal.journal import Journal
+from spark_log.journal.limits import LIMITS
 from spark_log.journal.ops import Get, Steps, beside, run
-from spark_log.journal.upkeep import LIMITS
+from spark_log.journal.protocol import HOLE_PROBES
 from spark_log.metadata.records import Piece
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
@@ -147,11 +148,11 @@ def test_a_cold_read_through_a_sealed_index_takes_three(store: SlowStore) -> Non
 
 
 def test_opening_a_log_takes_three(store: SlowStore) -> None:
-    """What it is and its checkpoints; the newest of them with what follows it; the checkpoints again."""
+    """What it is and its checkpoints; the newest of them with what follows it; the checkpoints again, beside the probes."""
     fill(log_on(store.inner), 130)
     found, requests = trips(store, lambda: log_on(store), latency_ms=200)
     assert found == 3
-    assert counts(requests)["list"] == 2 and counts(requests)["get"] <= 34
+    assert counts(requests)["list"] == 2 and counts(requests)["get"] <= 34 + len(HOLE_PROBES)
 
 
 def test_who_is_far_behind_does_not_read_what_a_checkpoint_has(store: SlowStore) -> None:

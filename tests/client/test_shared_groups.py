@@ -333,7 +333,8 @@ def test_positions_are_committed_while_a_poll_waits(team: Team) -> None:
 
 
 def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team) -> None:
-    """Neither a consumer with partitions assigned by hand, nor an administrator, nor one without the coordinator's groups."""
+    """Neither a consumer with partitions assigned by hand, nor an administrator, a bookmark or a transaction that names the
+    group, nor one without the coordinator's groups."""
     team.fill(4)
     team.join(enable_auto_commit=False)
     team.poll_until(team.is_shared)
@@ -343,6 +344,13 @@ def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team)
             other.commit({TopicPartition("t", 0): 1})
     with pytest.raises(GroupInUse):
         team.log.admin.alter_consumer_group_offsets("g", {TopicPartition("t", 0): 1})
+    with pytest.raises(GroupInUse), team.log.bookmark("g", "t"):
+        pass
+    txn = team.log.transaction("x")
+    txn.__enter__()
+    txn.commit_offsets("g", {TopicPartition("t", 0): 1})
+    with pytest.raises(GroupInUse):
+        txn.__exit__(None, None, None)
     assert team.log.admin.list_consumer_group_offsets("g") == {}
     with (
         spark_log.connect(team.log.journal.store.url) as embedded,
@@ -350,6 +358,17 @@ def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team)
         embedded.consumer("t", group_id="g") as other,
     ):
         other.poll()
+
+
+def test_a_bookmark_does_not_move_a_group_that_consumers_joined_meanwhile(team: Team) -> None:
+    """It was free when the run began; the run is refused when it ends, and nothing is moved."""
+    team.fill(4)
+    bookmark = team.log.bookmark("g", "t").__enter__()
+    team.join(enable_auto_commit=False)
+    team.poll_until(team.is_shared)
+    with pytest.raises(GroupInUse):
+        bookmark.__exit__(None, None, None)
+    assert team.log.admin.list_consumer_group_offsets("g") == {}
 
 
 def test_a_consumer_that_does_not_poll_gives_its_partitions_up(team: Team) -> None:

@@ -268,7 +268,8 @@ class Coordinator:
 
     def commit(self, request: OffsetCommitRequest, offsets: dict[TopicPartition, int]) -> None:
         """Positions that the machine has let pass; the journal looks at the generation once more."""
-        generation = -1 if self.world.mutation == MUTATIONS[1] else request.generation_id
+        fenced = self.world.mutation != MUTATIONS[1]
+        generation = request.generation_id if fenced else self.state.groups["g"].generation
         entries = tuple(r.OffsetEntry(*tp, offset) for tp, offset in sorted(offsets.items()))
 
         def apply() -> None:

@@ -8,19 +8,12 @@ import pytest
 
 from spark_log.groups.group import Group, GroupState
 from spark_log.groups.messages import Code, Protocol
-from spark_log.groups.offsets import (
-    PendingOffsets,
-    check_delete_group,
-    check_delete_offsets,
-    check_metadata,
-    may_expire,
-)
+from spark_log.groups.offsets import check_delete_group, check_delete_offsets, check_metadata, may_expire
 from spark_log.groups.subscription import Subscription, encode
-from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.model import TopicPartition
 from tests.groups.members import Coordinator
 
-T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-AT5, AT9 = OffsetAndMetadata(5), OffsetAndMetadata(9)
+T0 = TopicPartition("t", 0)
 
 
 def test_a_note_is_measured_in_bytes() -> None:
@@ -72,21 +65,3 @@ def test_nothing_expires_while_members_join() -> None:
     """What they will read is not known yet."""
     assert may_expire(reading("t"))
     assert not may_expire(replace(reading("t"), state=GroupState.PREPARING_REBALANCE))
-
-
-def test_positions_of_a_transaction_go_with_it() -> None:
-    """Pending until its end; then they are committed together, or forgotten."""
-    pending = PendingOffsets().stage("p", "g", {T0: AT5}).stage("p", "h", {T1: AT9}).stage("q", "g", {T1: AT9})
-    assert pending.is_pending("g", T0) and not pending.is_pending("h", T0)
-    pending, asked = pending.end("p")
-    assert asked == {("g", T0): AT5, ("h", T1): AT9}
-    assert not pending.is_pending("g", T0) and pending.is_pending("g", T1)
-
-
-def test_a_newer_position_is_not_replaced_by_a_transactions() -> None:
-    """It was committed after the transaction asked for its own; what a deleted group had pending is gone too."""
-    pending = PendingOffsets().stage("p", "g", {T0: AT5, T1: AT5}).committed("g", [T0])
-    assert pending.is_pending("g", T0)
-    assert pending.end("p")[1] == {("g", T1): AT5}
-    assert pending.stage("p", "g", {T0: AT9}).end("p")[1] == {("g", T0): AT9, ("g", T1): AT5}
-    assert pending.without_group("g").end("p")[1] == {}

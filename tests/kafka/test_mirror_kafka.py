@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 import spark_log
@@ -180,6 +182,27 @@ def test_a_lost_checkpoint_costs_nothing(
     client.send("lost-checkpoint", [*recs(range(10, 15)), *recs(range(5), 1)])
     assert mirror("--topics", "lost-checkpoint", checkpoint="another")
     assert_copied(spark, kafka, log, "lost-checkpoint")
+
+
+def test_a_checkpoint_that_goes_back_is_refused(
+    spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log, tmp_path: Path
+) -> None:
+    """Its batches may hold other records than before; without the topic's folder the map says where to continue."""
+    client.create("goes-back")
+    client.send("goes-back", recs(range(6)))
+    assert mirror("--topics", "goes-back", "--max-offsets", "2")
+    (folder,) = (tmp_path / "checkpoint").glob("goes-back-*")
+    for kind in ("offsets", "commits"):
+        for name in ("1", "2", ".1.crc", ".2.crc"):
+            (folder / kind / name).unlink(missing_ok=True)
+    client.send("goes-back", recs(range(6, 9)))
+    with pytest.raises(
+        StreamingQueryException, match="SequenceConflict: .* this is batch 1, and the last batch .* is 2"
+    ):
+        mirror("--topics", "goes-back")
+    shutil.rmtree(folder)
+    assert mirror("--topics", "goes-back")
+    assert_copied(spark, kafka, log, "goes-back")
 
 
 def test_groups_are_taken_along(

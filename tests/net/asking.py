@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import spark_log
@@ -63,3 +67,25 @@ GOOD = {"type": "create_topic", "name": "fuzz", "partitions": 1, "topic_id": "1"
 def body_of(running: Running, *commands: object) -> bytes:
     asked = {"cluster_id": running.coordinator.cluster_id, "since": 0, "commands": commands}
     return json.dumps(asked).encode()
+
+
+def eventually(true: Callable[[], object], seconds: float = 20.0) -> None:
+    """Wait for something to be true."""
+    until = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < until, "it did not become true"
+        time.sleep(0.02)
+
+
+def make_certificate(folder: Path) -> tuple[str, str]:
+    """Files of a new certificate for 127.0.0.1 and its key."""
+    names = (str(folder / "certificate.pem"), str(folder / "key.pem"))
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", names[0], "-keyout", names[1]),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return names

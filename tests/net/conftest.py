@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import spark_log
-from spark_log.net.server import Limits
+from spark_log.net.connections import Limits
 from spark_log.node.serve import Running
-from tests.net.asking import TOKENS
+from tests.net.asking import TOKENS, make_certificate
 from tests.services import Services
 
 
@@ -34,3 +34,9 @@ def small(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Runni
     with spark_log.connect(f"pylog://{running.coordinator.address}") as log:
         log.admin.create_topics([spark_log.NewTopic("t")])
     return running
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate for 127.0.0.1 and its key."""
+    return make_certificate(tmp_path_factory.mktemp("tls"))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 import spark_log
 from spark_log.errors import CoordinatorNotAvailable, InvalidRequest
 from spark_log.net.address import Target, parse_target
+from spark_log.net.kafka_probe import is_answer, is_kafka
 
 
 @pytest.mark.parametrize(
@@ -34,29 +38,92 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
         parse_target(url)
 
 
+API_VERSIONS = bytes.fromhex("0000000a00120000")
+"""How the request begins: its length, api key 18, version 0."""
+OF_A_BROKER = bytes.fromhex("0000 0000000c 00000000000d 000100000011 00020000000a 000300000000000d".replace(" ", ""))
+"""What follows the correlation id in an answer: no error, and versions of Produce and the next APIs."""
+
+
+def plain(connection: socket.socket) -> socket.socket:
+    return connection
+
+
+@pytest.fixture(scope="module")
+def over_tls(certificate: tuple[str, str]) -> Callable[[socket.socket], socket.socket]:
+    """The server's side of TLS."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+    return lambda connection: context.wrap_socket(connection, server_side=True)
+
+
 def test_a_kafka_broker_is_recognised() -> None:
-    """It hangs up on HTTP; asked in its own words, it answers, and the error says what it is."""
-    with Broker() as address, pytest.raises(CoordinatorNotAvailable, match="this is Kafka, not pylog"):
+    """It hangs up on HTTP; asked in its own words, it answers.  The error says what it is, and nobody waits for it to start."""
+    with Broker() as address, pytest.raises(CoordinatorNotAvailable) as error:
         spark_log.connect(f"pylog://{address}")
+    assert f"{address}: this is a Kafka broker, not pylog; Spark reads and writes it with format('kafka')" in str(
+        error.value
+    )
+
+
+def test_a_kafka_broker_with_tls_is_recognised(over_tls: Callable[[socket.socket], socket.socket]) -> None:
+    """It hangs up on whatever is not TLS."""
+    with Broker(over_tls) as address:
+        assert is_kafka(address)
+
+
+@pytest.mark.parametrize(
+    "head", [b"", b"HTTP/1.1", API_VERSIONS, bytes.fromhex("0000000970796c67"), bytes.fromhex("ffffffff70796c67")]
+)
+def test_other_answers_are_not_a_brokers(head: bytes) -> None:
+    """Closed, HTTP, an echo, a length that is too short or negative."""
+    assert not is_answer(head)
+
+
+def test_a_port_that_hangs_up_on_everything_is_reported_so() -> None:
+    """Neither pylog nor Kafka as far as can be seen: both are in the message, and how long a start was waited for."""
+    with Broker(refuses=True) as address, pytest.raises(CoordinatorNotAvailable) as error:
+        spark_log.connect(f"pylog://{address}")
+    assert "for 6 s: it closed the connection, as a Kafka broker does" in str(error.value)
+
+
+def test_a_silent_port_is_given_up() -> None:
+    """The kernel accepts, and nobody answers: the message names the address and how long it was waited for."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(CoordinatorNotAvailable, match=rf"{address}: it does not answer .*no answer within 6 s"):
+            spark_log.connect(f"pylog://{address}")
+
+
+def test_a_port_that_refuses_is_waited_for_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    """A coordinator may be starting there: a warning says where and how long it is waited for, before the waiting."""
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(CoordinatorNotAvailable, match=rf"{address}: it does not answer .*refused\) for 6 s"):
+        spark_log.connect(f"pylog://{address}")
+    (warning,) = [one.getMessage() for one in caplog.records if one.name == "spark_log"]
+    assert address in warning and "refused; waiting up to 6 s for a coordinator to start" in warning
 
 
 class Broker:
-    """Closes on what is no Kafka request, and answers ApiVersions."""
+    """Closes on what is not a Kafka request, and answers ApiVersions as a broker does."""
 
-    def __init__(self) -> None:
+    def __init__(self, secured: Callable[[socket.socket], socket.socket] = plain, *, refuses: bool = False) -> None:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve)
+        self._secured = secured
+        self._refuses = refuses
 
     def _serve(self) -> None:
         while True:
             try:
-                connection, _ = self._socket.accept()
+                accepted, _ = self._socket.accept()
             except OSError:
                 return
-            with connection:
+            with accepted, suppress(OSError), self._secured(accepted) as connection:
                 data = connection.recv(1000)
-                if data[4:6] == b"\x00\x12":
-                    connection.sendall(b"\x00\x00\x00\x0a" + data[8:12] + b"\x00" * 6)
+                if data.startswith(API_VERSIONS) and not self._refuses:
+                    answer = data[8:12] + OF_A_BROKER
+                    connection.sendall(len(answer).to_bytes(4, "big") + answer)
 
     def __enter__(self) -> str:
         self._thread.start()

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import spark_log
+from spark_log.client.commit import Identity, commit_uploads
 from spark_log.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -28,12 +29,15 @@ from spark_log.groups.messages import (
     Request,
     SyncGroupRequest,
 )
-from spark_log.metadata.commands import CreateTopic, DeleteOffsets
+from spark_log.metadata.commands import AbortTransaction, Append, CreateTopic, DeleteOffsets, InitProducer
+from spark_log.metadata.records import Commit
+from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
-from spark_log.model import TopicPartition
+from spark_log.model import DataObject, Run, TopicPartition
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
-from spark_log.net.server import Limits, Server
+from spark_log.net.connections import Limits
+from spark_log.net.server import Server
 from spark_log.net.tokens import Grant, check_allowed, parse_tokens
 from spark_log.node.serve import Running
 from tests.net.asking import (
@@ -88,7 +92,7 @@ def test_a_token_may_be_for_some_topics(guarded: str) -> None:
     with connect(guarded, ADMIN) as log:
         log.admin.create_topics([spark_log.NewTopic("orders")])
     with connect(guarded, BILLING) as log:
-        txn = log.transaction("both").__enter__()
+        txn = log.transaction("billing.both").__enter__()
         txn.send("billing.invoices", b"1")
         txn.send("orders", b"1")
         with pytest.raises(AuthorizationFailed, match="'orders'"):
@@ -103,7 +107,10 @@ def test_a_token_is_not_sent_to_an_address_that_was_not_configured(guarded: str)
     assert "Authorization" not in link._headers(guarded)
     with connect(guarded, ADMIN) as log:
         storage = log.url
-    with spark_log.connect(storage) as embedded, pytest.raises(AuthenticationFailed, match="no token"):
+    with (
+        spark_log.connect(storage) as embedded,
+        pytest.raises(AuthenticationFailed, match=f"open the log as pylog://{guarded}, with token="),
+    ):
         embedded.append("roles", [{"value": b"x"}])
 
 
@@ -155,6 +162,7 @@ def test_a_token_for_some_topics_joins_for_no_others(guarded: str) -> None:
 
 
 PAID = TopicPartition("billing.paid", 0)
+QUERY = "01234567-89ab-cdef-0123-456789abcdef"
 OTHERS = r"the token 'billing' is for groups that begin with billing. or bills, not 'others'"
 
 
@@ -176,7 +184,7 @@ def test_a_token_for_some_groups_shares_and_commits_for_these(guarded: str) -> N
         with log.consumer(PAID.topic, group_id="billing.readers", auto_offset_reset="earliest") as consumer:
             assert consumer.poll(5000)
             consumer.commit()
-        with log.transaction("t") as txn:
+        with log.transaction("billing.t") as txn:
             txn.commit_offsets("billing.etl", {PAID: 1})
         with log.bookmark("bills-nightly", PAID.topic):
             pass
@@ -211,13 +219,87 @@ def test_a_token_for_some_topics_is_for_all_groups(guarded: str) -> None:
 
 
 def _in_transaction(log: spark_log.Log) -> None:
-    with log.transaction("t") as txn:
+    with log.transaction("billing.t") as txn:
         txn.commit_offsets("others", {PAID: 1})
 
 
 def _with_a_bookmark(log: spark_log.Log) -> None:
     with log.bookmark("others", PAID.topic):
         pass
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda log: log.transaction("other-tenant").__enter__(),
+        lambda log: log.admin.fence_producers(["other-tenant"]),
+        lambda log: log.admin.abort_transaction("other-tenant"),
+        lambda log: log.append("billing.paid", [{"value": b"x"}], txn_app_id="other-tenant", txn_version=1),
+    ],
+    ids=["transaction", "fence", "abort", "application"],
+)
+def test_a_token_for_some_topics_uses_no_identity_of_others(
+    guarded: str, change: Callable[[spark_log.Log], object]
+) -> None:
+    """It would fence, abort or commit as another tenant: the transaction that was open stays its owner's."""
+    with connect(guarded, ADMIN) as admin:
+        admin.append(PAID.topic, [{"value": b"x"}])
+        with admin.transaction("other-tenant") as txn:
+            refusal = "'billing-topics' is for producer identities that begin with billing., not 'other-tenant"
+            with connect(guarded, BILLING_TOPICS) as log, pytest.raises(AuthorizationFailed, match=refusal):
+                change(log)
+            txn.append("others.audit", [{"value": b"1"}])
+        assert txn.offsets
+
+
+def identity(producer: str, topic_id: str, sequence: int = 0) -> Append:
+    """A commit of one row under an identity."""
+    run = Run(topic_id, 0, 0, 100, 7, 1, 1, 0, 0)
+    name = f"data/{0:016x}/{topic_id}-{sequence}.seg"
+    objects = (DataObject(name, 100, 90),)
+    return Append(
+        commit=Commit(
+            producer=producer, sequence=sequence, dense=False, upload_epoch=0, objects=objects, slices=((0, run),)
+        )
+    )
+
+
+@pytest.mark.parametrize("producer", ["0123456789abcdef", f"query:{QUERY}", f"app:{QUERY}/totals:others"])
+def test_an_identity_that_was_drawn_belongs_to_who_may_write_its_topics(producer: str) -> None:
+    """Of a plain writer or a query: the log shows it, and a commit under it would make its owner's next one a repeat."""
+    grant = Grant("billing", "write", ("billing",))
+    state = next_version(State(), 1)
+    for name in ("billing", "others"):
+        state = replay_records(state, CreateTopic(name=name, partitions=1, topic_id=f"id-{name}")(state, 1).records)
+    check_allowed(grant, identity(producer, "id-billing"), state)
+    state = replay_records(state, identity(producer, "id-others")(state, 1).records)
+    assert producer in state.producers
+    with pytest.raises(AuthorizationFailed, match="not 'others'"):
+        check_allowed(grant, identity(producer, "id-billing", 1), state)
+    check_allowed(Grant("everything", "write"), identity(producer, "id-billing", 1), state)
+
+
+def test_identities_may_have_prefixes_of_their_own() -> None:
+    """As groups have; without them those of topics count."""
+    tokens = parse_tokens({"etl": "write a-token-for-the-tests billing. producer:etl- producer:nightly"})
+    grant = tokens.grant("Bearer a-token-for-the-tests")
+    assert (grant.topics, grant.producers) == (("billing.",), ("etl-", "nightly"))
+    for name in ("etl-1", "nightly"):
+        check_allowed(grant, InitProducer(producer=f"txn:{name}"), State())
+    with pytest.raises(AuthorizationFailed, match="begin with etl- or nightly, not 'billing.1'"):
+        check_allowed(grant, InitProducer(producer="txn:billing.1"), State())
+    for kind in ("txn", "sink"):  # only an application's name begins with the id of a query that Spark drew
+        with pytest.raises(AuthorizationFailed, match=f"begin with etl- or nightly, not '{QUERY}/x'"):
+            check_allowed(grant, identity(f"{kind}:{QUERY}/x", "id"), State())
+    groups_only = Grant("readers", "write", groups=("g",))
+    check_allowed(groups_only, InitProducer(producer="txn:anything"), State())
+
+
+def test_only_a_transactional_id_is_taken_over_or_ended() -> None:
+    """A new epoch of a stream's identity would let the batch that Spark replays land twice."""
+    for command in (InitProducer(producer=f"query:{QUERY}"), AbortTransaction(producer="sink:s")):
+        with pytest.raises(InvalidRequest, match="is not a transactional id"):
+            command(State(), 0)
 
 
 @pytest.mark.usefixtures("paid")
@@ -280,22 +362,6 @@ def test_an_administrator_of_some_groups_deletes_these_and_no_others(guarded: st
 # -------------------------------------------------------------------------------------------------------------------- TLS
 
 
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """A certificate for 127.0.0.1 and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    names = (str(folder / "certificate.pem"), str(folder / "key.pem"))
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test"),
-            *("-addext", "subjectAltName=IP:127.0.0.1", "-out", names[0], "-keyout", names[1]),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    return names
-
-
 def test_tls_is_spoken_and_checked(services: Services, tmp_path: Path, certificate: tuple[str, str]) -> None:
     """A client with the right authority gets in; without TLS, or with another authority, it does not."""
     running = services.start(tmp_path / "log", certificate=certificate[0], key=certificate[1], tokens=TOKENS)
@@ -339,6 +405,24 @@ def test_errors_arrive_as_what_they_were(small: Running) -> None:
             0,
             log.journal.state.partitions[log.journal.state.names["t"], 0].end,
         )
+
+
+def test_a_batch_that_the_log_has_passed_is_refused_by_a_coordinator_as_well(small: Running) -> None:
+    """And a version of an application is skipped, with the last one."""
+    with spark_log.connect(f"pylog://{small.coordinator.address}") as log:
+        epoch = log.upload_epoch()
+        uploads = [log.upload("t", [{"value": b"x"}], epoch)]
+        for batch in (1, 2):
+            last = commit_uploads(
+                log.journal, Identity(producer="query:q", sequence=batch, dense=False), epoch, uploads
+            )
+            uploads = [log.upload("t", [{"value": b"x"}], epoch)]
+        older = Identity(producer="query:q", sequence=1, dense=False)
+        with pytest.raises(spark_log.errors.SequenceConflict, match="commit 1 is older than the last one, 2") as raised:
+            commit_uploads(log.journal, older, epoch, uploads)
+        assert (raised.value.last, raised.value.version) == (2, last.version)
+        skipped = commit_uploads(log.journal, replace(older, skip_older=True), epoch, uploads)
+        assert skipped.repeated and skipped.last == 2
 
 
 class Broken:

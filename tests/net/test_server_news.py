@@ -16,6 +16,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 import spark_log
+from spark_log.net.messages import ChangesRequest, encode
 from spark_log.net.server import CHANGES_BYTES_MAX
 from spark_log.node.serve import Running
 from tests.services import Services
@@ -151,9 +152,10 @@ def test_a_client_that_hangs_up_while_it_waits_is_noticed(services: Services, tm
     host, _, port = coordinator.address.partition(":")
     # For a version that is far off: what the coordinator writes after its start would be an answer at once.
     since = coordinator.state.version + 1000
-    path = f"/v1/changes?cluster_id={coordinator.cluster_id}&since={since}&wait_ms=60000"
+    body = encode(ChangesRequest(cluster_id=coordinator.cluster_id, since=since, wait_ms=60_000))
+    head = f"POST /v1/changes HTTP/1.1\r\nHost: {coordinator.address}\r\nContent-Length: {len(body)}\r\n\r\n"
     with closing(socket.create_connection((host, int(port)))) as client:
-        client.sendall(f"GET {path} HTTP/1.1\r\nHost: {coordinator.address}\r\n\r\n".encode())
+        client.sendall(head.encode() + body)
         wait_for_metric(coordinator.address, "pylog_long_polls", 1)
         assert metric(coordinator.address, "pylog_connections") > 1
     wait_for_metric(coordinator.address, "pylog_connections", 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import platform
 import re
 import threading
 import time
@@ -15,14 +16,15 @@ import pytest
 
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.log import Log
-from spark_log.errors import ConcurrentChange, CoordinatorNotAvailable, InvalidRequest, NotCoordinator
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import ClockSkewed, ConcurrentChange, CoordinatorNotAvailable, InvalidRequest, NotCoordinator
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Answered, Changes
 from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopic, JoinGroup, RemoveMember
 from spark_log.metadata.records import Commit
 from spark_log.metadata.state import Coordinator as Holder
 from spark_log.model import DataObject, Run
-from spark_log.node.coordinator import Coordinator
+from spark_log.node.coordinator import Coordinator, Sign
 from spark_log.store.local import LocalStore
 
 
@@ -34,9 +36,15 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
 
 
 @contextmanager
-def leading(store: LocalStore) -> Iterator[Coordinator]:
+def leading(store: LocalStore, clock: Clock | None = None, storage_timeout_ms: int = 15_000) -> Iterator[Coordinator]:
     """A coordinator of the log in a store, that leads."""
-    made = Coordinator(store, host="here", is_alive=lambda holder: False)
+    made = Coordinator(
+        store,
+        host="here",
+        ask_sign=lambda holder: Sign.SILENT,
+        clock=clock,
+        storage_timeout_ms=storage_timeout_ms,
+    )
     made.address = "here:1"
     thread = threading.Thread(target=made.run, name="coordinator")
     thread.start()
@@ -70,6 +78,34 @@ class Lossy:
 
     def close(self) -> None:
         """Nothing is held open."""
+
+
+class Stepped(SystemClock):
+    """A clock that somebody sets."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+def test_a_coordinator_whose_clock_is_set_wrong_steps_down_until_it_is_right(tmp_path: Path) -> None:
+    """It can write nothing, which is no reason to lead; the error names the machine, which is not the client's."""
+    clock = Stepped()
+    with leading(LocalStore(str(tmp_path / "log"), "os"), clock, 2000) as made:
+        epoch = made.epoch
+        clock.ahead_ms = 3_600_000
+        (refused,) = made.submit([CreateTopic(name="t", partitions=1, topic_id="id")]).result(60).outcomes
+        assert isinstance(refused, ClockSkewed) and platform.node() in str(refused)
+        while "1:00:00 ahead of the storage's" not in made.health().reason:
+            time.sleep(0.01)
+        assert not made.health().healthy
+        made.check_storage()
+        assert (made.leading, made.stepped_down) == (False, epoch)
+        clock.ahead_ms = 0
+        while not made.leading:
+            time.sleep(0.01)
+        assert made.submit([CreateTopic(name="t", partitions=1, topic_id="id")]).result(60).outcomes == ["id"]
 
 
 def test_a_change_by_the_admin_whose_answer_was_lost_is_its_own(tmp_path: Path, coordinator: Coordinator) -> None:

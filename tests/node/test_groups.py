@@ -35,8 +35,18 @@ from spark_log.groups.messages import (
     SyncGroupResponse,
 )
 from spark_log.journal.ops import Answered
-from spark_log.metadata.commands import AnyCommand, CommitOffsets, Committer, JoinGroup, SetGeneration
-from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.commands import (
+    AnyCommand,
+    Append,
+    CommitOffsets,
+    Committer,
+    CreateTopic,
+    DeleteOffsets,
+    JoinGroup,
+    SetGeneration,
+    Several,
+)
+from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.state import Coordinator, State
 from spark_log.node.groups import Groups
@@ -232,6 +242,21 @@ async def test_a_group_that_a_stream_has_takes_no_members(room: Room) -> None:
     room.hand.decide(JoinGroup(group="g", member="stream", token="query", owner="a stream", timeout_ms=60_000))
     with pytest.raises(GroupInUse, match="a stream"):
         await room.join()
+
+
+@test
+async def test_a_group_whose_members_join_is_not_changed_from_outside(room: Room) -> None:
+    """The log does not know them before their first assignment; a deletion and unfenced positions are refused all the same."""
+    room.hand.decide(CreateTopic(name="t", partitions=1, topic_id="id"))
+    joined = await room.join()
+    assert "g" not in room.hand.state.groups
+    unfenced = GroupCommit("g", -1, (OffsetEntry("id", 0, 5),))
+    append = Append(commit=Commit(producer="p", sequence=0, upload_epoch=0, groups=(unfenced,)))
+    changes = (DeleteOffsets(group="g"), DeleteOffsets(group="g", partitions=(("id", 0),)), append)
+    for change in (*changes, CommitOffsets(commit=unfenced), Several(commands=(CommitOffsets(commit=unfenced),))):
+        error = room.groups.refusal(change)
+        assert isinstance(error, GroupInUse), change
+        assert error.owner == joined.member_id  # type: ignore[union-attr]
 
 
 @test

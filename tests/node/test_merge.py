@@ -5,17 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pytest
 
 from spark_log import Log, TopicPartition, connect
 from spark_log.client.scan import SCAN_SCHEMA, scan_batches
 from spark_log.metadata.decide import decide_delete_topic, decide_set_configs, decide_trim
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import ObjectRow
-from spark_log.model import APPEND_TIME_IN_ROWS, CREATE_TIME, Slice
+from spark_log.model import APPEND_TIME_IN_ROWS, CREATE_TIME
 from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
 from spark_log.node.merge import WHOLE_BYTES_MAX, Tally
-from spark_log.node.packing import SEGMENT_BYTES, find_stretches, thin_objects
 from spark_log.node.verify import verify
 from tests.node.logs import append_small, new_log, pass_the_fence, rows, slices
 
@@ -224,41 +221,3 @@ def test_an_object_less_than_half_alive_is_rewritten(tmp_path: Path) -> None:
     assert shared not in log.journal.refresh().objects
     assert log.read("t").equals(before)
     assert log.append("t", rows(0, 1, partition=3)) == {TopicPartition("t", 3): range(1000, 1001)}
-
-
-# ------------------------------------------------------------------------------------------------------ what is merged
-
-
-def piece(start: int, size: int, time_kind: int = CREATE_TIME) -> Slice:
-    return Slice(start, start + 1, f"o{start}", 0, size << 20, 0, 1, 0, 0, time_kind)
-
-
-def stretches(*sizes_mib: int, thin: frozenset[str] = frozenset()) -> list[list[int]]:
-    found = find_stretches([piece(i, size) for i, size in enumerate(sizes_mib)], SEGMENT_BYTES, thin)
-    return [[one.start for one in stretch] for stretch in found]
-
-
-@pytest.mark.parametrize(
-    ("sizes_mib", "expected"),
-    [
-        ((1, 1, 1), [[0, 1, 2]]),
-        ((1,), []),
-        ((1, 64, 1, 1), [[2, 3]]),
-        ((128, 1, 1), [[1, 2]]),
-        ((40, 1, 1), [[1, 2]]),
-        ((40, 1), []),
-        ((40, 6, 6), [[0, 1, 2]]),
-        ((16, 1), [[0, 1]]),
-        ((60, 5, 2), [[1, 2]]),
-    ],
-)
-def test_tiers(sizes_mib: tuple[int, ...], expected: list[list[int]]) -> None:
-    """Large slices stay; a heavy head waits until what follows it is worth the rewrite."""
-    assert stretches(*sizes_mib) == expected
-
-
-def test_slices_of_thin_objects_are_rewritten_whatever_their_size() -> None:
-    """A large slice moves if its object is otherwise dead."""
-    assert stretches(100, thin=frozenset(["o0"])) == [[0]]
-    rows_of = {"a": ObjectRow(110, 100, 1), "b": ObjectRow(110, 100, 1), "gone": ObjectRow(110, 100, 1)}
-    assert thin_objects(rows_of, {"a": 49, "b": 50, "gone": 0}) == {"a"}

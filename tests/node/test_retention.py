@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_log import Log
+from spark_log import Log, NewTopic
+from spark_log.journal.limits import Limits as SealLimits
+from spark_log.journal.protocol import open_view
+from spark_log.journal.upkeep import seal
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
-from spark_log.node.maintain import checkpoint, expire, maintain_once
+from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
+from spark_log.node.merge_policy import RETENTION_PARTS
 from spark_log.node.retention import Limits, expired, limits_of
 from spark_log.node.verify import verify
 from tests.node.logs import HOUR_MS, append_small, new_log, slices
+
+MINUTE_MS = 60_000
+SEAL_ALL = SealLimits(inline_slices=0, inline_per_partition=0)
 
 
 def offsets(log: Log) -> list[int]:
@@ -30,6 +39,74 @@ def test_old_records_go(tmp_path: Path) -> None:
     assert report.expired_records == 12
     assert offsets(log) == list(range(12, 18))
     assert verify(log) == []
+
+
+def test_records_that_are_too_old_when_they_are_written_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Event times of a backfill would vanish with the next upkeep; upkeep says of which topic it removed records."""
+    log = new_log(tmp_path, retention_ms=str(HOUR_MS))
+    append_small(log, 1, age_ms=HOUR_MS // 2)
+    assert caplog.messages == []
+    append_small(log, 2, age_ms=2 * HOUR_MS)
+    (warning,) = caplog.messages
+    assert "topic t: records with timestamps up to" in warning and "set retention.ms=-1 to keep them" in warning
+    with caplog.at_level("INFO", "spark_log"):
+        log.create_topic(NewTopic("old", 1, {"retention.ms": "1"}))
+        log.append("old", [{"value": b"x", "timestamp": 1}])
+        expire(log)
+    assert "topic old: retention removed 1 records" in caplog.messages
+
+
+def append_trickle(log: Log, began_ms: int, minutes: int) -> None:
+    """A record a minute, merged every 10 minutes."""
+    for minute in range(minutes):
+        log.append("t", [{"value": b"%d" % minute, "timestamp": began_ms + minute * MINUTE_MS}])
+        if minute % 10 == 9:
+            merge(log)
+
+
+def run_and_check(log: Log, began_ms: int, run: Callable[[Log], object]) -> None:
+    """What is kept of a trickle: the last hour, and at most an eighth of it more."""
+    before_ms = int(time.time() * 1000)
+    run(log)
+    after_ms = int(time.time() * 1000)
+    oldest_ms = began_ms + offsets(log)[0] * MINUTE_MS
+    assert before_ms - HOUR_MS - HOUR_MS // RETENTION_PARTS - MINUTE_MS <= oldest_ms <= after_ms - HOUR_MS + MINUTE_MS
+    assert verify(log, deep=True) == []
+
+
+TIERS = 4
+"""Slices that wait at the end of a partition where a window has 8 records."""
+
+
+def test_a_trickle_expires_although_it_is_merged(tmp_path: Path) -> None:
+    """Retention is late by an eighth at most, and a few slices are left."""
+    log = new_log(tmp_path, retention_ms=str(HOUR_MS))
+    began_ms = int(time.time() * 1000) - 6 * HOUR_MS
+    append_trickle(log, began_ms, 360)
+    assert len(slices(log)) <= 6 * RETENTION_PARTS + 1 + TIERS
+    run_and_check(log, began_ms, maintain_once)
+    assert len(slices(log)) <= RETENTION_PARTS + 2 + TIERS
+
+
+def test_a_segment_spans_segment_ms(tmp_path: Path) -> None:
+    """Also where nothing expires."""
+    log = new_log(tmp_path, retention_ms="-1", segment_ms=str(HOUR_MS))
+    append_trickle(log, 0, 600)
+    merge(log)
+    assert [(piece.start, piece.end) for piece in slices(log)] == [(60 * n, 60 * n + 60) for n in range(10)]
+
+
+def test_merged_slices_expire_when_they_are_sealed(tmp_path: Path) -> None:
+    """In an index they go one by one, as they do outside."""
+    log = new_log(tmp_path, retention_ms=str(HOUR_MS))
+    began_ms = int(time.time() * 1000) - 6 * HOUR_MS
+    append_trickle(log, began_ms, 360)
+    journal = log.journal
+    journal.run(seal(journal.run(open_view()), replace(journal.context, limits=SEAL_ALL)))
+    assert slices(log) == []
+    run_and_check(log, began_ms, expire)
 
 
 def test_a_whole_topic_can_expire(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import socket
@@ -23,7 +22,9 @@ from spark_log.errors import CommitUnknown, CoordinatorNotAvailable, Inconsisten
 from spark_log.journal.journal import Journal
 from spark_log.net.address import this_host
 from spark_log.node.serve import Running
+from spark_log.node.storage_health import MARKS
 from spark_log.store.local import LocalStore
+from tests.processes import Process, free_port
 from tests.services import Services
 
 ROOT = Path(__file__).parents[2]
@@ -152,12 +153,6 @@ def leave_behind(folder: Path, address: str, host: str) -> None:
     Journal.open(LocalStore(str(folder), "os"), create=True).take_over(0, address, host)
 
 
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
-
-
 def test_a_log_whose_coordinator_died_is_not_written_until_it_is_released_by_hand(folder: Path) -> None:
     """The error says how; a release is under the next epoch, so the dead one stays dead."""
     leave_behind(folder, f"127.0.0.1:{free_port()}", this_host())
@@ -215,6 +210,28 @@ def test_a_coordinator_that_was_replaced_while_it_slept_writes_nothing_more(serv
         assert values(log) == [b"1"]
 
 
+def test_an_idle_coordinator_overwrites_its_mark_and_adds_no_records(services: Services, folder: Path) -> None:
+    """One small object is what its health costs in space; it is removed when the coordinator stops."""
+    store = LocalStore(str(folder), "os")
+    running = services.start(folder, storage_timeout_ms=3000)
+    eventually(lambda: running.coordinator.leading and store.list(MARKS))
+    version, (mark,) = running.coordinator.state.version, store.list(MARKS)
+    found = {store.get(mark)}
+    eventually(lambda: found.add(store.get(mark)) or len(found) >= 3)
+    assert store.list(MARKS) == [mark] and running.coordinator.state.version == version
+    assert running.coordinator.health().healthy
+    services.stop(running)
+    assert store.list(MARKS) == []
+
+
+def test_a_coordinator_that_takes_over_removes_the_marks_of_others(services: Services, folder: Path) -> None:
+    """Those that were killed leave theirs; those that run write theirs again."""
+    store = LocalStore(str(folder), "os")
+    store.put(f"{MARKS}gone", [b"x"])
+    running = services.start(folder, storage_timeout_ms=3000)
+    eventually(lambda: running.coordinator.leading and f"{MARKS}gone" not in store.list(MARKS))
+
+
 def test_two_that_advertise_the_same_address_do_not_take_the_log_from_each_other_in_turn(
     services: Services, folder: Path
 ) -> None:
@@ -263,36 +280,6 @@ def test_a_coordinator_of_another_log_is_refused(services: Services, folder: Pat
 
 
 # --------------------------------------------------------------------------------------------------------- real processes
-
-
-class Process:
-    """`pylog serve` as a process."""
-
-    def __init__(self, folder: Path, port: int, *flags: str) -> None:
-        self.address = f"127.0.0.1:{port}"
-        command = [sys.executable, "-m", "spark_log.cli", "-u", str(folder), "serve", "--listen", self.address]
-        self._process = subprocess.Popen(
-            [*command, "--durability", "os", *flags],
-            cwd=ROOT,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        assert "listening on" in self._process.stdout.readline()
-
-    def kill(self) -> None:
-        self._end(signal.SIGKILL)
-
-    def terminate(self) -> int:
-        return self._end(signal.SIGTERM)
-
-    def _end(self, number: int) -> int:
-        os.kill(self._process.pid, number)
-        status = self._process.wait(30)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        return status
 
 
 def test_a_producer_rides_through_a_coordinator_that_is_killed(folder: Path) -> None:

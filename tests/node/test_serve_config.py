@@ -9,7 +9,7 @@ import pytest
 
 from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
-from spark_log.net.server import Limits
+from spark_log.net.connections import Limits
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.serve import Config, check_config, read_config
 
@@ -37,14 +37,19 @@ def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
     path = write(
         tmp_path,
         "[coordinator]\nurl = /data/log\nlisten = 10.0.0.1\nadvertise = log:1\ntakeover.after = 5s\nmaintain.every = never\n"
-        "durability = os\ninsecure = true\n[limits]\nbody.bytes = 7\nconnections = 3\nrequest.timeout = 500ms\n"
+        "storage.timeout = 20s\n"
+        "durability = os\ninsecure = true\n[limits]\nbody.bytes = 7\nconnections = 3\n"
+        "connections.per.address = 2\nsilent.connections = 4\nrequest.timeout = 500ms\n"
         "[groups]\ninitial.rebalance.delay = 1s\nmin.session.timeout = 2s\nmax.session.timeout = 1m\nmax.size = 9\n"
         "[storage]\nKey = a%b\n[tokens]\nMe = admin a-token-of-the-tests\n",
     )
     found = read_config(path, {"takeover.after": "2m", "listen": None}, {"more": "x"})
     assert (found.url, found.listen, found.advertise) == ("/data/log", "10.0.0.1:9550", "log:1")
     assert (found.takeover_ms, found.maintain_ms, found.durability, found.insecure) == (120_000, None, "os", True)
-    assert found.limits == Limits(body_bytes=7, connections=3, request_ms=500)
+    assert found.storage_timeout_ms == 20_000
+    assert found.limits == Limits(
+        body_bytes=7, connections=3, connections_per_address=2, silent_connections=4, request_ms=500
+    )
     assert found.groups == GroupConfig(
         initial_rebalance_delay_ms=1000, min_session_timeout_ms=2000, max_session_timeout_ms=60_000, max_size=9
     )

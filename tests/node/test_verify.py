@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_log import Log
+from spark_log import Log, connect
+from spark_log.metadata.checkpoint import encode_checkpoint
 from spark_log.node.maintain import checkpoint, maintain_once
 from spark_log.node.verify import verify
 from tests.node.logs import append_small, new_log
@@ -91,7 +93,30 @@ def test_a_slice_index_that_is_gone(log: Log, tmp_path: Path) -> None:
     """It is an object like any other."""
     (index,) = tmp_path.glob("data/*/*.idx")
     index.unlink()
-    assert "the slice index is not there" in messages(log)
+    assert "the slice index of offsets 0 to 869 of topic 't', partition 0 is not there" in messages(log)
+
+
+def test_a_slice_of_an_object_that_is_not_live(log: Log, tmp_path: Path) -> None:
+    """A log that was written to before commits were checked may have some: the object could be deleted any time."""
+    state = log.journal.refresh()
+    gone = log.plan("t")[-1].slice.object
+    damaged = replace(state, objects=state.objects.delete(gone))
+    for file in tmp_path.glob("meta/ckpt/*"):
+        file.unlink()
+    (tmp_path / f"meta/ckpt/{state.version:020}-damaged").write_bytes(encode_checkpoint(damaged))
+    with connect(str(tmp_path)) as again:
+        assert f"{gone}: 1 slices name it, and it is not among the live objects" in messages(again)
+        (tmp_path / gone).unlink()
+        append_small(again, 1, first=500)
+        assert f"{gone}: 1 slices name it, and it is not among the live objects" in messages(again, deep=True)
+
+
+def test_a_checkpoint_that_cannot_be_read(log: Log, tmp_path: Path) -> None:
+    """The log opens from the one before it; that it does so is said."""
+    newest = max(tmp_path.glob("meta/ckpt/*"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with connect(str(tmp_path)) as again:
+        assert f"meta/ckpt/{newest.name} is damaged" in messages(again)
 
 
 def test_what_is_replaced_meanwhile_is_no_problem(log: Log) -> None:

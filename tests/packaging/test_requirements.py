@@ -14,8 +14,8 @@ ROOT = Path(__file__).parents[2]
 LOWEST = ROOT / "tests" / "packaging" / "lowest.txt"
 PAGE = ROOT / "docs" / "dependencies.md"
 
-ONLY_IF_THERE = {"pandas", "polars", "pytest"}
-"""Imported where users hand them over, and in what is shipped for tests."""
+ONLY_IF_THERE = {"pandas", "polars", "py4j", "pytest"}
+"""Imported where users hand them over, in what is shipped for tests, and py4j where PySpark itself talks to a JVM with it."""
 
 
 def setup_cfg() -> configparser.ConfigParser:

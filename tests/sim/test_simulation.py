@@ -11,28 +11,37 @@ from spark_log.testing.simulation import main, replay_command
 
 SEEDS = 150
 NOTICED_IN = {
-    "follow_one_beyond": 154,
-    "leftovers_placed": 2,
-    "certain_refusal": 84,
-    "no_fence_on_swap": 50,
-    "any_edition": 3,
-    "drop_at_once": 1,
+    "any_clock": 27,
+    "any_edition": 1,
+    "any_epoch": 9,
+    "certain_after_asking": 346,
+    "certain_refusal": 18,
+    "decide_unlisted": 3,
+    "expire_any": 27,
+    "follow_one_beyond": 27,
+    "generation_repeats": 5,
+    "goes_on_from_before": 1066,
+    "hold_from_plan": 39,
+    "leftovers_placed": 1,
     "list_before_put": 1,
-    "parallel_after_lost": 261,
-    "decide_unlisted": 2,
-    "fence_by_own_time": 29,
-    "expire_any": 63,
-    "no_birth": 9,
-    "any_generation": 8,
-    "hold_from_plan": 23,
+    "merged_blindly": 39,
+    "no_birth": 4,
+    "no_fence_on_commit": 1,
+    "no_fence_on_swap": 84,
+    "no_readback": 1,
+    "no_transaction_timeout": 6,
+    "one_former_holder": 39,
+    "opened_unconfirmed": 3,
+    "parallel_after_lost": 613,
+    "retention_one_too_many": 5,
     "taken_alive": 5,
-    "forgotten_at_once": 8,
-    "written_by_all": 6,
     "taken_from_any": 6,
-    "certain_after_asking": 746,
-    "goes_on_from_before": 56,
+    "trim_one_too_many": 3,
+    "written_by_all": 6,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
+TRIES = 30
+"""Seeds that are tried from there on: what is drawn changes with the code that draws."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
@@ -60,21 +69,17 @@ def test_coordinators_take_over_from_each_other() -> None:
     assert result.counts["GroupGeneration"] > 3 and result.counts["shared commits"] > 1
 
 
-def test_a_generation_whose_fate_was_unknown_is_not_given_again() -> None:
-    """In this seed its record lands after the coordinator was told that it may not have."""
-    assert not simulate(19406).violation
-
-
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_missing_rule_is_noticed(mutation: str) -> None:
     """Each rule of the protocol, taken away, breaks a promise: the simulation can see what it is for."""
-    seed = NOTICED_IN.get(mutation, 0)
-    assert simulate(seed, mutation).violation, f"find another seed for it: {replay_command(0, mutation)}"
+    first = NOTICED_IN.get(mutation, 0)
+    noticed = any(simulate(seed, mutation).violation for seed in range(first, first + TRIES))
+    assert noticed, f"find another seed for it: {replay_command(first, mutation)}"
 
 
-@pytest.mark.parametrize("seed", [3, 24])
+@pytest.mark.parametrize("seed", [3, 29])
 def test_a_seed_decides_everything(seed: int) -> None:
-    """The same store operations in the same order; 24 encodes real segments."""
+    """The same store operations in the same order; in 29 the product runs in threads, on real segments."""
     first, second = (simulate(seed, transcript=True) for _ in range(2))
     assert first == second
     assert first.transcript != simulate(seed + 1, transcript=True).transcript
@@ -82,7 +87,7 @@ def test_a_seed_decides_everything(seed: int) -> None:
 
 def test_a_failure_prints_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
     """And the exit code says whether what was expected was seen."""
-    assert main(["--seeds", "1", "--mutate", "no_readback"]) == 0
+    assert main(["--seeds", "1", "--mutate", "no_start_over"]) == 0
     out = capsys.readouterr().out
-    assert "again: python -m spark_log.testing.simulation --seeds 1 --first 0 --mutate no_readback" in out
+    assert "again: python -m spark_log.testing.simulation --seeds 1 --first 0 --mutate no_start_over" in out
     assert "seeds/s" in out

@@ -8,14 +8,17 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.batch import ReadTask
+from pyspark_pylog.batch import LogReader, ReadTask, read_batches, store_of
 from pyspark_pylog.options import ReadOptions, read_options
+from pyspark_pylog.pins import Query
 from pyspark_pylog.stream import LogStreamReader
 
 from spark_log.clock import Clock
+from spark_log.store.base import ObjectStore
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
@@ -121,6 +124,35 @@ class Stream:
     def _read(self, task: ReadTask) -> Iterator[Row]:
         reader: LogStreamReader = pickle.loads(pickle.dumps(self.reader))
         return rows_of(reader.read(task))
+
+
+def read_task(
+    reader: LogReader, task: InputPartition, query: str = "1", store: ObjectStore | None = None
+) -> Iterator[pa.RecordBatch]:
+    """What a task of a batch read gives Spark, in a query of that name."""
+    assert isinstance(task, ReadTask)
+    store = store or store_of(reader.options.location)
+    reads = reader.reads_now(store, task, Query(f"meta/pin/{query}", f"meta/pin/{query}-{reader.scan}"))
+    return read_batches(store, reads, reader.schema, reader.options)
+
+
+class Frame:
+    """A batch read, planned by the driver as of now: of topics, its query options as texts."""
+
+    def __init__(self, url: str, topics: str | None = "t", /, schema: pa.Schema = SCHEMA, **options: Any) -> None:
+        given = {"path": url, **({} if topics is None else {"subscribe": topics}), **options}
+        texts = {name.lower(): json.dumps(v) if isinstance(v, dict | list) else str(v) for name, v in given.items()}
+        self.reader: LogReader = DefaultSource(texts).reader(from_arrow_schema(schema))  # type: ignore[assignment]
+        self.tasks: list[ReadTask] = pickle.loads(pickle.dumps(self.reader.partitions()))
+        self.store = store_of(self.reader.options.location)
+
+    def task(self, number: int, query: str = "1", store: ObjectStore | None = None) -> list[Row]:
+        """What one task reads in a query."""
+        return list(rows_of(read_task(pickle.loads(pickle.dumps(self.reader)), self.tasks[number], query, store)))
+
+    def run(self, query: str = "1", store: ObjectStore | None = None) -> list[Row]:
+        """A query, sorted."""
+        return sorted(row for number in range(len(self.tasks)) for row in self.task(number, query, store))
 
 
 class Write:

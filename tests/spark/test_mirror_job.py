@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from jobs.mirror_kafka import Source, carried, left, parse_args, read_positions, seed_groups
+from jobs.mirror_kafka import Source, carried, explained, left, parse_args, read_positions, seed_groups
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, entry_rows
 from spark_log.errors import InvalidRequest
@@ -94,6 +94,13 @@ def test_a_file_of_another_shape_is_refused(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(InvalidRequest, match=r"groups\.json: .*the shape is"):
         read_positions(file)
+
+
+def test_a_checkpoint_behind_the_log_comes_with_the_jobs_own_way_out() -> None:
+    """The map has what the checkpoint has not; any other error is left as it is."""
+    error = "terminated with exception: spark_log.errors.SequenceConflict: query q: this is batch 1"
+    assert explained(error, "/c").startswith(error) and "delete the topic's folder in /c" in explained(error, "/c")
+    assert explained("terminated with exception: DataLoss", "/c") == "terminated with exception: DataLoss"
 
 
 @pytest.mark.parametrize(

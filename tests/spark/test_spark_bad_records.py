@@ -321,7 +321,7 @@ def test_a_commit_that_is_made_again_is_not_warned_of_again(
         for _ in range(2):
             batch.run()
             query.commit([message], 3)
-    assert len(caplog.messages) == 2
+    assert sum("1 row could not be written" in message for message in caplog.messages) == 2
     assert log.read("t").num_rows == log.read("dead").num_rows == 2
 
 

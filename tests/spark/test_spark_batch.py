@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, BinaryType, StringType, StructField, StructType
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
@@ -81,12 +84,12 @@ def test_other_columns_are_ignored(spark: SparkSession, url: str) -> None:
     assert (row.value, row.topic, row.offset, row.timestamp) == (b"v", "copy", 0, NOON)
 
 
-def test_a_timestamp_that_is_a_number_is_ignored(spark: SparkSession, url: str) -> None:
-    """Only columns of type timestamp set it, so that a frame with a column of that name is still written."""
-    append(spark.createDataFrame([("v", 5)], "value string, timestamp long"), url)
-    row = load(spark, url).first()
-    assert row is not None
-    assert row.timestamp.year >= 2020
+def test_a_timestamp_that_is_a_number_is_milliseconds(spark: SparkSession, url: str) -> None:
+    """As for log.append; of text or dates nothing is guessed."""
+    append(spark.createDataFrame([("v", 1_700_000_000_123)], "value string, timestamp long"), url)
+    assert load(spark, url).selectExpr("unix_millis(timestamp)").first() == (1_700_000_000_123,)
+    with pytest.raises(PySparkException, match="column 'timestamp' is string, expected timestamp, or bigint"):
+        append(spark.createDataFrame([("v", "2024-01-01")], "value string, timestamp string"), url)
 
 
 def test_times_are_right_in_any_session_time_zone(spark: SparkSession, url: str) -> None:
@@ -154,6 +157,39 @@ def test_a_schema_is_a_projection(spark: SparkSession, url: str, log: spark_log.
     assert len(frame.collect()) == 3 and frame.columns == [part.split()[0] for part in columns.split(", ")]
 
 
+NESTED = [
+    ("array<struct<key: string not null, value: binary>>", "array<struct<key:string NOT NULL,value:binary>>"),
+    (
+        ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())]), False),
+        "array<struct<key:string,value:binary> NOT NULL>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("nested", "found"), NESTED, ids=["key", "element"])
+def test_a_schema_that_excludes_nulls_inside_of_headers_is_refused(
+    spark: SparkSession, url: str, log: spark_log.Log, nested: str | ArrayType, found: str
+) -> None:
+    """In a sentence with the type that is expected."""
+    log.append("t", [{"value": "v", "headers": [("h", None)]}])
+    schema = f"headers {nested}" if isinstance(nested, str) else StructType([StructField("headers", nested)])
+    with pytest.raises(Exception, match=f"'headers' is {found}, which excludes nulls .* expected headers {HEADERS}"):
+        spark.read.format("pylog").option("subscribe", "t").schema(schema).load(url).collect()
+    loose = spark.read.format("pylog").option("subscribe", "t").schema(f"headers {HEADERS} not null").load(url)
+    assert loose.collect()[0].headers[0].key == "h"
+
+
+def test_headers_that_cannot_be_null_are_written(spark: SparkSession, url: str) -> None:
+    """Constants make arrays whose elements and keys exclude nulls: what is stricter fits."""
+    header = F.struct(F.lit("h").alias("key"), F.lit(b"1").alias("value"))
+    frame = spark.range(2).select(F.lit("v").alias("value"), F.array(header).alias("headers"))
+    nested = frame.schema["headers"].dataType
+    assert isinstance(nested, ArrayType) and not nested.containsNull
+    append(frame, url)
+    found = load(spark, url, includeHeaders=True).collect()
+    assert [[tuple(header) for header in row.headers] for row in found] == [[("h", b"1")]] * 2
+
+
 def test_a_frame_that_is_used_again_sees_new_records(spark: SparkSession, url: str, log: spark_log.Log) -> None:
     """Also with a partition that was not there before."""
     log.append("t", texts(2))
@@ -191,6 +227,85 @@ def test_a_query_sees_one_version(spark: SparkSession, url: str, log: spark_log.
     )
     rows = joined.select("a", "offset").collect()
     assert all(row.a == row.offset for row in rows)
+
+
+def test_relative_starts_agree_while_others_append(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """A frame in a join and a union with itself, while a writer appends: each side has the same rows."""
+    log.append("t", texts(30))
+    done = threading.Event()
+
+    def write() -> None:
+        with spark_log.connect(url, durability="os") as other:
+            for _ in range(200):
+                if not done.is_set():
+                    other.append("t", texts(3))
+
+    writer = threading.Thread(target=write)
+    frame = load(spark, url, startingOffsets="latest-10", maxRecordsPerPartition=3).select("offset")
+    assert frame.count() == 10
+    writer.start()
+    try:
+        for _ in range(3):
+            counts = frame.union(frame).groupBy("offset").count().collect()
+            found = sorted(row.offset for row in counts)
+            assert {row["count"] for row in counts} == {2}
+            assert found == list(range(20, found[-1] + 1))
+            joined = frame.withColumnRenamed("offset", "a").join(frame, F.col("a") == F.col("offset"), "full_outer")
+            assert all(row.a == row.offset for row in joined.collect())
+    finally:
+        done.set()
+        writer.join()
+
+
+@pytest.mark.parametrize("end", ["4", "latest"])
+def test_trimmed_records_are_not_returned_by_a_frame_that_is_used_again(
+    spark: SparkSession, url: str, log: spark_log.Log, end: str
+) -> None:
+    """Their objects are still there, with an end that was fixed at load() as well as with one that is open."""
+    log.append("t", texts(6))
+    frame = load(spark, url, endingOffsets=end)
+    assert frame.count() == (4 if end == "4" else 6)
+    log.admin.delete_records({TopicPartition("t", 0): 3})
+    assert values(frame) == as_bytes(range(3, 4 if end == "4" else 6))
+
+
+def test_a_topic_that_was_created_again_does_not_give_its_old_records(
+    spark: SparkSession, url: str, log: spark_log.Log
+) -> None:
+    """A range that was planned is a loss; a frame of all that is there has what is there now."""
+    log.append("t", texts(6))
+    everything, planned = load(spark, url), load(spark, url, endingOffsets="4")
+    assert (everything.count(), planned.count()) == (6, 4)
+    log.admin.delete_topics(["t"])
+    log.append("t", texts(2, 100))
+    assert values(everything) == as_bytes([100, 101])
+    with pytest.raises(
+        Exception, match=r"offsets \[0, 4\) of t-0 are gone, 4 records: topic 't' was deleted and created again"
+    ):
+        planned.count()
+
+
+def test_a_start_is_settled_once(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """A group that moves meanwhile, and a frame that is used again: it only grows."""
+    log.append("t", texts(6))
+    with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+        consumer.seek(TopicPartition("t", 0), 4)
+        consumer.commit()
+    frames = [load(spark, url, startingOffsets=start) for start in ("group:g", "latest-2")]
+    assert [values(frame) for frame in frames] == [as_bytes([4, 5])] * 2
+    log.admin.alter_consumer_group_offsets("g", {TopicPartition("t", 0): 6})
+    log.append("t", texts(2, 6))
+    assert [values(frame) for frame in frames] == [as_bytes(range(4, 8))] * 2
+
+
+def test_a_frame_of_an_empty_topic_uses_several_cores_later(spark: SparkSession, url: str, log: spark_log.Log) -> None:
+    """The number of tasks is settled at load(), by what may run at the same time."""
+    log.admin.create_topics([NewTopic("t", 1)])
+    frame = load(spark, url, parallelism=4)
+    assert frame.count() == 0
+    append(spark.range(0, 80_000, 1, 1).selectExpr("string(id) as value"), url)
+    shares = frame.groupBy(F.spark_partition_id()).count().collect()
+    assert sorted(row["count"] for row in shares) == [10_000, 10_000, 30_000, 30_000]
 
 
 def test_what_spark_keeps_of_a_frame_fits_what_it_reads_later(

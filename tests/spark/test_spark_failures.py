@@ -15,12 +15,13 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
-from pyspark_pylog import DefaultSource
 from pyspark_pylog.writer import batch_writer, stream_writer
 
 import spark_log
+from spark_log import TopicPartition
 from spark_log.errors import StorageError
 from tests.spark.builders import append, as_bytes, copy, load, load_stream, run_job, script, texts, values, wait_until
+from tests.spark.driver import Frame, rows
 
 
 def test_a_task_that_fails_at_its_last_row_leaves_nothing(spark: SparkSession, url: str, log: spark_log.Log) -> None:
@@ -103,6 +104,7 @@ def test_a_job_that_is_killed_leaves_nothing(url: str, log: spark_log.Log, tmp_p
 
 
 SCHEMA = StructType().add("value", "string")
+SCHEMA_OF_TOPICS = StructType().add("value", "string").add("topic", "string")
 
 
 def batches(first: int) -> list[pa.RecordBatch]:
@@ -127,6 +129,21 @@ def test_a_commit_that_is_made_again_is_recognised(url: str) -> None:
         writer.commit([message])
         writer.commit([message])
     assert spark_log.connect(url).read("t").num_rows == 3
+
+
+def test_a_version_that_is_skipped_is_a_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Also where the rows name their topics, whichever those are: the version was used."""
+    for version, topic in (("2", "a"), ("2", "b"), ("1", "a")):
+        writer = batch_writer(
+            {"path": url, "txnappid": "etl", "txnversion": version}, SCHEMA_OF_TOPICS, overwrite=False
+        )
+        writer.commit([writer.write(iter([pa.record_batch({"value": ["1", "2"], "topic": [topic] * 2})]))])
+    log = spark_log.connect(url)
+    assert log.read("a").num_rows == 2 and log.read("b").num_rows == 0
+    assert [record.message.partition(":")[0] for record in caplog.records if record.levelname == "WARNING"] == [
+        "txnVersion 2 of application 'etl' is skipped, 2 rows not written",
+        "txnVersion 1 of application 'etl' is skipped, 2 rows not written",
+    ]
 
 
 def test_an_abort_undoes_nothing_and_never_raises(url: str) -> None:
@@ -193,14 +210,17 @@ def test_a_stream_that_is_killed_resumes_without_loss_or_repeat(
 def test_a_log_that_may_not_be_written_is_read_up_to_its_end_at_load(
     mount: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a query sees cannot be put down for all its tasks, so it is settled when the read is planned."""
+    """What a query sees cannot be put down for all its tasks, so what was added is left out; what was trimmed is, too."""
     root = mount("size=4m")
-    spark_log.connect(str(root)).append("t", [{"value": "1"}])
+    log = spark_log.connect(str(root))
+    log.append("t", texts(4))
+    frame, fixed = Frame(str(root)), Frame(str(root), endingOffsets="3")
+    log.append("t", texts(1, 4))
+    log.admin.delete_records({TopicPartition("t", 0): 1})
     subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
-    reader = DefaultSource({"path": str(root), "subscribe": "t"}).reader(StructType().add("value", "binary"))
-    (task,) = reader.partitions()
-    assert [bytes(value) for batch in reader.read(task) for value in batch["value"].to_pylist()] == [b"1"]
-    assert "ends at version" in caplog.text
+    assert fixed.run() == rows("t-0", 1, 3) and "read only" not in caplog.text
+    assert frame.run() == rows("t-0", 1, 4)
+    assert "records added since this frame was planned are not read" in caplog.text
 
 
 def test_a_full_disk_fails_the_write_in_a_sentence(mount: Callable[[str], Path]) -> None:

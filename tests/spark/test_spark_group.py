@@ -31,7 +31,7 @@ from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Faults
+from spark_log.testing.stores import ClockedStore, Faults
 from tests.client.logs import Flaky
 from tests.spark.builders import (
     DEADLINE_S,
@@ -426,9 +426,10 @@ def test_a_group_that_was_taken_away_ends_its_query(url: str, filled: spark_log.
 
 def test_progress_that_cannot_be_published_is_late_and_no_more(url: str, filled: spark_log.Log) -> None:
     """The query goes on; what was not published is when the storage is back."""
-    store = Flaky(LocalStore(url), random.Random(3), Faults())
+    hands = Hands()
+    store = Flaky(ClockedStore(LocalStore(url), hands), random.Random(3), Faults())
     progress = Progress("g", sign_s=0.05)
-    progress.join(Journal.open(store, create=False, clock=Hands()), Offset(ends={}, ids={}))
+    progress.join(Journal.open(store, create=False, clock=hands), Offset(ends={}, ids={}))
     at = offset_at(filled.journal.refresh(), {P0: 3, P1: 3})
     store.turn(Faults(lost_request=1.0))
     progress.reached(filled.journal, at)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
 )
 from pyspark_pylog.listener import ENDED_MAX, MetricsListener
-from pyspark_pylog.metrics import Query, openmetrics, parse_batch
+from pyspark_pylog.metrics import METRICS, Query, openmetrics, parse_batch
 
 import spark_log
 from spark_log import NewTopic
@@ -258,6 +259,14 @@ def test_the_file_is_replaced_as_a_whole(heard: Heard) -> None:
         assert old.read().count("pylog_stream_active{") == 1
     assert heard.path.read_text().count("pylog_stream_active{") == 2
     assert list(heard.path.parent.iterdir()) == [heard.path]
+
+
+def test_metrics_of_the_listener_are_those_on_the_page() -> None:
+    """docs/spark.md has a row for each, and no other."""
+    page = (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
+    table = page.partition("| metric, `pylog_stream_…` |")[2].partition("\n\n")[0]
+    named = [name for line in table.splitlines()[2:] for name in re.findall(r"`(\w+)`", line.split("|")[1])]
+    assert sorted(named) == sorted(METRICS)
 
 
 def test_a_file_that_cannot_be_written_stops_no_query(heard: Heard, caplog: pytest.LogCaptureFixture) -> None:

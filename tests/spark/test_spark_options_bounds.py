@@ -11,12 +11,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark_pylog.options import read_options
-from pyspark_pylog.ranges import batch_ranges, wanted_partitions
+from pyspark_pylog.ranges import batch_ranges
 from pyspark_pylog.stream import LogStreamReader
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.client.resolve import partition_of
 from spark_log.errors import InvalidRequest, SparkLogError
 from tests.spark.builders import asked, copy, load, load_stream, texts
 from tests.spark.driver import SCHEMA, Row, rows
@@ -106,10 +105,9 @@ def covered(log: spark_log.Log, **options: Any) -> dict[str, list[int]]:
     strategies = {"subscribe", "subscribePattern", "assign"}
     parsed = read_options(asked("/log", None if strategies & set(options) else "t", **options), streaming=False)
     journal = log.journal
-    tps = wanted_partitions(journal.refresh(), parsed)
-    ends = {tp: partition_of(journal.state, tp)[1].end for tp in tps}
-    ranges = batch_ranges(journal, parsed, ends)
-    return {f"{rng.topic}-{rng.partition}": [rng.start, rng.end] for rng in ranges}
+    journal.refresh()
+    _, ranges = batch_ranges(journal, parsed)
+    return {f"{rng.topic}-{rng.partition}": [rng.start, rng.end] for rng in ranges if rng.start < rng.end}
 
 
 STREAMS: list[tuple[dict[str, Any], list[Row]]] = [

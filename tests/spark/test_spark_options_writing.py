@@ -20,7 +20,7 @@ from spark_log import NewTopic
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.segment.schema import HEADERS
 from tests.spark.builders import asked
-from tests.spark.driver import Write
+from tests.spark.driver import Write, read_task
 
 WRITES: list[tuple[dict[str, str], str]] = [
     ({"topic": "../etc"}, "'../etc'"),
@@ -35,6 +35,7 @@ WRITES: list[tuple[dict[str, str], str]] = [
     ({"txnAppId": "a", "txnVersion": "one"}, "option txnVersion: 'one' is not a whole number"),
     ({"txnAppId": " ", "txnVersion": "1"}, "option txnAppId: is empty"),
     ({"producerId": "p"}, "option producerId is for streams"),
+    ({"onOlderBatch": "skip"}, "option onOlderBatch is for streams and spark_log.sink"),
     ({"subscribe": "t"}, "option subscribe is for reads: to write to a topic, use the option topic"),
     ({"partitoner": "sticky"}, "option partitoner is not known; did you mean partitioner?"),
 ]
@@ -66,7 +67,8 @@ def test_a_write_needs_a_url(writer: Callable[..., object]) -> None:
 
 COLUMNS = [
     ({"value": pa.int64()}, "column 'value' is bigint, expected string or binary"),
-    ({"Value": pa.string()}, "there is no column 'value' to write; the frame has Value"),
+    ({"v": pa.string()}, "there is no column 'value' to write; the frame has v"),
+    ({"Value": pa.string()}, "column 'Value' would be ignored: did you mean 'value'?"),
     ({"value": pa.string(), "key": pa.int64()}, "column 'key' is bigint, expected string or binary"),
     ({"value": pa.string(), "partition": pa.int64()}, "column 'partition' is bigint, expected int"),
     (
@@ -87,7 +89,7 @@ def test_a_column_of_a_wrong_type_is_named(url: str, columns: dict[str, pa.DataT
     ("columns", "expected"),
     [
         ({"value": pa.string()}, "which topic? set the option 'topic', or give the frame a column 'topic'"),
-        ({"Topic": pa.string(), "value": pa.string()}, "which topic?"),
+        ({"Topic": pa.string(), "value": pa.string()}, "column 'Topic' would be ignored: did you mean 'topic'?"),
         ({"topic": pa.int32(), "value": pa.string()}, "column 'topic' is int, expected string"),
     ],
 )
@@ -165,7 +167,7 @@ def test_headers_are_read_as_they_were_written(url: str, log: spark_log.Log) -> 
         read_options(asked(url, includeHeaders="true", endingOffsets=3), streaming=False),
         pa.schema({"headers": HEADERS}),
     )
-    parts = [part for task in reader.partitions() for part in reader.read(task)]
+    parts = [part for task in reader.partitions() for part in read_task(reader, task)]
     found = [row["headers"] for part in parts for row in part.to_pylist()]
     assert found[0] is None and found[1] is None
     assert [(header["key"], header["value"]) for header in found[2]] == [("b", b"1"), ("a", None), ("b", b"2")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from pyspark_pylog.pins import make_pin
+from pyspark_pylog.pins import encode, pin_of
 
 from spark_log.node.maintain import maintain_once
 from tests.node.logs import new_log
@@ -15,7 +15,7 @@ def test_pins_of_queries_of_a_log_that_nobody_writes_go(tmp_path: Path) -> None:
     """Nothing moves the fence there: a pin goes when it is as old as an upload may become."""
     log = new_log(tmp_path)
     store, hour_ms = log.journal.store, 3_600_000
-    pin = msgspec.json.decode(make_pin(log.journal))
+    pin = msgspec.json.decode(encode(pin_of(log.journal.state)))
     for hours in (1, 23, 25):
         older = {**pin, "made_ms": pin["made_ms"] - hours * hour_ms}
         store.put_new(f"meta/pin/{hours}", msgspec.json.encode(older))

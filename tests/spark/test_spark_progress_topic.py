@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark_pylog.options import ReadOptions, read_options
-from pyspark_pylog.pins import POSITIONS_MAX, make_pin, pinned
+from pyspark_pylog.pins import POSITIONS_MAX, encode, pin_of, pinned
 from pyspark_pylog.progress_topic import ProgressReader, ProgressStreamReader, pinned_progress
 from pyspark_pylog.ranges import wanted_partitions
 
@@ -24,9 +24,9 @@ import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest, InvalidTopic, StorageUnavailable
 from spark_log.journal.journal import Journal
-from spark_log.journal.ops import RETRY_MS
 from spark_log.metadata.progress_topic import partition_of_group
 from spark_log.store.local import LocalStore
+from spark_log.store.retry import RETRY_MS
 from spark_log.testing.stores import Wrapper
 from tests.spark.builders import load, load_stream
 from tests.spark.driver import Hands, Stream
@@ -187,7 +187,7 @@ def test_a_query_sees_groups_and_topics_at_one_version(filled: spark_log.Log) ->
     first = commit(filled, "a", 1)
     filled.append("t", [{"value": "x"}])
     store, version = filled.journal.store, filled.journal.state.version
-    pinned(store, "meta/pin/q", lambda: make_pin(filled.journal))
+    pinned(store, "meta/pin/q", lambda: encode(pin_of(filled.journal.refresh())))
     for number in range(110):
         commit(filled, "a", number % 5)
     then = pinned_progress(store, "meta/pin/q")
@@ -207,12 +207,12 @@ def wide(log: spark_log.Log) -> spark_log.Log:
 def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> None:
     """They are found in the log when they are asked for."""
     store = wide.journal.store
-    pinned(store, "meta/pin/q", lambda: make_pin(wide.journal))
+    pinned(store, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
     commit(wide, "a", 5)
     commit(wide, "b", 3)
     assert {at for *_, at in standing(r._asdict() for r in pinned_progress(store, "meta/pin/q").records)} == {0}
     wide.append("t", [{"value": "x"}])
-    pinned(store, "meta/pin/later", lambda: make_pin(wide.journal))
+    pinned(store, "meta/pin/later", lambda: encode(pin_of(wide.journal.refresh())))
     wide.append("t", [{"value": "x"}])
     later = pinned_progress(store, "meta/pin/later")
     assert len(later.records) == POSITIONS_MAX + 2 and later.version == wide.journal.state.version - 1
@@ -221,7 +221,7 @@ def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> No
 def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> None:
     """Of many positions, when a checkpoint took its place before anybody asked where groups stood."""
     store, version = wide.journal.store, wide.journal.state.version
-    pinned(store, "meta/pin/q", lambda: make_pin(wide.journal))
+    pinned(store, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
     for number in range(110):
         commit(wide, "a", number % 5)
     with pytest.raises(ConcurrentChange, match=f"version {version} of the log, .* run the query again"):

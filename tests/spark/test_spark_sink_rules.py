@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,14 @@ from pyspark.sql.types import (
     BinaryType,
     CharType,
     DataType,
+    DateType,
+    DoubleType,
     IntegerType,
     LongType,
     MapType,
     StringType,
     StructType,
+    TimestampNTZType,
     TimestampType,
     VarcharType,
 )
@@ -182,15 +186,15 @@ def test_a_null_partition_is_the_partitioners(url: str, log: spark_log.Log) -> N
 
 
 def test_columns_are_found_by_their_exact_names(url: str, log: spark_log.Log) -> None:
-    """Upper case is another column, which is ignored, as all others are, whatever their types."""
+    """Upper case is another column, which is ignored beside the exact one, as all others are, whatever their types."""
     others = {"VALUE": pa.array([1, 2]), "Key": VALUE, "TOPIC": VALUE, "Partition": pa.array([9, 9]), "offset": VALUE}
-    write(url, {**others, "value": VALUE})
-    assert [(record["key"], record["value"]) for record in found(log)] == [(None, b"1"), (None, b"2")]
+    write(url, {**others, "value": VALUE, "key": pa.array(["k", None]), "partition": pa.array([0, 0], pa.int32())})
+    assert [(record["key"], record["value"]) for record in found(log)] == [(b"k", b"1"), (None, b"2")]
 
 
-def test_a_value_in_upper_case_is_none() -> None:
+def test_a_frame_without_a_value_is_refused() -> None:
     """The message shows what there is."""
-    assert refused(frame(Value=TEXT, k=TEXT), "t") == "there is no column 'value' to write; the frame has Value, k"
+    assert refused(frame(v=TEXT, k=TEXT), "t") == "there is no column 'value' to write; the frame has v, k"
 
 
 def test_two_columns_of_one_name_are_refused() -> None:
@@ -219,6 +223,61 @@ WRONG: list[tuple[StructType, str | None, str]] = [
     (frame(value=TEXT, partition=LONG, headers=INT), "t", "column 'headers' is int"),
     (frame(value=TEXT, partition=LONG), "t", "column 'partition' is bigint, expected int"),
 ]
+
+
+TIMES = [
+    (TEXT, "string"),
+    (DateType(), "date"),
+    (TimestampNTZType(), "timestamp_ntz"),
+    (INT, "int"),
+    (DoubleType(), "double"),
+]
+
+
+@pytest.mark.parametrize(("type_", "name"), TIMES, ids=[name for _, name in TIMES])
+def test_a_timestamp_of_another_type_is_refused(type_: DataType, name: str) -> None:
+    """With what makes one of it: ignored, records would get the present in silence."""
+    told = refused(frame(value=TEXT, timestamp=type_), "t")
+    assert told.startswith(
+        f"column 'timestamp' is {name}, expected timestamp, or bigint with milliseconds since 1970: cast it"
+    )
+
+
+MISSPELT = [
+    ("Timestamp", "timestamp"),
+    ("timestamp_ms", "timestamp"),
+    ("header", "headers"),
+    ("Key", "key"),
+    ("partitions", "partition"),
+]
+
+
+@pytest.mark.parametrize(("given", "meant"), MISSPELT, ids=[given for given, _ in MISSPELT])
+def test_a_column_that_is_nearly_one_that_is_missing_is_refused(given: str, meant: str) -> None:
+    """Unless the one that is meant is there, too."""
+    assert f"column '{given}' would be ignored: did you mean '{meant}'?" in refused(
+        frame(value=TEXT, **{given: TEXT}), "t"
+    )
+    both = frame(
+        value=TEXT,
+        **{given: TEXT, meant: {"timestamp": LONG, "headers": ArrayType(HEADER), "partition": INT}.get(meant, TEXT)},
+    )
+    assert written_columns(both, "t") == ("value", meant)
+
+
+def test_a_misspelt_topic_counts_where_rows_name_topics() -> None:
+    """With the option it is not needed."""
+    assert "did you mean 'topic'" in refused(frame(value=TEXT, Topic=TEXT), None)
+    assert written_columns(frame(value=TEXT, Topic=TEXT), "t") == ("value",)
+    assert "did you mean 'value'" in refused(frame(Value=TEXT), "t")
+
+
+def test_a_number_is_milliseconds_since_1970(url: str, log: spark_log.Log) -> None:
+    """As for log.append; null is the present."""
+    write(url, {"value": VALUE, "timestamp": pa.array([1_700_000_000_123, None], pa.int64())})
+    given, present = (record["timestamp"] for record in found(log))
+    assert given.timestamp() == 1_700_000_000.123
+    assert abs(present.timestamp() - time.time()) < 3600
 
 
 @pytest.mark.parametrize(("schema", "topic", "expected"), WRONG, ids=[case[2] for case in WRONG])
@@ -292,6 +351,24 @@ def test_spark_refuses_update_mode(spark: SparkSession, url: str, log: spark_log
     with pytest.raises(PySparkException, match="does not support Update mode"):
         writer.option("checkpointLocation", str(tmp_path / "c")).start(url).awaitTermination(DEADLINE_S)
     assert log.admin.list_topics() == ["t"]
+
+
+def test_other_times_are_cast_in_the_sessions_time_zone(spark: SparkSession, url: str) -> None:
+    """The cast that the refusal names: text, dates and timestamp_ntz mean the session's wall clock."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        for number, moment in enumerate(
+            ("timestamp_ntz '2024-01-01 09:00'", "'2024-01-01 09:00'", "date '2024-01-01'")
+        ):
+            append(spark.sql(f"select '{number}' as value, cast({moment} as timestamp) as timestamp"), url, "t")
+        with pytest.raises(PySparkException, match="column 'timestamp' is timestamp_ntz"):
+            append(spark.sql("select 'x' as value, timestamp_ntz '2024-01-01 09:00' as timestamp"), url, "t")
+        rows = load(spark, url).selectExpr("string(value) value", "unix_seconds(timestamp) at").collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", zone)
+    midnight = 1_704_067_200
+    assert {row.value: row.at - midnight for row in rows} == {"0": 0, "1": 0, "2": -9 * 3600}
 
 
 def test_sparks_own_types_are_written(spark: SparkSession, url: str) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_pylog.splits import deal_of, split_by_bytes, split_by_deal, split_ranges
+from pyspark_pylog.splits import split_by_bytes, split_ranges
 
 from spark_log.client.plan import OffsetRange, SliceRead
 from spark_log.model import Slice
@@ -92,30 +92,6 @@ def test_reads_are_dealt_out_completely_and_in_order(given_: list[tuple[int, int
 
 def offsets(reads: Iterable[SliceRead]) -> list[tuple[int, int]]:
     return [(read.partition, at) for read in reads for at in range(read.start, read.end)]
-
-
-@given(slices, st.integers(1, 20_000), st.lists(st.integers(0, 30_000), min_size=3, max_size=3))
-def test_a_task_keeps_its_records_when_the_log_grows(
-    given_: list[tuple[int, int, int]], bytes_each: int, growth: list[int]
-) -> None:
-    """Whatever is read later: each record goes to one task, always to the same, and to the one it was dealt to at first."""
-    reads = [slice_read(number, *parts) for number, parts in enumerate(given_)]
-    tasks = split_by_bytes(reads, bytes_each)
-    deal = deal_of(1, tasks)
-    owners = {at: number for number, task in enumerate(tasks) for at in offsets(task)}
-    for size in sorted(growth):
-        grown = [*reads, *(slice_read(number, 200, size, 1) for number in range(2) if size)]
-        again = split_by_deal(grown, deal)
-        found = [(at, number) for number, task in enumerate(again) for at in offsets(task)]
-        assert sorted(at for at, _ in found) == sorted(offsets(grown))
-        assert all(owners.setdefault(at, number) == number for at, number in found)
-
-
-def test_growth_is_shared_by_all_tasks() -> None:
-    """A view that was loaded when the log was small does not read all that came later in one task."""
-    deal = deal_of(1, split_by_bytes([slice_read(0, 0, 1000, 1_000_000)], 250_000))
-    again = split_by_deal([slice_read(0, 0, 101_000, 1)], deal)
-    assert [sum(read.end - read.start for read in task) for task in again] == [30_250, 30_250, 20_250, 20_250]
 
 
 def test_one_large_slice_is_shared_evenly() -> None:

@@ -91,17 +91,38 @@ def test_a_topic_that_goes_after_a_batch_was_planned_is_a_loss_of_that_batch(
     assert len(losses(caplog)) == 1
 
 
-def test_a_topic_that_goes_during_an_available_now_run_does_not_hang_it(url: str, log: spark_log.Log) -> None:
-    """Nor does one that is created again: it waits for the next run."""
+@pytest.mark.parametrize("change", ["was deleted", "was deleted and created again"])
+@pytest.mark.parametrize("count", [2, 9])
+def test_a_topic_that_goes_during_an_available_now_run_ends_it(
+    url: str, log: spark_log.Log, change: str, count: int
+) -> None:
+    """As with Kafka's connector, whatever failOnDataLoss says and however long the new one is; the next run decides by that."""
     put(log, 4, topic="in-a")
     put(log, 4, topic="in-b")
-    put(log, 4, topic="in-c")
-    stream = Stream(url, None, subscribePattern="^in-", failOnDataLoss="false", maxOffsetsPerTrigger=3)
-    stream.restart("available-now").batch()
+    stream = Stream(url, None, subscribePattern="^in-", failOnDataLoss="false", maxOffsetsPerTrigger=4)
+    first = stream.restart("available-now").batch()
+    assert first == [*rows("in-a-0", 0, 2), *rows("in-b-0", 0, 2)]
     log.admin.delete_topics(["in-a"])
-    recreate(log, 6, "in-b")
-    assert stream.run() == rows("in-c-0", 1, 4)
-    assert stream.restart("available-now").run() == rows("in-b-0", 0, 6)
+    if change.endswith("again"):
+        put(log, count, topic="in-a")
+    with pytest.raises(DataLoss, match=f"topic 'in-a' {change} during this available-now run"):
+        stream.batch()
+    new = rows("in-a-0", 0, count) if change.endswith("again") else []
+    assert sorted(stream.restart("available-now").run()) == [*new, *rows("in-b-0", 2, 4)]
+
+
+def test_a_topic_that_goes_after_an_available_now_run_has_read_all_is_for_the_next_run(
+    url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has reached its end: there is nothing to plan any more."""
+    put(log, 2)
+    stream = Stream(url).restart("available-now")
+    stream.batch()
+    recreate(log, 3)
+    assert stream.batch() is None and losses(caplog) == []
+    with pytest.raises(DataLoss, match="topic 't' was deleted and created again; set failOnDataLoss=false"):
+        stream.restart("available-now").batch()
+    assert stream.restart("available-now", failOnDataLoss="false").run() == rows("t-0", 0, 3)
 
 
 # ------------------------------------------------------------------------------------------------------ topics created again

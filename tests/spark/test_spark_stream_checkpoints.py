@@ -158,3 +158,17 @@ def test_keys_of_others_are_carried_along(url: str, log: spark_log.Log) -> None:
     stream.offsets[-1]["@other"] = {"name": "x"}
     put(log, 2)
     assert stream.restart().run() == rows("t-0", 2, 4) and stream.offsets[-1]["@other"] == {"name": "x"}
+
+
+def test_a_batch_after_an_empty_first_one_is_the_same_whether_or_not_the_query_was_restarted(
+    url: str, log: spark_log.Log
+) -> None:
+    """Its offset does not say where it begins: a checkpoint that forgot the batch plans it alike, and it is recognised as a repeat."""
+    log.admin.create_topics([NewTopic("t", 1)])
+    stream = Stream(url)
+    assert stream.batch() == []
+    put(log, 2)
+    assert stream.batch() == rows("t-0", 0, 2)
+    planned = stream.offsets.pop()
+    assert stream.restart().batch() == rows("t-0", 0, 2)
+    assert stream.offsets[-1] == planned

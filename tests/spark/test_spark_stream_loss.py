@@ -11,11 +11,12 @@ from pyspark_pylog.options import read_options
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.errors import DataLoss
+from spark_log.errors import DataLoss, ObjectNotFound
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
+from spark_log.node.maintain import checkpoint
 from tests.spark.builders import finished_job, script, texts
-from tests.spark.driver import SCHEMA, Row, Stream, rows, rows_of
+from tests.spark.driver import SCHEMA, Row, Stream, read_task, rows, rows_of
 from tests.spark.lossy import GOING_ON, losses, put, trim
 
 
@@ -187,6 +188,24 @@ def test_a_task_reads_what_a_trim_left_of_an_object_that_was_merged_away(
     assert second.start == 3
 
 
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_missing_index_is_named_by_streams_and_batch_reads(url: str, log: spark_log.Log, fail: str) -> None:
+    """As a missing segment: the log is damaged, so `failOnDataLoss=false` does not pass over it."""
+    put(log, 1)
+    stream = Stream(url, failOnDataLoss=fail)
+    for _ in range(270):
+        put(log, 1)
+    checkpoint(log)
+    for path in Path(url).rglob("*.idx"):
+        path.unlink()
+    named = r"\.idx is not there, .* of topic 't', partition 0: `pylog verify`"
+    with pytest.raises(ObjectNotFound, match=named):
+        stream.batch()
+    batch = LogReader(read_options({"path": url, "subscribe": "t", "failondataloss": fail}, streaming=False), SCHEMA)
+    with pytest.raises(ObjectNotFound, match=named):
+        batch.partitions()
+
+
 def test_records_that_vanish_under_a_batch_read_are_a_loss(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -201,8 +220,24 @@ def test_records_that_vanish_under_a_batch_read_are_a_loss(
     log.admin.delete_topics(["t"])
     drop_objects(url)
     with pytest.raises(DataLoss, match=r"offsets \[0, 3\) of t-0 are gone, 3 records: topic 't' was deleted"):
-        list(readers[0].read(task))
-    assert list(rows_of(readers[1].read(task))) == [] and len(losses(caplog)) == 1
+        list(read_task(readers[0], task))
+    assert list(rows_of(read_task(readers[1], task))) == [] and len(losses(caplog)) == 1
+
+
+def test_a_loss_that_was_allowed_is_not_asked_about_again_where_nothing_was_left_to_read(
+    url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The batch that was planned over it is run again under failOnDataLoss=true, and is the same."""
+    log.admin.create_topics([NewTopic("t", 2)])
+    stream = Stream(url)
+    stream.run()
+    put(log, 2, partition=0)
+    put(log, 3, partition=1)
+    trim(log, 3, partition=1)
+    stream.restart(failOnDataLoss="false").plan()
+    assert len(losses(caplog)) == 1
+    assert stream.restart(failOnDataLoss="true").read() == rows("t-0", 0, 2)
+    assert stream.batch() is None
 
 
 def test_what_is_trimmed_is_lost_only_as_far_as_a_batch_asks_for_it(
@@ -215,7 +250,7 @@ def test_what_is_trimmed_is_lost_only_as_far_as_a_batch_asks_for_it(
     def read(start: int, end: int, fail: bool) -> list[Row]:
         options = {"path": url, "subscribe": "t", "startingoffsets": str(start), "endingoffsets": str(end)}
         reader = LogReader(read_options({**options, "failondataloss": str(fail)}, streaming=False), SCHEMA)
-        return [row for task in reader.partitions() for row in rows_of(reader.read(task))]
+        return [row for task in reader.partitions() for row in rows_of(read_task(reader, task))]
 
     with pytest.raises(DataLoss, match=r"offsets \[0, 3\) of t-0 are gone, 3 records"):
         read(0, 3, fail=True)
@@ -238,7 +273,7 @@ def test_a_read_that_goes_on_from_a_group_tells_what_was_trimmed_unread(
     with pytest.raises(DataLoss, match=r"offsets \[2, 5\) of t-0 are gone, .*; offsets \[2, 6\) of t-1 are gone"):
         LogReader(read_options(options, streaming=False), SCHEMA).partitions()
     reader = LogReader(read_options({**options, "failondataloss": "false"}, streaming=False), SCHEMA)
-    read = [row for task in reader.partitions() for row in rows_of(reader.read(task))]
+    read = [row for task in reader.partitions() for row in rows_of(read_task(reader, task))]
     assert read == [*rows("t-0", 5, 7), *rows("t-1", 6, 7)]
     assert len(losses(caplog)) == 2
 

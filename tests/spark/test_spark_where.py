@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
@@ -30,10 +31,11 @@ from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import merge
 from spark_log.testing.stores import CountingStore
 from tests.spark.builders import as_bytes, copy, load, load_stream, texts, values
+from tests.spark.driver import read_task
 
 START = datetime(2026, 1, 31, tzinfo=timezone.utc)
 FIXED = {"endingoffsets": "1000000"}
-"""Tasks carry their slices, and so are read here without Spark."""
+"""Nothing is added to what tasks carry."""
 
 
 def fill(log: spark_log.Log, seed: int, *, partitions: int = 3, commits: int = 6, rows: int = 40) -> None:
@@ -65,7 +67,7 @@ def tasks_of(found: LogReader) -> list[ReadTask]:
 def rows_of(url: str, *columns: str, **options: Any) -> list[tuple[Any, ...]]:
     """What the tasks of a read give, sorted."""
     found = reader(url, *columns, **options)
-    batches = [batch for task in tasks_of(found) for batch in found.read(task)]
+    batches = [batch for task in tasks_of(found) for batch in read_task(found, task, uuid.uuid4().hex)]
     assert all(batch.schema == found.schema for batch in batches)
     return sorted(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
@@ -171,7 +173,7 @@ def test_tasks_are_cut_from_what_is_read(urls: list[str]) -> None:
     for options, count in (({"minpartitions": "5"}, 5), ({"maxrecordsperpartition": "3"}, 4), ({}, 1)):
         tasks = tasks_of(reader(urls[0], "offset", where="partition = 1 and offset between 20 and 29", **options))
         assert len(tasks) == count
-        assert sum(read.end - read.start for task in tasks for read in task.reads or ()) == 10
+        assert sum(read.end - read.start for task in tasks for read in task.reads) == 10
     assert tasks_of(reader(urls[0], "offset", where="partition = 1 and offset < 0")) == []
 
 
@@ -180,7 +182,7 @@ def test_tasks_are_cut_without_planning_again(urls: list[str]) -> None:
     text = {"where": "timestamp >= '2026-01-31 02:00' and offset < 60", "timezone": "UTC"}
 
     def offsets_of(**options: str) -> set[tuple[int, int]]:
-        reads = [read for task in tasks_of(reader(urls[0], "offset", **text, **options)) for read in task.reads or ()]
+        reads = [read for task in tasks_of(reader(urls[0], "offset", **text, **options)) for read in task.reads]
         spans = [(read.partition, offset) for read in reads for offset in range(read.start, read.end)]
         assert len(spans) == len(set(spans))
         return set(spans)
@@ -203,7 +205,7 @@ def test_what_cannot_match_is_not_fetched(url: str, log: spark_log.Log) -> None:
     found = reader(url, "value", where="timestamp between '2026-02-01' and '2026-02-01 12:00'", timezone="UTC")
     (task,) = tasks_of(found)
     counting = CountingStore(log.journal.store)
-    batches = list(read_batches(counting, task.reads or (), found.schema, found.options))
+    batches = list(read_batches(counting, task.reads, found.schema, found.options))
     assert sum(batch.num_rows for batch in batches) == 500
     sizes = [read.slice.length for read in log.plan("t")]
     assert counting.read.total() == sizes[1]
@@ -329,9 +331,9 @@ def test_a_frame_that_is_used_again_sees_new_records_that_match(
     spark.sql(f"create or replace temporary view some using pylog options ({options})")
     load(spark, url).createOrReplaceTempView("every")
     counts = "select (select count(*) from some), (select count(*) from every), (select count(*) from some)"
-    assert tuple(spark.sql(counts).first() or ()) == (4, 10, 4)
+    assert tuple(spark.sql(counts).first()) == (4, 10, 4)
     log.append("t", texts(6))
-    assert tuple(spark.sql(counts).first() or ()) == (10, 16, 10)
+    assert tuple(spark.sql(counts).first()) == (10, 16, 10)
     assert frame.where("offset % 2 = 0").count() == 5
 
 

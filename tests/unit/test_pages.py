@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
+
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _LINK = re.compile(r"\]\((?!https?://)([^)\s]+)\)")
@@ -40,3 +42,23 @@ def test_every_page_is_among_the_pages() -> None:
     }
     found = {page for page in (ROOT / "docs").rglob("*.md") if page.parent.name != "decisions"}
     assert found - {ROOT / "docs" / "README.md"} <= named
+
+
+def test_every_make_target_on_the_pages_exists() -> None:
+    """`make X` in text and in blocks."""
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for page in PAGES:
+        named = set(re.findall(r"(?:`|^)make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE))
+        assert named <= targets, page
+
+
+def test_every_config_on_the_pages_exists() -> None:
+    """Names with dots that end as configs do are those of topics, of a log, of conf/coordinator.ini, or options of a read or a write."""
+    options = re.findall(r"\| `([a-z.]+)` \|", (ROOT / "docs/options.md").read_text(encoding="utf-8"))
+    settings = re.findall(r"^#?([a-z.]+) =", (ROOT / "conf/coordinator.ini").read_text(), re.MULTILINE)
+    known = {*TOPIC_CONFIGS, *CLUSTER_CONFIGS, *options, *settings}
+    ends = "ms|bytes|minutes|enable|policy|interval|partitions|type|delay|timeout|after|every"
+    for page in PAGES[2:]:
+        named = set(re.findall(rf"`([a-z]+(?:\.[a-z]+)*\.(?:{ends}))(?:=[^`]*)?`", prose(page)))
+        unknown = {name for name in named - known if not name.startswith(("kafka.", "spark.", "storage."))}
+        assert not unknown, f"{page.name} names {sorted(unknown)}"

@@ -66,6 +66,7 @@ def test_defaults_of_a_log() -> None:
         "auto.create.topics.enable": True,
         "delete.topic.enable": True,
         "gc.fence.age.ms": 24 * 3600 * 1000,
+        "log.clock.skew.max.ms": 10 * 60 * 1000,
         "metadata.checkpoint.interval": 100,
         "num.partitions": 1,
         "offsets.retention.minutes": 10080,

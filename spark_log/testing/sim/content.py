@@ -24,6 +24,7 @@ class Row(NamedTuple):
     payload: str
     """Of one commit."""
     number: int
+    time_ms: int = 0
 
 
 Rows = tuple[Row, ...]
@@ -49,7 +50,7 @@ class PlainCodec:
     """An object is a tuple of runs, a run a tuple of rows: run number n is 'byte' n."""
 
     def encode(self, runs: Sequence[tuple[TopicKey, Rows]]) -> Encoded:
-        made = tuple(Run(*key, number, 1, 0, len(rows), 1, 0, 0) for number, (key, rows) in enumerate(runs))
+        made = tuple(Run(*key, number, 1, 0, len(rows), 1, *_span_us(rows)) for number, (key, rows) in enumerate(runs))
         return Encoded((tuple(rows for _, rows in runs),), len(runs), len(runs), made)
 
     def decode(self, content: Any, piece: Slice, key: TopicKey) -> Rows:
@@ -64,7 +65,9 @@ class SegmentCodec:
         writer = SegmentWriter(batch_rows=2)
         for key, rows in runs:
             values = [json.dumps(row).encode() for row in rows]
-            times = pa.array([0] * len(rows), pa.int64()).cast(RECORD_SCHEMA.field("timestamp").type)
+            times = pa.array([1000 * row.time_ms for row in rows], pa.int64()).cast(
+                RECORD_SCHEMA.field("timestamp").type
+            )
             columns = [pa.nulls(len(rows), pa.binary()), pa.array(values, pa.binary()), times]
             writer.append(*key, pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA))
         written = writer.finish()
@@ -75,3 +78,8 @@ class SegmentCodec:
         batches = decode_run(content, piece, ["value"], place=Place(piece.object, key[0], *key))
         values = [value for batch in batches for value in batch.column("value").to_pylist()]
         return tuple(Row(*json.loads(value)) for value in values)
+
+
+def _span_us(rows: Rows) -> tuple[int, int]:
+    times = [1000 * row.time_ms for row in rows]
+    return min(times), max(times)

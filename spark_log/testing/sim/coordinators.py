@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from spark_log.errors import (
+    ClockSkewed,
     CoordinatorNotAvailable,
     GroupInUse,
     IllegalGeneration,
@@ -17,8 +18,9 @@ from spark_log.groups.group import Roster, RosterMember
 from spark_log.journal.ops import Answered, Sleep, Steps
 from spark_log.journal.protocol import Command, Context, View
 from spark_log.metadata import decide as d
-from spark_log.metadata.commands import SetGeneration
+from spark_log.metadata.commands import CommitOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.replay import next_generation
 from spark_log.metadata.state import Group
 from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.world import Desk, Request
@@ -79,7 +81,7 @@ def _lead(node: _Node, view: View) -> Steps[View]:
         commands = []
         if sim.rng.random() < 0.1:
             # As the group's machine counts: a number is not given twice, though nobody may know whether it was written.
-            generation = max(generation, view.state.groups.get(SHARED, Group()).generation) + 1
+            generation = max(generation + 1, next_generation(view.state, SHARED))
             commands = [_generation(sim, generation)]
         if asked or commands:
             view = yield from _carry_out(node, view, asked, commands)
@@ -110,7 +112,7 @@ def _carry_out(node: _Node, view: View, asked: list[Request], own: list[Command]
     flat = [command for several in commands for command in several]
     try:
         view = yield from node.sim.propose(view, [*flat, *own], node.context)
-    except (NotCoordinator, StorageUnavailable):
+    except (NotCoordinator, StorageUnavailable, ClockSkewed):
         # Whether it is in is not known: another one may lead, or the storage did not say.
         for request in asked:
             node.sim.world.reply(request, _unsure("broken off"))
@@ -159,9 +161,8 @@ def member(sim: Setting, number: int) -> Steps[None]:
             continue  # what it did before it died may still be under way in that one
         keys = [key for key in sorted(view.state.partitions) if key[1] % MEMBERS == number]
         ends = tuple(OffsetEntry(*key, view.state.partitions[key].end) for key in keys)
-        commits = (GroupCommit(SHARED, generation, ends),)
         yield from sim.pause()
-        commit = Command(lambda state, now, commits=commits: d.decide_commit_offsets(state, commits))  # type: ignore[misc]
+        commit = Command(CommitOffsets(commit=GroupCommit(SHARED, generation, ends)))
         view = yield from sim.propose(view, [commit])
         if not isinstance(commit.error, IllegalGeneration | UnknownTopicOrPartition | None):
             raise commit.error

@@ -22,22 +22,17 @@ from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
 from spark_log.metadata.replay import admits
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import Group, Producer, State, TopicKey
+from spark_log.model import Slice
+from spark_log.node import merge, retention
 from spark_log.settings import cluster_config
 from spark_log.testing.sim import others
+from spark_log.testing.sim.constants import Patch, patched
 from spark_log.testing.sim.oracle import LINK, unlinked
 from spark_log.testing.sim.setting import Setting
 
 EVER = 2**60
 """An epoch above every fence."""
-
-
-class Patch(NamedTuple):
-    """One function that is replaced; `name` is an attribute, or a key where `owner` is a dict."""
-
-    owner: Any
-    name: Any
-    value: Any
 
 
 class Mutation(NamedTuple):
@@ -49,27 +44,8 @@ class Mutation(NamedTuple):
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
     """Run without a rule; with all of them for the empty name."""
-    patches = MUTATIONS[name].patches if name else ()
-    before = [_get(patch) for patch in patches]
-    for patch in patches:
-        _set(patch, patch.value)
-    try:
+    with patched(MUTATIONS[name].patches if name else ()):
         yield
-    finally:
-        for patch, value in zip(patches, before, strict=True):
-            _set(patch, value)
-
-
-def _get(patch: Patch) -> Any:
-    return patch.owner[patch.name] if isinstance(patch.owner, dict) else getattr(patch.owner, patch.name)
-
-
-def _set(patch: Patch, value: Any) -> None:
-    if isinstance(patch.owner, dict):
-        patch.owner[patch.name] = value
-    else:
-        assert hasattr(patch.owner, patch.name), f"{patch.owner} has no {patch.name}"
-        setattr(patch.owner, patch.name, value)
 
 
 def _replaying(kind: type[r.Record], function: Callable[[State, Any], State | None]) -> Patch:
@@ -149,8 +125,8 @@ _without_positions = replay._without_positions
 _decide_commit, _decide_swap, _decide_expire = decide.decide_commit, decide.decide_swap, decide.decide_expire
 
 
-def _decide_commit_unfenced(state: State, commit: r.Commit) -> Decision[Any]:
-    decision = _decide_commit(state, with_values(commit, upload_epoch=EVER))
+def _decide_commit_unfenced(state: State, commit: r.Commit, **named: bool) -> Decision[Any]:
+    decision = _decide_commit(state, with_values(commit, upload_epoch=EVER), **named)
     return Decision((commit,), decision.reply) if decision.records else decision
 
 
@@ -282,18 +258,20 @@ def _decide_swap_any_edition(state: State, swap: r.Swap) -> Decision[bool]:
 # ------------------------------------------------------------------------------------------- checkpoints and truncation
 
 
-def _write_linked(view: View, context: Context) -> Steps[None]:
+def _write_linked(view: View, context: Context) -> Steps[tuple[View, frozenset[str]]]:
     data = encode_checkpoint(view.state)
     if view.checkpoint and context.rng.random() < 0.5:
         data = LINK + view.checkpoint.encode() + b"\n" + data
-    yield Put(checkpoint_key(view.state.version, context.unique()), (data,))
+    key = checkpoint_key(view.state.version, context.unique())
+    yield Put(key, (data,))
+    return view.moved(view.state, (yield List(CHECKPOINTS))), frozenset([key])
 
 
 def _decode_linked(data: bytes, name: str) -> State:
     return decode_checkpoint(unlinked(data), name)
 
 
-def _truncate_to_view(view: View) -> Steps[int]:
+def _truncate_to_view(view: View, context: Context) -> Steps[int]:
     names = yield List(CHECKPOINTS)
     old = [name for name in names if checkpoint_version(name) < checkpoint_version(max(names))]
     records = [name for name in (yield List(LOG)) if int(name.removeprefix(LOG)[:20]) <= view.state.version]
@@ -301,7 +279,76 @@ def _truncate_to_view(view: View) -> Steps[int]:
     return 0
 
 
+def _confirmed_if_damaged(view: View, names: Sequence[str], base: protocol.Base | None) -> bool:
+    return bool(base and view.damaged) or protocol._follows(view, max(names, default=""))
+
+
+# --------------------------------------------------------------------------------------------------- what is removed, and when
+
+_trim, _expired = replay._trim, retention.expired
+
+
+def _trim_one_too_many(state: State, record: r.Trim) -> State | None:
+    return _trim(state, with_values(record, start=record.start + 1)) or _trim(state, record)
+
+
+def _expired_one_too_many(entries: Sequence[retention.Entry], limits: retention.Limits) -> int:
+    count = _expired(entries, limits)
+    return min(count + 1, len(entries)) if count else 0
+
+
+def _expired_one_too_few(entries: Sequence[retention.Entry], limits: retention.Limits) -> int:
+    return max(_expired(entries, limits) - 1, 0)
+
+
+def _check_no_clock(*given: object) -> Steps[None]:
+    return
+    yield
+
+
+def _no_garbage(state: State, names: Iterable[str]) -> list[str]:
+    return []
+
+
+def _nothing_expires(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:
+    return Decision((), 0)
+
+
+def _never_timed_out(known: Producer, now_ms: int) -> bool:
+    return False
+
+
+def _generation_after_the_last(state: State, group: str) -> int:
+    return state.groups.get(group, Group()).generation + 1
+
+
+def _replaced_blindly(old: Sequence[Slice], found: Sequence[merge.Merged]) -> tuple[list[Slice], list[merge.Merged]]:
+    numbers = {piece.start: number for number, piece in enumerate(old)}
+    new: list[Slice] = []
+    placed, at = [merged for merged in found if merged.new.start in numbers], 0
+    for merged in placed:
+        first = numbers[merged.new.start]
+        new += [*old[at:first], merged.new]
+        at = first + len(merged.old)
+    return [*new, *old[at:]], placed
+
+
+def _truncate_to_checkpoint(view: View, context: Context) -> Steps[int]:
+    newest = max((yield List(CHECKPOINTS)), default="")
+    records = [name for name in (yield List(LOG)) if int(name.removeprefix(LOG)[:20]) <= checkpoint_version(newest)]
+    yield Delete(records)
+    return len(records)
+
+
 MUTATIONS = {
+    "one_checkpoint": Mutation(
+        "the newest two checkpoints are kept, with the records after the older one",
+        (Patch(upkeep, "KEPT_CHECKPOINTS", 1),),
+    ),
+    "opened_unconfirmed": Mutation(
+        "a log that is opened from the older checkpoint is listed again afterwards",
+        (Patch(protocol, "_is_confirmed", _confirmed_if_damaged),),
+    ),
     "no_readback": Mutation(
         "a put that answers 'created' is read back",
         (Patch(protocol, "append", _believe),),
@@ -340,7 +387,11 @@ MUTATIONS = {
     ),
     "linked_checkpoint": Mutation(
         "no checkpoint refers to the file of another",
-        (Patch(upkeep, "checkpoint", _write_linked), Patch(protocol, "decode_checkpoint", _decode_linked)),
+        (
+            Patch(upkeep, "checkpoint", _write_linked),
+            Patch(upkeep, "check_checkpoint", lambda data, name: None),
+            Patch(protocol, "decode_checkpoint", _decode_linked),
+        ),
     ),
     "log_above_checkpoint": Mutation(
         "log records are deleted up to the newest checkpoint, not to the state just loaded",
@@ -417,5 +468,60 @@ MUTATIONS = {
     "hold_from_plan": Mutation(
         "a reader counts its grace from the start of its load",
         (Patch(others, "grace_start", _grace_from_plan),),
+    ),
+    "any_clock": Mutation(
+        "a clock that is far from the store's stamps nothing",
+        (Patch(protocol, "check_clock", _check_no_clock),),
+    ),
+    "trim_one_too_many": Mutation(
+        "a trim takes the records before its offset, and no more",
+        (_replaying(r.Trim, _trim_one_too_many),),
+    ),
+    "retention_one_too_many": Mutation(
+        "retention leaves the first slice that is not old",
+        (Patch(retention, "expired", _expired_one_too_many),),
+    ),
+    "retention_one_too_few": Mutation(
+        "retention removes every slice at the front that is old",
+        (Patch(retention, "expired", _expired_one_too_few),),
+    ),
+    "anything_covers": Mutation(
+        "a swap whose entries do not cover the records that it replaces is void",
+        (Patch(replay, "_covers", lambda entries, start, end: True),),
+    ),
+    "no_garbage_collection": Mutation(
+        "objects that nothing refers to are deleted",
+        (Patch(upkeep, "garbage", _no_garbage),),
+    ),
+    "no_expiry": Mutation(
+        "producers and groups that are idle too long are forgotten",
+        (Patch(decide, "decide_expire", _nothing_expires),),
+    ),
+    "no_transaction_timeout": Mutation(
+        "a transaction commits within its time",
+        (Patch(decide, "is_timed_out", _never_timed_out),),
+    ),
+    "one_kept_sequence": Mutation(
+        "the last commits of a producer are recognized with their offsets",
+        (Patch(replay, "KEPT_SEQUENCES", 1),),
+    ),
+    "one_former_holder": Mutation(
+        "a holder from which an identity has passed on does not get it back",
+        (Patch(replay, "FORMER_HOLDERS", 1),),
+    ),
+    "generation_repeats": Mutation(
+        "a group that was forgotten goes on with higher generations",
+        (
+            Patch(replay, "next_generation", _generation_after_the_last),
+            Patch(decide, "next_generation", _generation_after_the_last),
+        ),
+    ),
+    "records_above_fence": Mutation(
+        "log records are kept until the fence has passed them, though a checkpoint has them",
+        (Patch(upkeep, "truncate", _truncate_to_checkpoint),),
+    ),
+    "merged_blindly": Mutation(
+        "a merged segment takes the place of the slices that it was made of, and of no others",
+        (Patch(merge, "_replaced", _replaced_blindly),),
     ),
 }

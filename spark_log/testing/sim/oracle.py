@@ -6,11 +6,21 @@ twice       no commit and no object is in twice
 offsets     every partition is gap-free, and a read at a version gives exactly the records that it has
 dangling    no object that the state refers to is deleted, and none is referred to that is not there
 counts      the objects' counts of live slices are what a recount gives
-open        the newest checkpoint and all records above it are there
-grace       an object that was dropped less than the fence age ago is there
+open        the newest two checkpoints and all records above the older one are there
+grace       an object that was dropped less than the fence age ago (less by what clocks may be off) is there, and so is
+            a record above the fence
 state       what a load returns, and what a checkpoint holds, is the fold of the log at that version
 decided     a batch takes its place only after the state on which it was decided, and nothing in it is void
-fenced      a producer or holder that was fenced commits nothing, nor does a consumer of an older generation
+fenced      a producer or holder that was fenced commits nothing, nor does a consumer of an older generation; no epoch and
+            no generation is given twice, whatever was forgotten in between
+clock       no batch is stamped by a clock that is far ahead
+timeout     no transaction commits after its time
+expired     no producer is forgotten before its time
+covered     a swap that leaves records out is void
+trimmed     a partition starts where a trim put it that somebody asked for
+retained    retention removes what is too old or too much, and nothing else
+fresh       a view that is read holds all that was in the log when the read began
+idle        an idle log keeps nothing that nobody needs, and writes nothing (`idle.py`)
 positions   of a fenced group never go back
 progress    who follows progress as records has what the groups' positions are
 led         while a coordinator has the log nobody else writes, and of all that take it over each has an epoch of its own
@@ -20,10 +30,12 @@ held        nobody else takes a group from a member whose session has not run ou
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, View, checkpoint_version
+from msgspec.structs import replace as with_values
+
+from spark_log.journal.protocol import CHECKPOINTS, DATA, KEPT_CHECKPOINTS, LOG, View, checkpoint_version
 from spark_log.metadata import records as r
 from spark_log.metadata import replay
 from spark_log.metadata.checkpoint import decode_checkpoint
@@ -33,35 +45,35 @@ from spark_log.metadata.progress_topic import PARTITIONS, progress_of
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Group, State, TopicKey
 from spark_log.model import Slice
+from spark_log.settings import cluster_config
+from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import Codec, Row
+from spark_log.testing.sim.identities import Identities, Identity, identity
+from spark_log.testing.sim.retained import Retained
 from spark_log.testing.sim.world import Violation
 
 LINK = b"link "
 """How a checkpoint begins that refers to another one: the name, a line end, and the checkpoint.  Only a mutation does."""
-Identity = tuple[str, int, str, int]
-"""(producer, epoch, holder, sequence)."""
-
-
-def identity(commit: r.Commit) -> Identity:
-    return commit.producer, commit.epoch, commit.holder, commit.sequence
 
 
 class Oracle:
     """A batch counts if it takes the place after the last one that counts."""
 
-    def __init__(self, codec: Codec, age: int) -> None:
+    def __init__(self, codec: Codec, grace: int, constants: Constants) -> None:
         self.files: Mapping[str, Mapping[str, Any]] = {}
         self.states = [State()]
         self.rows: dict[TopicKey, list[Row]] = {}
         self.committed: dict[Identity, tuple[int, dict[TopicKey, range]]] = {}
         self.failed: set[str] = set()
         self.seen = Counter[str]()
-        self._codec, self._age = codec, age
+        self.damaged: dict[str, int] = {}
+        """Checkpoints, and when they were damaged."""
+        self._refused_payloads: set[str] = set()
+        self.identities = Identities(constants)
+        self.retained = Retained(self._read_piece)
+        self._codec, self._grace = codec, grace
         self._named: dict[str, int] = {}
         self._dropped_at: dict[str, int] = {}
-        self._epochs: dict[str, int] = {}
-        self._holders: dict[tuple[str, int], str] = {}
-        self._generations: dict[str, int] = {}
         self._positions: dict[tuple[str, str, int], int] = {}
         self._followed: dict[str, str | None] = {}
         self._leaders: dict[int, str] = {}
@@ -86,22 +98,32 @@ class Oracle:
 
     def deleted(self, key: str, now: int) -> None:
         self.seen["deletes"] += 1
-        newest = max(self.files[CHECKPOINTS], default="")
+        newest = sorted(self.files[CHECKPOINTS])[-KEPT_CHECKPOINTS:]
+        older = newest[0] if len(newest) == KEPT_CHECKPOINTS else ""
         if key.startswith(DATA):
-            if key in self._recount():
+            if key in self.referenced():
                 raise Violation(f"dangling: {key} deleted, version {self.state.version} refers to it")
-            if now < self._dropped_at.get(key, 0) + self._age:
+            if now < self._dropped_at.get(key, 0) + self._grace:
                 raise Violation(f"grace: {key} deleted {now - self._dropped_at[key]} ms after it was dropped")
         elif key.startswith(LOG):
-            if int(key.removeprefix(LOG)[:20]) > checkpoint_version(newest):
-                raise Violation(f"open: {key} deleted, the newest checkpoint is {newest or '(none)'}")
-        elif key > newest:
-            raise Violation(f"open: {key} deleted, the newest checkpoint")
-        elif linked(self.files[CHECKPOINTS][newest]) == key:
-            raise Violation(f"open: {newest} needs {key}")
+            version = int(key.removeprefix(LOG)[:20])
+            if version > checkpoint_version(older):
+                raise Violation(f"open: {key} deleted, the newest checkpoints are {newest}")
+            if version > self.state.fence:
+                raise Violation(f"grace: {key} deleted, the fence is at {self.state.fence}")
+        elif not key.startswith(CHECKPOINTS):
+            return
+        elif key > older:
+            raise Violation(f"open: {key} deleted, one of the newest checkpoints")
+        elif any(linked(self.files[CHECKPOINTS][name]) == key for name in newest):
+            raise Violation(f"open: {newest} need {key}")
 
     def _place(self, batch: r.Batch, decided: State | None, now: int) -> None:
         state = replay.next_version(self.state, batch.time)
+        if batch.time > now + CLOCK_SKEW_MAX_MS:
+            raise Violation(
+                f"clock: version {state.version} is stamped {batch.time - now} ms ahead of the store's clock"
+            )
         if decided is not None and decided != replay.next_version(self.state, decided.time):
             raise Violation(f"decided: version {state.version} was decided on another state")
         for record in batch.records:
@@ -112,7 +134,7 @@ class Oracle:
             self.seen[type(record).__name__] += 1
             if after is state:
                 raise Violation(f"decided: {type(record).__name__} at version {state.version} is void")
-            self._note(record, after)
+            self._note(record, state, after)
             state = after
         before = self.state
         self.states.append(state := replay.replay(before, batch))
@@ -120,6 +142,7 @@ class Oracle:
             if name not in state.objects:
                 self._dropped_at[name] = now
         self._check_counts()
+        self.retained.check(state)
         if state.progressed > before.progressed:
             self._follow(before.progressed + 1)
 
@@ -134,19 +157,20 @@ class Oracle:
 
     # ----------------------------------------------------------------------------------------------------- what records do
 
-    def _note(self, record: r.AnyRecord, after: State) -> None:
+    def _note(self, record: r.AnyRecord, before: State, after: State) -> None:
         match record:
             case r.Commit():
                 self._note_commit(record, after)
             case r.InitProducer():
-                self._note_epoch(record.producer, after.producers[record.producer].epoch)
+                self.identities.init(record, after)
             case r.ExpireProducers():
-                for name in set(record.producers) - set(after.producers):
-                    self._epochs.pop(name, None)
+                configs = ("streaming.identity.retention.ms", "producer.id.expiration.ms")
+                stream, plain = (cluster_config(before.configs, name) for name in configs)
+                self.identities.expire(record, before, after, (stream, plain))
             case r.JoinGroup():
-                self._generations[record.group] = after.groups[record.group].generation
+                self.identities.next_generation(record.group, after.groups[record.group].generation)
             case r.GroupGeneration():
-                self._note_generation(record)
+                self.identities.next_generation(record.group, record.roster.generation)
             case r.CommitOffsets():
                 self._note_positions(record.commits)
             case r.DeleteOffsets() | r.DeleteTopic():
@@ -155,10 +179,20 @@ class Oracle:
                     for (group, topic_id, number), offset in self._positions.items()
                     if group in after.groups and (topic_id, number) in after.groups[group].offsets
                 }
+            case r.Trim():
+                self.retained.place(record, before)
             case r.Swap():
-                for change in record.changes:
-                    self._check_there(piece.object for piece in change.slices)
-                    self._check_there(piece.object for piece in change.pieces)
+                self._note_swap(record, before)
+
+    def _note_swap(self, swap: r.Swap, before: State) -> None:
+        for change in swap.changes:
+            self._check_there(piece.object for piece in change.slices)
+            self._check_there(piece.object for piece in change.pieces)
+            part, deleted = before.partitions[change[:2]], before.topics[change.topic_id].deleted
+            if change.slices and change.end > part.start and not deleted:
+                short = with_values(swap, changes=(change._replace(slices=change.slices[:-1], pieces=()),))
+                if replay.replay_records(before, [short]) is not before:
+                    raise Violation(f"covered: a swap that leaves out records of {change[:2]} is not void")
 
     def _check_led(self, record: r.AnyRecord, epoch: int) -> None:
         if isinstance(record, r.TakeOver):
@@ -190,24 +224,28 @@ class Oracle:
                 raise Violation(f"failed: {who} was refused and is in the log")
             self._named[o.name] = after.version
         self._check_there(o.name for o in commit.objects)
-        if commit.epoch < self._epochs.get(commit.producer, 0):
-            raise Violation(f"fenced: {who} is in, epoch {self._epochs[commit.producer]} is in force")
-        self._epochs[commit.producer] = commit.epoch
-        if self._holders.setdefault((commit.producer, commit.epoch), commit.holder) != commit.holder:
-            raise Violation(f"fenced: {who} is in, another holds the epoch")
-        self.committed[who] = after.version, self._append(commit)
+        self.identities.commit(commit, after)
+        self.committed[who] = after.version, self._append(commit, after)
         self._note_positions(commit.groups)
 
-    def _append(self, commit: r.Commit) -> dict[TopicKey, range]:
+    def _append(self, commit: r.Commit, after: State) -> dict[TopicKey, range]:
         ranges: dict[TopicKey, range] = {}
         for topic_id, number, piece in self._slices(commit):
             key = (topic_id, number)
             rows = self.rows.setdefault(key, [])
             start = ranges[key].start if key in ranges else len(rows)
             content = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
-            rows += self._codec.decode(content, piece, key)
+            new = self._codec.decode(content, piece, key)
+            if refused := self._refused_payloads & {row.payload for row in new}:
+                raise Violation(f"failed: {refused} was refused and is in the log")
+            rows += new
+            self.retained.append(key, new, after)
             ranges[key] = range(start, len(rows))
         return ranges
+
+    def has_pieces(self, state: State) -> bool:
+        """Whether a state refers to index objects, which may be gone by the time that they are read."""
+        return any(isinstance(entry, Piece) for part in state.partitions.values() for entry in part.entries)
 
     def _slices(self, commit: r.Commit) -> Iterator[tuple[str, int, Slice]]:
         for number, run in commit.slices:
@@ -221,21 +259,11 @@ class Oracle:
             for inner in self._read_piece(piece):
                 yield topic_id, partition, inner
 
-    def _note_epoch(self, producer: str, epoch: int) -> None:
-        if epoch <= self._epochs.get(producer, -1):
-            raise Violation(f"fenced: {producer} got epoch {epoch} again")
-        self._epochs[producer] = epoch
-
-    def _note_generation(self, record: r.GroupGeneration) -> None:
-        if record.roster.generation <= self._generations.get(record.group, 0):
-            raise Violation(f"fenced: {record.group} got generation {record.roster.generation} again")
-        self._generations[record.group] = record.roster.generation
-
     def _note_positions(self, commits: tuple[r.GroupCommit, ...]) -> None:
         for commit in commits:
             if commit.generation == -1:
                 continue
-            if commit.generation != self._generations.get(commit.group, 0):
+            if commit.generation != self.identities.generation(commit.group):
                 raise Violation(f"fenced: generation {commit.generation} of {commit.group} committed positions")
             for entry in commit.offsets:
                 key = (commit.group, entry.topic_id, entry.partition)
@@ -245,21 +273,27 @@ class Oracle:
 
     # ------------------------------------------------------------------------------------------------ what actors were told
 
-    def check_view(self, view: View) -> None:
+    def check_view(self, view: View, since: int = 0) -> None:
+        """A view that somebody has read.
+
+        since:  version of the log when they began.
+        """
         self._check_state(view.state, "a load")
+        if view.state.version < since:
+            raise Violation(
+                f"fresh: a load ended at version {view.state.version}, the log was at {since} when it began"
+            )
 
     def ack(self, commit: r.Commit, reply: Committed) -> None:
         """A writer was told that a commit is in, and where."""
         if identity(commit) not in self.committed:
             raise Violation(f"acked: {identity(commit)} is not in the log")
         version, ranges = self.committed[identity(commit)]
+        if reply.repeated:
+            self.identities.recall(commit, reply)
         if (reply.ranges or not reply.repeated) and (reply.version, reply.ranges) != (version, ranges):
             raise Violation(f"acked: {identity(commit)} is at {version} {ranges}, not at {reply}")
         self.seen["acked"] += 1
-
-    def ack_epoch(self, producer: str, epoch: int) -> None:
-        if epoch > self._epochs.get(producer, -1):
-            raise Violation(f"acked: epoch {epoch} of {producer} is not in the log")
 
     def ack_leader(self, epoch: int, address: str) -> None:
         """A coordinator was told that it leads."""
@@ -269,7 +303,7 @@ class Oracle:
             )
 
     def ack_generation(self, group: str, generation: int) -> None:
-        if generation > self._generations.get(group, 0):
+        if generation > self.identities.generation(group):
             raise Violation(f"acked: generation {generation} of {group} is not in the log")
 
     def refuse(self, commit: r.Commit) -> None:
@@ -277,6 +311,20 @@ class Oracle:
         if identity(commit) in self.committed and self._named_by(commit):
             raise Violation(f"failed: {identity(commit)} was refused and is in the log")
         self.failed.update(o.name for o in commit.objects)
+        self.seen["refused"] += 1
+
+    def ack_rows(self, rows: Sequence[Row], offsets: Mapping[TopicKey, range]) -> None:
+        """A client was told where its rows are."""
+        found = [row for key, span in offsets.items() for row in self.rows.get(key, [])[span.start : span.stop]]
+        if sorted(found) != sorted(rows):
+            raise Violation(f"acked: {rows[0].payload} is not at {dict(offsets)}")
+        self.seen["acked"] += 1
+
+    def refuse_rows(self, rows: Sequence[Row]) -> None:
+        """A client was told for certain that its rows are not in."""
+        self._refused_payloads.add(rows[0].payload)
+        if any(row.payload == rows[0].payload for kept in self.rows.values() for row in kept):
+            raise Violation(f"failed: {rows[0].payload} was refused and is in the log")
         self.seen["refused"] += 1
 
     def _named_by(self, commit: r.Commit) -> bool:
@@ -299,7 +347,7 @@ class Oracle:
                 raise Violation(f"dangling: version {self.state.version + 1} names {name}, which does not exist")
 
     def _check_counts(self) -> None:
-        counted, kept = self._recount(), {name: row.live for name, row in self.state.objects.items()}
+        counted, kept = self.referenced(), {name: row.live for name, row in self.state.objects.items()}
         if counted != kept:
             names = sorted(name for name in {*counted, *kept} if counted.get(name, 0) != kept.get(name, 0))
             story = [f"{name}: {kept.get(name, 0)}, counted {counted.get(name, 0)}" for name in names]
@@ -309,7 +357,7 @@ class Oracle:
             if part is not None and part.end != len(rows):
                 raise Violation(f"offsets: {key} ends at {part.end}, not at {len(rows)}")
 
-    def _recount(self) -> Counter[str]:
+    def referenced(self) -> Counter[str]:
         """Live slices by object, from the entries themselves."""
         count = Counter[str]()
         for part in self.state.partitions.values():

@@ -3,33 +3,43 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from spark_log.errors import (
+    ClockSkewed,
     CoordinatorNotAvailable,
+    CorruptObject,
+    GroupIdNotFound,
     GroupInUse,
     IllegalGeneration,
     InvalidRequest,
+    OffsetOutOfRange,
     StorageUnavailable,
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
 from spark_log.journal import protocol, upkeep
+from spark_log.journal.limits import Limits
 from spark_log.journal.ops import Sleep, Steps
-from spark_log.journal.protocol import Command, View
-from spark_log.metadata import decide as d
-from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
-from spark_log.metadata.rewrite import Rewrite, resolve
+from spark_log.journal.protocol import CHECKPOINTS, KEPT_CHECKPOINTS, Command, View
+from spark_log.metadata import commands
+from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.rewrite import resolve
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node import merge as segments
+from spark_log.node.retention import expire_records
 from spark_log.testing.sim.content import Row, Rows, SegmentCodec
 from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.world import Violation
 
 SESSION_MS = 300
 """Of queries that keep a group."""
+RUN_BYTES = 700
+"""Of a run of a few records, about."""
+ALL = Limits(inline_slices=0, inline_per_partition=0)
+"""Every slice is sealed."""
 
 # -------------------------------------------------------------------------------------------------------------- readers
 
@@ -41,7 +51,7 @@ def reader(sim: Setting) -> Steps[None]:
         view = yield from sim.load()
         start = grace_start(sim, start)
         if sim.rng.random() < 0.7:
-            yield Sleep(sim.age - 20 if sim.rng.random() < 0.3 else sim.rng.randrange(1, sim.age))
+            yield Sleep(sim.grace - 20 if sim.rng.random() < 0.3 else sim.rng.randrange(1, sim.age))
         for key in sorted(view.state.partitions):
             yield from read_partition(sim, view, key, start)
         yield Sleep(sim.rng.choice((1, 100)))
@@ -62,7 +72,7 @@ def read_partition(sim: Setting, view: View, key: TopicKey, start: int) -> Steps
             if len(rows) != part.end - part.start:
                 raise Violation(f"offsets: {len(rows)} rows of {key} in [{part.start}, {part.end})")
             return rows
-        if sim.now - start < sim.age:
+        if sim.now - start < sim.grace:
             raise Violation(f"grace: an object of {key} at version {view.state.version} is gone")
         start = sim.now
         view = yield from sim.load()
@@ -95,7 +105,7 @@ def follower(sim: Setting) -> Steps[None]:
     """A reader that waits for what is new."""
     view = yield from sim.load()
     while True:
-        newer = yield from protocol.poll(view, relist=sim.rng.random() < 0.2, together=sim.together)
+        newer = yield from protocol.poll(view, relist=sim.rng.random() < 0.2, together=sim.shares_rounds(view))
         sim.oracle.check_view(newer)
         if newer.state.version < view.state.version:
             raise Violation("state: a follower went back")
@@ -110,7 +120,7 @@ def consumer(sim: Setting, group: str) -> Steps[None]:
     """Takes the group, reads on from its positions, commits, until a newer one has it; then it takes it again."""
     view = yield from sim.load()
     for _ in range(3):
-        join = Command(_join(group, sim.fresh("member")))
+        join = Command(commands.JoinGroup(group=group, member=sim.fresh("member")))
         view = yield from sim.propose(view, [join])
         if isinstance(join.error, GroupInUse):
             yield Sleep(SESSION_MS // 2)
@@ -119,8 +129,7 @@ def consumer(sim: Setting, group: str) -> Steps[None]:
         for _ in range(4):
             view = yield from sim.refresh(view)
             ends = tuple(OffsetEntry(*key, part.end) for key, part in sorted(view.state.partitions.items()))
-            commits = (GroupCommit(group, join.reply, ends),)
-            commit = Command(lambda state, now, commits=commits: d.decide_commit_offsets(state, commits))  # type: ignore[misc]
+            commit = Command(commands.CommitOffsets(commit=GroupCommit(group, join.reply, ends), live_only=True))
             view = yield from sim.propose(view, [commit])
             if isinstance(commit.error, IllegalGeneration):
                 break
@@ -131,7 +140,7 @@ def query(sim: Setting, group: str, token: str) -> Steps[None]:
     """Keeps the group by signs of life; is itself when it comes back, and refused while another one is alive."""
     view = yield from sim.load()
     for _ in range(3):
-        join = Command(_join(group, sim.fresh("member"), token=token, timeout_ms=SESSION_MS))
+        join = Command(commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS))
         view = yield from sim.propose(view, [join])
         if isinstance(join.error, GroupInUse):
             yield Sleep(SESSION_MS)
@@ -139,52 +148,62 @@ def query(sim: Setting, group: str, token: str) -> Steps[None]:
         sim.oracle.ack_generation(group, join.reply)
         for _ in range(6):
             yield Sleep(sim.rng.choice((SESSION_MS // 3, 2 * SESSION_MS)))
-            sign = Command(lambda state, now, at=join.reply: d.decide_sign_of_life(state, group, at))  # type: ignore[misc]
+            sign = Command(commands.SignOfLife(group=group, generation=join.reply))
             view = yield from sim.propose(view, [sign])
             if isinstance(sign.error, IllegalGeneration):
                 break
-
-
-def _join(group: str, member: str, token: str = "", timeout_ms: int = 0) -> protocol.Decide:
-    def decide(state: State, now: int) -> d.Decision[int]:
-        d.check_group_free(state, group, now, token)
-        return d.decide_join_group(state, group, member, token=token, timeout_ms=timeout_ms)
-
-    return decide
 
 
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
 def topics(sim: Setting) -> Steps[None]:
-    """Creates, alters, trims and deletes topics; "t0" stays."""
+    """Creates, alters, trims and deletes topics, and forgets groups; "t0" stays."""
     while True:
         yield Sleep(sim.rng.choice((20, 500, 2000)))
         view = yield from sim.load()
         command = Command(_some_change(sim, view.state))
         yield from sim.propose(view, [command])
-        expected = InvalidRequest | UnknownTopicOrPartition | TopicAlreadyExists
+        expected = (
+            InvalidRequest
+            | UnknownTopicOrPartition
+            | TopicAlreadyExists
+            | GroupInUse
+            | GroupIdNotFound
+            | OffsetOutOfRange
+        )
         if command.error is not None and not isinstance(command.error, expected):
             raise command.error
 
 
 def _some_change(sim: Setting, state: State) -> protocol.Decide:
     rng = sim.rng
-    name, topic_id, partitions = rng.choice(("t1", "t2")), sim.fresh("id"), rng.randint(1, 2)
-    key, part = rng.choice(
-        sorted((key, part) for key, part in state.partitions.items() if part.end) or [(("", 0), Partition())]
-    )
-    starts = {key: rng.randint(part.start, part.end)} if part.end else {}
-    kind = rng.choice(("CreateTime", "LogAppendTime", None))
-    change: Mapping[str, Callable[[State], d.Decision[Any]]] = {
-        "create": lambda state: d.decide_create_topic(state, name, partitions, {}, topic_id),
-        "delete": lambda state: d.decide_delete_topic(state, name),
-        "alter": lambda state: d.decide_set_configs(state, "t0", {"message.timestamp.type": kind}),
-        "grow": lambda state: d.decide_add_partitions(state, name, 3),
-        "trim": lambda state: d.decide_trim(state, starts),
+    name, partitions = rng.choice(("t1", "t2")), rng.randint(1, 2)
+    # Runs that are not encoded have a length of 1.
+    run_bytes = RUN_BYTES if isinstance(sim.codec, SegmentCodec) else 1
+    change: Mapping[str, Callable[[], protocol.Decide]] = {
+        "create": lambda: commands.CreateTopic(name=name, partitions=partitions, topic_id=sim.fresh("id")),
+        "delete": lambda: commands.DeleteTopic(name=name),
+        "stamp": lambda: _alter("message.timestamp.type", rng.choice(("CreateTime", "LogAppendTime", None))),
+        "age": lambda: _alter("retention.ms", rng.choice(("300", "3000", None))),
+        "size": lambda: _alter("retention.bytes", rng.choice((str(2 * run_bytes), str(8 * run_bytes), None))),
+        "grow": lambda: commands.AddPartitions(name=name, total=3),
+        "trim": lambda: _trim(sim, state),
+        "forget": lambda: commands.DeleteOffsets(group=rng.choice(("group", "shared", "with-records"))),
     }
-    chosen = change[rng.choice(sorted(change))]
-    return lambda state, now: chosen(state)
+    return change[rng.choice(sorted(change))]()
+
+
+def _alter(name: str, value: str | None) -> protocol.Decide:
+    return commands.SetConfigs(name="t0", changes={name: value})
+
+
+def _trim(sim: Setting, state: State) -> protocol.Decide:
+    key = sim.rng.choice(sorted(state.partitions))
+    part = state.partitions[key]
+    start = sim.rng.randint(part.start, part.end)
+    sim.oracle.retained.ask({key: start})
+    return commands.Trim(starts=(commands.Start(*key, start),))
 
 
 # ---------------------------------------------------------------------------------------------------------- maintainers
@@ -192,21 +211,36 @@ def _some_change(sim: Setting, state: State) -> protocol.Decide:
 
 def maintainer(sim: Setting) -> Steps[None]:
     """All duties in any order, each on a view of its own."""
-    duties = [_keep_house, _merge, _merge, _seal, _prune, _fence, _checkpoint, _collect] + [_truncate] * sim.truncations
+    duties = [_keep_house, expire, _merge, _merge, _seal, _prune, _fence, _checkpoint, _collect]
+    duties += [_truncate] * sim.truncations
     while True:
         for duty in sim.rng.sample(duties, len(duties)):
             view = yield from sim.load()
-            view = yield from duty(sim, view)
+            try:
+                view = yield from duty(sim, view)
+            except CorruptObject:  # a checkpoint that was damaged before it was read back
+                sim.oracle.seen["put off"] += 1
             sim.oracle.check_view(view)
         yield Sleep(sim.rng.choice((1, 100, 2 * sim.age)))
 
 
+def expire(sim: Setting, view: View) -> Steps[View]:
+    """Retention, and whether it was right."""
+    before, ahead = view.state, sim.context.clock.now_ms() - sim.now
+    wanted = sim.oracle.retained.expired(before, sim.context.clock.now_ms())
+    sim.oracle.retained.ask(wanted)
+    view, starts = yield from expire_records(view, sim.context)
+    if sim.context.clock.now_ms() - sim.now == ahead:  # otherwise the clock was set meanwhile
+        sim.oracle.retained.check_expired(wanted, before, starts, whole=not sim.oracle.has_pieces(before))
+    return view
+
+
 def _keep_house(sim: Setting, view: View) -> Steps[View]:
-    return (yield from upkeep.housekeeping(view, sim.context, sim.limits))
+    return (yield from upkeep.housekeeping(view, sim.context))
 
 
 def _seal(sim: Setting, view: View) -> Steps[View]:
-    return (yield from upkeep.seal(view, sim.context, upkeep.Limits(0, 0)))
+    return (yield from upkeep.seal(view, replace(sim.context, limits=ALL)))
 
 
 def _prune(sim: Setting, view: View) -> Steps[View]:
@@ -223,13 +257,27 @@ def _checkpoint(sim: Setting, view: View) -> Steps[View]:
     return view
 
 
+def bit_rot(sim: Setting) -> Steps[None]:
+    """Damages one of the newest two checkpoints, and not the other one as long as it is among them."""
+    while True:
+        yield Sleep(sim.rng.choice((200, 2000)))
+        files = sim.world.store.files[CHECKPOINTS]
+        newest = sorted(files)[-KEPT_CHECKPOINTS:]
+        if newest and not sim.oracle.damaged.keys() & newest:
+            name = sim.rng.choice(newest)
+            at = sim.rng.randrange(len(files[name]))
+            files[name] = files[name][:at] + bytes([files[name][at] ^ 0x80]) + files[name][at + 1 :]
+            sim.oracle.damaged[name] = sim.now
+            sim.oracle.seen["damaged"] += 1
+
+
 def _truncate(sim: Setting, view: View) -> Steps[View]:
-    yield from upkeep.truncate(view)
+    yield from upkeep.truncate(view, sim.context)
     return view
 
 
 def _collect(sim: Setting, view: View) -> Steps[View]:
-    yield from upkeep.collect(view)
+    yield from upkeep.collect(view, sim.context)
     return view
 
 
@@ -252,25 +300,28 @@ def _merge(sim: Setting, view: View) -> Steps[View]:
     rows = yield from sim.read_slices(key, slices)
     if rows is None:
         return view
-    return (yield from _swap(sim, view, key, old, slices, tuple(rows)))
+    return (yield from _swap(sim, view, key, slices, tuple(rows)))
 
 
-def _swap(
-    sim: Setting, view: View, key: TopicKey, old: tuple[Slice | Piece, ...], slices: list[Slice], rows: Rows
-) -> Steps[View]:
+def _swap(sim: Setting, view: View, key: TopicKey, slices: Sequence[Slice], rows: Rows) -> Steps[View]:
+    """Put the rows of some slices in their place, as one, whatever others do with the partition meanwhile."""
     epoch = view.state.version
     made, (run,) = yield from sim.put_object(epoch, [(key, rows)])
-    new = Slice(
-        old[0].start, old[-1].end, made.name, run.position, run.length, run.crc, run.batches, run.min_us, run.max_us
-    )
-    sealed = sim.rng.random() < 0.5
+    span_us = min(piece.min_us for piece in slices), max(piece.max_us for piece in slices)
+    new = Slice(slices[0].start, slices[-1].end, made.name, run.position, run.length, run.crc, run.batches, *span_us)
+    merged = segments.Merged(key, tuple(slices), new, made)
     for _ in range(upkeep.SWAP_TRIES):
-        part = view.state.partitions.get(key, Partition())
-        if epoch <= view.state.fence or not set(old) <= set(part.entries):
+        if epoch <= view.state.fence:
             return view
-        rewrite = Rewrite(key, part.edition, old, slices, (new,), sealed)
-        view, done = yield from upkeep.swap_in(view, sim.context, epoch, [rewrite], [made])
-        if done:
+        prepared = yield from segments.prepare(view.state, sim.context.limits, [merged])
+        if prepared is None:
+            view = yield from sim.refresh(view)
+            continue
+        rewrites, done = prepared
+        if not done:
+            return view
+        view, fits = yield from upkeep.swap_in(view, sim.context, epoch, rewrites, [made])
+        if fits:
             return view
     return view
 
@@ -283,7 +334,7 @@ def persistent(steps: Callable[[], Steps[None]]) -> Callable[[], Steps[None]]:
             try:
                 yield from steps()
                 return
-            except (StorageUnavailable, CoordinatorNotAvailable):
+            except (StorageUnavailable, CoordinatorNotAvailable, ClockSkewed):
                 yield Sleep(10)
 
     return run

@@ -8,9 +8,14 @@ from typing import NamedTuple
 
 from spark_log.errors import SparkLogError
 from spark_log.journal.ops import Steps
+from spark_log.testing.sim import clients
+from spark_log.testing.sim.constants import patched
+from spark_log.testing.sim.content import SegmentCodec
 from spark_log.testing.sim.coordinators import MEMBERS, coordinator, member, operator
+from spark_log.testing.sim.idle import abandon
 from spark_log.testing.sim.mutations import mutated
 from spark_log.testing.sim.others import (
+    bit_rot,
     consumer,
     follower,
     maintainer,
@@ -23,6 +28,7 @@ from spark_log.testing.sim.others import (
 from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.world import Violation
 from spark_log.testing.sim.writers import (
+    application,
     grouping_writer,
     passing_writer,
     plain_writer,
@@ -32,8 +38,12 @@ from spark_log.testing.sim.writers import (
 
 STEPS_MAX = 60_000
 """With faults; then as many again, and more, without."""
+APPLICATIONS_IN = (2,)
+"""Last digits of the seeds in which an application writes versions, some of them again."""
 COORDINATED_IN = (6,)
 """Those of the seeds in which coordinators take the log over from each other and from embedded writers."""
+DAMAGED_IN = (3, 8)
+"""Last digits of the seeds in which checkpoints are damaged."""
 QUERIES_IN = (5, 9)
 """Last digits of the seeds in which queries and a consumer contend for a group."""
 
@@ -48,8 +58,9 @@ class Result(NamedTuple):
 
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
-    with mutated(mutation):
-        return _simulate(Setting(seed, transcript=transcript), seed)
+    sim = Setting(seed, transcript=transcript)
+    with patched(sim.constants.patches()), mutated(mutation):
+        return _simulate(sim, seed)
 
 
 def _simulate(sim: Setting, seed: int) -> Result:
@@ -57,18 +68,27 @@ def _simulate(sim: Setting, seed: int) -> Result:
         _add_actors(sim)
         if seed % 10 in QUERIES_IN:
             _add_queries(sim)
+        if isinstance(sim.codec, SegmentCodec):
+            _add_clients(sim)
+        if seed % 10 in APPLICATIONS_IN:
+            sim.world.start("application", persistent(partial(application, sim, "app:etl")), counts=True)
         if seed % 10 in COORDINATED_IN:
             _add_coordinators(sim)
+        if seed % 10 in DAMAGED_IN:
+            sim.world.start("rot", persistent(partial(bit_rot, sim)), counts=False)
         finished = sim.world.run(STEPS_MAX)
         sim.world.faults = False
         if not finished and not sim.world.run(4 * STEPS_MAX):
             raise Violation("progress: writers are stuck")
         sim.world.alone(_read_all(sim))
+        sim.world.alone(abandon(sim))
         violation = ""
     except Violation as broken:
         violation = str(broken)
     except (SparkLogError, KeyError, IndexError, AssertionError) as error:
         violation = f"error: {type(error).__name__}: {error}"
+    finally:
+        sim.world.close()
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
     return Result(seed, violation, counts, sim.world.transcript())
 
@@ -82,11 +102,11 @@ def _add_actors(sim: Setting) -> None:
     for n in range(rng.randint(1, 2)):
         writer = persistent(partial(streaming_writer, sim, f"q{n}"))
         start(f"query{n}", writer, counts=True, leaves_zombies=True)
-    if rng.random() < 0.5:
+    for n in range(rng.choice((0, 0, 1, 3))):
         writer = persistent(partial(passing_writer, sim, "sink"))
-        start("sink", writer, counts=True, leaves_zombies=True)
+        start(f"sink{n}", writer, counts=True, leaves_zombies=True)
     for n in range(rng.choice((0, 0, 2))):
-        start(f"txn{n}", persistent(partial(transactional_writer, sim, "txn")), counts=True, leaves_zombies=True)
+        start(f"txn{n}", persistent(partial(transactional_writer, sim, "txn:job")), counts=True, leaves_zombies=True)
     for n in range(rng.choice((0, 1, 2))):
         start(f"consumer{n}", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
     for n in range(rng.choice((1, 1, 2, 3))):
@@ -104,6 +124,12 @@ def _add_queries(sim: Setting) -> None:
         actor = persistent(partial(query, sim, "group", f"token{n}"))
         sim.world.start(f"held{n}", actor, counts=False, leaves_zombies=True)
     sim.world.start("rival", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
+
+
+def _add_clients(sim: Setting) -> None:
+    for n in range(sim.rng.choice((1, 2, 3))):
+        sim.world.start(f"user{n}", persistent(clients.user(sim)), counts=True)
+    sim.world.start("upkeep", persistent(clients.maintainer(sim)), counts=True)
 
 
 def _add_coordinators(sim: Setting) -> None:

@@ -8,26 +8,28 @@ from dataclasses import replace
 from typing import Any
 
 from spark_log.client.commit import index_parts
-from spark_log.errors import NotCoordinator, StorageUnavailable
+from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
 from spark_log.journal import protocol, upkeep
+from spark_log.journal.journal import FORMAT_KEY
 from spark_log.journal.ops import Ask, Get, Put, Sleep, Steps
-from spark_log.journal.protocol import Command, Context, View, data_key
+from spark_log.journal.protocol import META, Command, Context, View, data_key
 from spark_log.metadata.decide import Decision, decide_create_topic, decide_set_configs
 from spark_log.metadata.index import encode_index
 from spark_log.metadata.records import Commit
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Run, Slice
+from spark_log.testing.sim.blocking import format_file
+from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import Codec, PlainCodec, Row, Rows, SegmentCodec
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import Weather, World
 
-SEGMENTS_EVERY = 25
-"""One seed of so many encodes real segments."""
+SEGMENTS_EVERY = 10
+"""One seed of so many encodes real segments, and has processes that use the product as a whole."""
 TOGETHER_FROM = 1000
 """From this seed on every other one shares rounds, as a journal does on an object store."""
 PATIENCE_MS = 4000
 """So long a change waits for a coordinator."""
-SMALL = upkeep.Limits(inline_slices=4, inline_per_partition=1)
 
 
 class Setting:
@@ -41,11 +43,15 @@ class Setting:
         self.pauses = rng.choice(((20, 300), (20, 3000)))
         self.p_pause = rng.choice((0.3, 0.9))
         self.truncations = rng.choice((1, 5))
-        self.limits = rng.choice((SMALL, upkeep.Limits(inline_slices=12, inline_per_partition=4)))
-        self.oracle = Oracle(self.codec, self.age)
-        self.world = World(rng, Weather.draw(rng), self.oracle, transcript=transcript)
+        self.constants = Constants.draw(rng)
+        weather = Weather.draw(rng, self.age)
+        self.grace = self.age - 2 * weather.skew_ms
+        """Somebody's clock may be behind when an object is dropped, and somebody's ahead when the fence moves."""
+        self.oracle = Oracle(self.codec, self.grace, self.constants)
+        self.world = World(rng, weather, self.oracle, transcript=transcript)
         self.oracle.files = self.world.store.files
-        self.context = Context(self.world, rng, patience_ms=PATIENCE_MS)
+        self.world.store.files[META][FORMAT_KEY] = format_file()
+        self.context = Context(self.world, rng, patience_ms=PATIENCE_MS, limits=self.constants.limits)
         self.progress: dict[str, int] = {}
         """Last batch of each streaming query, as Spark's checkpoint has it."""
         self._names = 0
@@ -56,6 +62,8 @@ class Setting:
             "gc.fence.age.ms": str(self.age),
             "metadata.checkpoint.interval": str(interval),
             "producer.id.expiration.ms": str(self.rng.choice((1, self.age))),
+            "log.clock.skew.max.ms": str(CLOCK_SKEW_MAX_MS),
+            "offsets.retention.minutes": str(self.rng.choice((1, 10_080))),
         }
         commands = [
             Command(lambda state, now: decide_set_configs(state, None, configs)),
@@ -76,14 +84,20 @@ class Setting:
     # ---------------------------------------------------------------------------------------------------- views, checked
 
     def load(self) -> Steps[View]:
-        view = yield from protocol.open_view(ahead=4 if self.together else 0)
-        self.oracle.check_view(view)
+        since = self.oracle.state.version
+        view = yield from protocol.open_view(ahead=self.constants.read_ahead if self.together else 0)
+        self.oracle.check_view(view, since)
         return view
 
     def refresh(self, view: View) -> Steps[View]:
-        view = yield from protocol.refresh(view, together=self.together)
-        self.oracle.check_view(view)
+        since = self.oracle.state.version
+        view = yield from protocol.refresh(view, together=self.shares_rounds(view))
+        self.oracle.check_view(view, since)
         return view
+
+    def shares_rounds(self, view: View) -> bool:
+        """Whether a view is young enough that what follows it cannot have been deleted, as `Journal` has it."""
+        return self.together and self.now - view.state.time < self.age // 4
 
     def propose(self, view: View, commands: Sequence[Command], context: Context | None = None) -> Steps[View]:
         """As a process does: after StorageUnavailable the view is the old one.
@@ -122,8 +136,8 @@ class Setting:
         if not upkeep.is_due(view):
             return view
         try:
-            view = yield from unlinked(upkeep.housekeeping(view, context or self.context, self.limits))
-        except (StorageUnavailable, NotCoordinator):
+            view = yield from unlinked(upkeep.housekeeping(view, context or self.context))
+        except (StorageUnavailable, NotCoordinator, CorruptObject, ClockSkewed):
             return view
         self.oracle.check_view(view)
         return view
@@ -148,12 +162,13 @@ class Setting:
         rng, state = self.rng, view.state
         keys = sorted(key for key in state.partitions if not state.topics[key[0]].deleted)
         chosen = [key for key in keys if rng.random() < 0.6] or [rng.choice(keys)]
-        rows = iter([Row(payload, number) for number in range(3 * len(chosen))])
+        now = self.context.clock.now_ms()
+        rows = iter([Row(payload, number, now) for number in range(3 * len(chosen))])
         runs = [(key, tuple(next(rows) for _ in range(rng.randint(1, 3)))) for key in chosen]
         halves = [runs] if rng.random() < 0.6 else [runs[: len(runs) // 2], runs[len(runs) // 2 :], runs[:1]]
         # The last of three objects has rows of its own for a partition of another one.
         if len(halves) == 3:
-            halves[2] = [(runs[0][0], (Row(payload, 1000),))]
+            halves[2] = [(runs[0][0], (Row(payload, 1000, now),))]
         objects: list[DataObject] = []
         slices: list[tuple[int, Run]] = []
         for half in filter(None, halves):

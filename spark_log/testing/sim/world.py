@@ -3,7 +3,11 @@
 The store is linearizable: an operation takes effect at one point between its request and its answer.  A request may be
 lost, an answer may be lost, and a request may outlive its caller's timeout and take effect thousands of steps later.  As
 `journal.ops.run` does, reads, listings, deletes and puts of unique names are repeated until they are answered, or given up
-with StorageUnavailable; a put-if-absent is asked once.  One step is one millisecond; clocks agree.
+with StorageUnavailable; a put-if-absent is asked once.  One step is one millisecond.  Each process has a clock of its own,
+which is set now and then, and is off by `skew_ms` at most, or by ten years.  The store's clock is right.
+
+A listing has all puts that were answered before it began, as the protocol needs it; names that were deleted may be in it for
+a while.
 """
 
 from __future__ import annotations
@@ -16,11 +20,15 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from spark_log.errors import CoordinatorNotAvailable, StorageUnavailable
-from spark_log.journal.ops import Answer, Answered, Ask, Delete, Get, List, Op, Put, PutNew, Sleep, Steps
-from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG
+from spark_log.journal.ops import Answer, Answered, Ask, Delete, Get, List, Op, Put, PutNew, Sleep, Steps, StoreTime
+from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, META
 from spark_log.metadata.state import State
 
-START_MS = 1_000_000
+START_MS = 1_700_000_000_000
+ASTRAY_MS = 10 * 365 * 86_400_000
+"""A clock that goes astray is off by so much."""
+SET_RIGHT = 0.1
+"""How often somebody sees that, when the process goes on."""
 STALLS = (60, 400, 2000, 6000)
 OVERDUE_MS = 1500
 """Who asked a coordinator gives up after so long."""
@@ -51,22 +59,39 @@ class Weather:
     """A request that outlives its timeout."""
     stall: float
     crash: float
+    skew_ms: int
+    """A clock is ahead or behind by so much at most."""
+    step: float
+    """A clock is set anew."""
+    astray: float
+    """It is set wrong."""
+    listed_ms: int
+    """A name that was deleted may be listed for so long."""
 
     @classmethod
-    def draw(cls, rng: random.Random) -> Weather:
+    def draw(cls, rng: random.Random, age: int) -> Weather:
         return cls(
             lost=rng.choice((0.0, 0.01, 0.04)),
             late=rng.choice((0.0, 0.01, 0.15)),
             stall=rng.choice((0.002, 0.01, 0.04)),
             crash=rng.choice((0.0, 0.0005, 0.002)),
+            skew_ms=rng.choice((0, 0, age // 10)),
+            step=rng.choice((0.0, 0.002)),
+            astray=rng.choice((0.0, 0.0, 0.1)),
+            listed_ms=rng.choice((0, 0, 300)),
         )
 
 
 class Store:
     """Objects by key; `watcher` is told of every change."""
 
-    def __init__(self, watcher: Watcher) -> None:
-        self.files: dict[str, dict[str, Any]] = {LOG: {}, CHECKPOINTS: {}, DATA: {}}
+    def __init__(self, watcher: Watcher, rng: random.Random, listed_ms: int) -> None:
+        self._rng, self._listed_ms = rng, listed_ms
+        self._gone: dict[str, int] = {}
+        """When names were deleted."""
+        self.files: dict[str, dict[str, Any]] = {LOG: {}, CHECKPOINTS: {}, DATA: {}, META: {}}
+        self.writes = 0
+        """Objects that were put."""
         self._watcher = watcher
 
     def folder(self, key: str) -> dict[str, Any]:
@@ -79,22 +104,34 @@ class Store:
                 content = self.folder(op.key).get(op.key)
                 return content if content is None else content[op.start : op.end]
             case List():
-                return sorted(self.files[op.prefix])
+                return self._listing(op.prefix, now)
             case Delete():
                 for key in op.keys:
                     if self.folder(key).pop(key, None) is not None:
+                        self._gone[key] = now
                         self._watcher.deleted(key, now)
             case PutNew():
                 if op.key in self.folder(op.key):
                     return Answer.EXISTS
+                self.writes += 1
                 self.folder(op.key)[op.key] = op.data
                 self._watcher.written(op.key, op.data, decided, now)
                 return Answer.CREATED
+            case StoreTime():
+                return now
             case Put():
+                self.writes += 1
                 content = _content(op)
                 self.folder(op.key)[op.key] = content
                 self._watcher.written(op.key, content, None, now)
         return None
+
+    def _listing(self, prefix: str, now: int) -> list[str]:
+        names = {key for key in self.folder(prefix) if key.startswith(prefix)}
+        if self._listed_ms:
+            self._gone = {key: at for key, at in self._gone.items() if now < at + self._listed_ms}
+            names |= {key for key in self._gone if key.startswith(prefix) and self._rng.random() < 0.5}
+        return sorted(names)
 
 
 def _content(op: Put) -> Any:
@@ -117,6 +154,8 @@ class Actor:
     task: Steps[None] = field(init=False)
     answers: list[Any] = field(default_factory=list)
     waiting: int = 0
+    skew_ms: int = 0
+    """So far its clock is ahead of the world's."""
     many: bool = False
     decided: State | None = None
     """On which the batch was decided that it is about to put."""
@@ -157,11 +196,12 @@ class World:
 
     def __init__(self, rng: random.Random, weather: Weather, watcher: Watcher, *, transcript: bool = False) -> None:
         self.rng, self.weather = rng, weather
-        self.store = Store(watcher)
+        self.store = Store(watcher, rng, weather.listed_ms)
         self.now = START_MS
         self.events = 0
         self.faults = True
         self.unfinished = 0
+        self._actors: list[Actor] = []
         self.desks: dict[str, Desk] = {}
         """By address."""
         self.current: Actor | None = None
@@ -171,7 +211,8 @@ class World:
         self._transcript = blake2b(digest_size=16) if transcript else None
 
     def now_ms(self) -> int:
-        return self.now
+        """By the clock of the actor that is under way."""
+        return self.now + (self.current.skew_ms if self.current and self.faults else 0)
 
     def monotonic_ms(self) -> int:
         return self.now
@@ -186,7 +227,25 @@ class World:
     def start(self, name: str, make: Callable[[], Steps[None]], *, counts: bool, leaves_zombies: bool = False) -> None:
         """Add an actor."""
         self.unfinished += counts
-        self._at(0, ("resume", Actor(name, make, counts, leaves_zombies=leaves_zombies), None))
+        self._at(0, ("resume", self._begin(Actor(name, make, counts, leaves_zombies=leaves_zombies)), None))
+
+    def _begin(self, actor: Actor) -> Actor:
+        self._actors.append(actor)
+        self._turn_clock(actor)
+        return actor
+
+    def _turn_clock(self, actor: Actor) -> None:
+        """Ahead or behind, by chance."""
+        limit = self.weather.skew_ms
+        if self._chance(self.weather.astray):
+            actor.skew_ms = self.rng.choice((-ASTRAY_MS, ASTRAY_MS))
+        else:
+            actor.skew_ms = self.rng.randint(-limit, limit) if limit else 0
+
+    def close(self) -> None:
+        """End all actors: some have threads."""
+        for actor in self._actors:
+            actor.task.close()
 
     def open_desk(self, address: str) -> Desk:
         desk = self.desks[address] = Desk()
@@ -224,6 +283,7 @@ class World:
             except StopIteration as stop:
                 return stop.value
             ops = request if isinstance(request, list) else [request]
+            self.now += sum(round(op.milliseconds) for op in ops if isinstance(op, Sleep))
             answers = [self.store.apply(op, self.now) for op in ops]
             answer = answers if isinstance(request, list) else answers[0]
         raise Violation("progress: the log cannot be opened")
@@ -276,13 +336,18 @@ class World:
     def _crash(self, actor: Actor, answers: Sequence[Any]) -> None:
         """A new incarnation; the old one sometimes lives on as a zombie."""
         new = Actor(actor.name, actor.make, actor.counts, leaves_zombies=actor.leaves_zombies)
-        self._at(self.rng.choice((10, 500)), ("resume", new, None))
+        self._at(self.rng.choice((10, 500)), ("resume", self._begin(new), None))
         if actor.leaves_zombies and self.rng.random() < 0.5:
             actor.zombie = True
             self._at(self.rng.choice(STALLS), ("resume", actor, answers))
+        else:
+            actor.task.close()
 
     def _resume(self, actor: Actor, answers: list[Any] | None) -> None:
         self.current = actor
+        astray = abs(actor.skew_ms) == ASTRAY_MS
+        if self._chance(SET_RIGHT if astray else self.weather.step):
+            self._turn_clock(actor)
         try:
             request = _step(actor, answers)
         except StopIteration:

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
 import msgspec
 
 from spark_log.client.commit import Identity
 from spark_log.errors import (
+    ClockSkewed,
     CoordinatorNotAvailable,
     IllegalGeneration,
     ProducerFenced,
+    SequenceConflict,
     StorageUnavailable,
+    TransactionTimedOut,
     UnknownProducerId,
     UnknownTopicOrPartition,
     UploadFenced,
 )
 from spark_log.journal.ops import Steps
 from spark_log.journal.protocol import Command, View
-from spark_log.metadata import decide
-from spark_log.metadata.decide import Decision, decide_init_producer, epoch_of_holder
+from spark_log.metadata.commands import AbortTransaction, Append, InitProducer
+from spark_log.metadata.decide import epoch_of_holder
 from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry
 from spark_log.metadata.state import State
+from spark_log.testing.sim.identities import identity as identity_of
 from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.world import Violation
 
@@ -44,22 +47,20 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-def attempt(sim: Setting, view: View, commits: Sequence[Commit]) -> Steps[tuple[View, list[Outcome]]]:
+def attempt(
+    sim: Setting, view: View, commits: Sequence[Commit], *, skip_older: bool = False
+) -> Steps[tuple[View, list[Outcome]]]:
     """Commit uploads, in one batch, as long as a client tries."""
-    commands = [_Command(_bound(commit)) for commit in commits]
+    commands = [_Command(Append(commit=commit, skip_older=skip_older)) for commit in commits]
     for _ in range(COMMIT_TRIES):
         waiting = [command for command in commands if not command.done]
         try:
             view = yield from sim.propose(view, waiting)
             break
-        except (StorageUnavailable, CoordinatorNotAvailable):
+        except (StorageUnavailable, CoordinatorNotAvailable, ClockSkewed):
             for command in commands:
                 command.unsure |= not command.done
     return view, [_outcome(sim, commit, command) for commit, command in zip(commits, commands, strict=True)]
-
-
-def _bound(commit: Commit) -> Callable[[State, int], Decision[Any]]:
-    return lambda state, now: decide.decide_commit(state, commit)
 
 
 @dataclass(slots=True)
@@ -75,15 +76,19 @@ def _outcome(sim: Setting, commit: Commit, command: _Command) -> Outcome:
     if not command.done or isinstance(error, UnknownProducerId):
         sim.oracle.seen["unknown"] += 1
         return Outcome.UNKNOWN
-    if isinstance(error, ProducerFenced) and (error.maybe_applied or command.unsure):
+    if isinstance(error, ProducerFenced | TransactionTimedOut) and (error.maybe_applied or command.unsure):
         return Outcome.REFUSED
     if command.error is None:
         sim.oracle.ack(commit, command.reply)
         return Outcome.DONE
+    if isinstance(error, SequenceConflict):  # payloads are drawn anew, so a batch that is run again may have other rows
+        if identity_of(commit) not in sim.oracle.committed:
+            raise Violation(f"lost: {identity_of(commit)} was refused and is not in the log: {error}")
+        return Outcome.DONE
     sim.oracle.refuse(commit)
     if isinstance(command.error, UploadFenced | UnknownTopicOrPartition):
         return Outcome.AGAIN
-    if isinstance(command.error, ProducerFenced | IllegalGeneration):
+    if isinstance(command.error, ProducerFenced | IllegalGeneration | TransactionTimedOut):
         return Outcome.REFUSED
     raise Violation(f"progress: {type(command.error).__name__}: {command.error}")
 
@@ -199,38 +204,64 @@ def _record(sim: Setting, query: str, batch: int) -> None:
     sim.progress[query] = max(batch, sim.progress.get(query, 0))
 
 
+def application(sim: Setting, name: str) -> Steps[None]:
+    """Versions of an application, some of them again: these are skipped, with their offsets as long as those are known."""
+    view, done = (yield from sim.load()), list[int]()
+    while (version := sim.progress.get(name, 0)) < BATCHES:
+        sim.progress[name] = version + 1  # one whose fate is not known is not tried again: a later one may be in
+        for number in (version, *done[-4:][:1]):
+            commit = yield from sim.upload(view, sim.fresh("p"))
+            commit = identified(commit, Identity(producer=name, sequence=number, dense=False))
+            view, (outcome,) = yield from attempt(sim, view, [commit], skip_older=True)
+            if number == version and outcome is Outcome.DONE:
+                done.append(version)
+            view = yield from _between(sim, view)
+
+
 def passing_writer(sim: Setting, producer: str) -> Steps[None]:
-    """A named producer; an incarnation is the same query started again, or a new query, which fences the one before."""
-    queries = sim.progress.setdefault(f"{producer} queries", 1)
-    if sim.rng.random() < 0.5:
-        queries = sim.progress[f"{producer} queries"] = queries + 1
-    query = f"{producer}.query{queries}"
+    """A named producer: the same query started again, or a new query, which fences the one before, or one of before."""
     view = yield from sim.load()
-    for batch in range(_first_batch(sim, query), 7):
+    for _ in range(sim.rng.randint(1, 4)):
+        queries = sim.progress.setdefault(f"{producer} queries", 1)
+        if sim.rng.random() < 0.5:
+            queries = sim.progress[f"{producer} queries"] = queries + 1
+        query = f"{producer}.query{queries if sim.rng.random() < 0.7 else sim.rng.randint(1, queries)}"
+        view = yield from _pass_batches(sim, view, producer, query)
+
+
+def _pass_batches(sim: Setting, view: View, producer: str, query: str) -> Steps[View]:
+    """The batches of a query, until another one has the identity, or it is stopped."""
+    first = _first_batch(sim, query)
+    for batch in range(first, first + sim.rng.randint(1, 4)):
         outcome = Outcome.UNKNOWN
         while outcome is Outcome.UNKNOWN:
             view = yield from sim.refresh(view)
             try:
                 epoch = epoch_of_holder(view.state, producer, query)
             except ProducerFenced:
-                return
+                return view
             identity = Identity(producer=producer, sequence=batch, epoch=epoch, holder=query, dense=False)
             view, outcome = yield from write(sim, view, identity)
-        if outcome is Outcome.DONE:
-            _record(sim, query, batch)
+        if outcome is not Outcome.DONE:
+            return view
+        _record(sim, query, batch)
         yield from sim.pause()
+    return view
 
 
 def transactional_writer(sim: Setting, producer: str) -> Steps[None]:
     """Takes a transactional id over, commits, and does so again; others do the same."""
     view = yield from sim.load()
     for _ in range(3):
-        init = Command(lambda state, now: decide_init_producer(state, producer))
+        init = Command(InitProducer(producer=producer, timeout_ms=sim.rng.choice((0, 30, 300))))
         try:
             view = yield from sim.propose(view, [init])
-        except (StorageUnavailable, CoordinatorNotAvailable):
+        except (StorageUnavailable, CoordinatorNotAvailable, ClockSkewed):
             continue
-        sim.oracle.ack_epoch(producer, init.reply)
+        sim.oracle.identities.check_epoch(producer, init.reply)
+        if sim.rng.random() < 0.1:
+            view = yield from sim.propose(view, [Command(AbortTransaction(producer=producer, epoch=init.reply))])
+            continue
         outcome, sequence = Outcome.DONE, 0
         while outcome is Outcome.DONE and sequence < 3:
             view, outcome = yield from write(

@@ -33,7 +33,7 @@ from spark_log.model import DataObject, Run
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.stores import Faults, FaultyStore, Wrapper
+from spark_log.testing.stores import ClockedStore, Faults, FaultyStore, Wrapper
 
 numbers = count()
 
@@ -84,6 +84,20 @@ class CountingStore(Wrapper):
         super().delete(keys)
 
 
+class OvertakenStore(Wrapper):
+    """Another process creates the log, and writes to it, just before the records are listed for the first time."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.other: Journal | None = None
+
+    def list(self, prefix: str) -> list[str]:
+        if prefix == LOG and self.other is None:
+            self.other = open_log(self.inner)
+            create(self.other)
+        return super().list(prefix)
+
+
 def memory(folder: Path) -> ObjectStore:
     return MemoryStore(f"journal-{next(numbers)}")
 
@@ -96,7 +110,8 @@ stores = pytest.mark.parametrize("make", [memory, local])
 
 
 def open_log(store: ObjectStore, *, step_ms: int = 1) -> Journal:
-    return Journal.open(store, create=True, clock=TickingClock(step_ms), rng=random.Random(next(numbers)))
+    timeless = ClockedStore(store)
+    return Journal.open(timeless, create=True, clock=TickingClock(step_ms), rng=random.Random(next(numbers)))
 
 
 def create(journal: Journal, name: str = "t") -> str:
@@ -183,13 +198,13 @@ def test_lost_requests_and_answers_neither_lose_nor_double_a_commit(
 
 @stores
 def test_whoever_goes_past_the_interval_keeps_house(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
-    """A checkpoint at every interval, the ones before it deleted; sealed slices leave the state small."""
+    """A checkpoint at every interval, the newest two are kept; sealed slices leave the state small."""
     store = make(tmp_path)
     journal = open_log(store)
     create(journal)
     for sequence in range(700):
         commit(journal, "p", sequence)
-    (newest,) = store.list(CHECKPOINTS)
+    _, newest = store.list(CHECKPOINTS)
     assert journal.state.version - int(newest.removeprefix(CHECKPOINTS)[:20]) < 110
     assert len(journal.state.partitions["id-t", 0].entries) < 300
     assert open_log(store).state == journal.state
@@ -227,7 +242,7 @@ def test_nobody_waits_for_a_checkpoint(make: Callable[[Path], ObjectStore], tmp_
             commit(journal, "q", sequence)
         store.go_on.set()
         done.result(30)
-    assert len(store.list(CHECKPOINTS)) == 1
+    assert len(store.list(CHECKPOINTS)) == 2  # at the first interval and, after `go_on`, at the second
     assert open_log(store).state == journal.state
     assert journal.state.partitions["id-t", 0].end == 220
 
@@ -240,7 +255,7 @@ def test_a_log_opens_after_its_old_records_are_gone(make: Callable[[Path], Objec
     create(journal)
     for sequence in range(450):
         commit(journal, "p", sequence)
-    journal.run(truncate(journal.run(open_view())))
+    journal.run(truncate(journal.run(open_view()), journal.context))
     names = store.list(LOG)
     assert log_key(1) not in names and len(names) < 300
     assert left_behind.poll() == journal.state or left_behind.refresh() == journal.state
@@ -250,7 +265,7 @@ def test_a_log_opens_after_its_old_records_are_gone(make: Callable[[Path], Objec
 
 @stores
 def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
-    """A record that is gone while others follow: the state ends before it, and that is said."""
+    """A record that is gone while others follow: the log is not opened, and the record is named."""
     store = make(tmp_path)
     journal = open_log(store)
     create(journal)
@@ -263,7 +278,9 @@ def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_pat
     check_chain(view, store.list(LOG))
     store.delete([log_key(3)])
     with pytest.raises(CorruptObject, match=r"versions \[3\] are missing .* and version 10"):
-        check_chain(journal.run(open_view()), store.list(LOG))
+        check_chain(view, store.list(LOG))
+    with pytest.raises(CorruptObject, match=rf"{log_key(3)} is missing, and .* is there; .*pylog repair"):
+        open_log(store)
 
 
 @stores
@@ -275,7 +292,7 @@ def test_a_damaged_record_stops_the_log_from_opening(make: Callable[[Path], Obje
     data = bytearray(store.get(log_key(1)))
     data[-5] ^= 1
     store.put(log_key(1), [bytes(data)])
-    with pytest.raises(CorruptObject, match=log_key(1)):
+    with pytest.raises(CorruptObject, match=rf"{log_key(1)} .*pylog repair"):
         open_log(store)
 
 
@@ -314,7 +331,7 @@ def test_garbage_goes_when_the_fence_has_passed_it(make: Callable[[Path], Object
         store.put(name, [b"data"])
     for sequence in range(250):
         commit(journal, "p", sequence)
-    assert journal.run(collect(journal.run(open_view()))) == [orphan]
+    assert journal.run(collect(journal.run(open_view()), journal.context)) == [orphan]
     assert kept in store.list(DATA) and orphan not in store.list(DATA)
 
 
@@ -331,7 +348,7 @@ def test_what_a_commit_and_an_open_cost_does_not_grow() -> None:
     assert early["commit"] == late["commit"] == {"put_new": 1, "get": 1, "list": 1}
     assert late["open"]["list"] == early["open"]["list"] == 2
     assert late["open"]["get"] <= 150
-    assert len(store.list(LOG)) < 2_500 and len(store.list(CHECKPOINTS)) == 1
+    assert len(store.list(LOG)) < 2_500 and len(store.list(CHECKPOINTS)) == 2
     assert len(journal.state.times) < 200
     assert len(journal.state.partitions["id-t", 0].entries) < 400
 
@@ -431,3 +448,22 @@ def test_a_late_change_is_known_to_be_unsent_although_another_joins() -> None:
         assert not caught.value.maybe_applied
         assert (first.result(30), [one.result(30) for one in joined]) == ("id-first", ["id-another"])
     assert {topic.name for topic in leader.state.topics.values()} == {"first", "another"}
+
+
+@stores
+def test_a_log_that_another_creates_meanwhile_is_opened(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """Several writers begin one log: who comes late finds records, and then the format that was put before them."""
+    store = OvertakenStore(make(tmp_path))
+    journal = open_log(store)
+    assert store.other is not None and journal.cluster_id == store.other.cluster_id
+    assert "id-t" in journal.state.topics
+
+
+@stores
+def test_records_without_a_format_are_refused(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
+    """The file is lost: a new one would make another log of the records."""
+    store = make(tmp_path)
+    create(open_log(store))
+    store.delete([FORMAT_KEY])
+    with pytest.raises(UnsupportedVersion, match="no meta/format"):
+        open_log(store)

@@ -24,7 +24,7 @@ def append(sequence: int = 0) -> c.Append:
         producer="p",
         sequence=sequence,
         upload_epoch=0,
-        objects=(DataObject("data/0000000000000000/x", 100, 90),),
+        objects=(DataObject(f"data/0000000000000000/x{sequence}", 100, 90),),
         slices=((0, RUN),),
     )
     return c.Append(commit=commit)
@@ -51,6 +51,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.DeleteOffsets(group="g", partitions=(("id", 1),)),
     c.DeleteOffsets(group="g"),
     c.Fence(),
+    c.ResetClock(),
     c.Expire(held=(("g", "id", 1),)),
     c.DeleteTopic(name="t"),
 )

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from spark_log.errors import (
     GroupInUse,
     IllegalGeneration,
     InvalidConfig,
     InvalidPartitions,
+    InvalidRequest,
     InvalidTopic,
     OffsetMetadataTooLarge,
     OffsetOutOfRange,
     OutOfOrderSequence,
     ProducerFenced,
+    SequenceConflict,
     TopicAlreadyExists,
     TopicDeletionDisabled,
     UnknownProducerId,
     UnknownTopicOrPartition,
     UploadFenced,
 )
+from spark_log.metadata import commands as c
 from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
+from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
-from spark_log.model import APPEND_TIME
+from spark_log.model import APPEND_TIME, DataObject, Slice
 from tests.unit.metadata.history import History, positions
 
 
@@ -53,7 +59,7 @@ def test_a_repeated_commit_gets_the_first_offsets_and_adds_nothing(log: History)
     log.commit((topic, 0, 1))
     version = log.state.version
     again = log.do(lambda state, now: d.decide_commit(state, commit))
-    assert again == d.Committed(first.version, first.ranges, repeated=True)
+    assert again == d.Committed(first.version, first.ranges, repeated=True, last=0)
     assert log.state.version == version
 
 
@@ -78,18 +84,66 @@ def test_a_gap_in_a_dense_sequence_is_refused(log: History) -> None:
         log.commit((topic, 0, 1), producer="p", sequence=2, birth=birth)
 
 
-def test_a_stream_skips_empty_batches_and_knows_old_ones_again(log: History) -> None:
-    """A streaming sequence must grow, not be the next; a replay of an old batch is done already."""
+def test_a_stream_skips_empty_batches(log: History) -> None:
+    """A streaming sequence must grow, not be the next."""
     topic = log.create()
     log.commit((topic, 0, 1), producer="q", sequence=3, birth=-1, dense=False)
     assert log.commit((topic, 0, 1), producer="q", sequence=7, birth=-1, dense=False).ranges == {
         (topic, 0): range(1, 2)
     }
-    for batch in range(8, 20):
-        log.commit((topic, 0, 1), producer="q", sequence=batch, birth=-1, dense=False)
-    old = log.commit((topic, 0, 1), producer="q", sequence=3, birth=-1, dense=False)
-    assert old.repeated and old.ranges == {}
-    assert log.state.partitions[topic, 0].end == 14
+
+
+@pytest.mark.parametrize("sequence", [3, 8, 18])
+def test_a_batch_below_the_last_one_is_a_conflict(log: History, sequence: int) -> None:
+    """Spark repeats its newest batch alone: this one would be lost, whether the log still knows its number or not."""
+    topic = log.create()
+    for batch in (3, *range(8, 20)):
+        last = log.commit((topic, 0, 1), producer="q", sequence=batch, birth=-1, dense=False)
+    with pytest.raises(SequenceConflict, match=f"q: commit {sequence} is older than the last one, 19") as raised:
+        log.commit((topic, 0, 1), producer="q", sequence=sequence, birth=-1, dense=False)
+    assert (raised.value.last, raised.value.version, raised.value.retriable) == (19, last.version, False)
+    assert log.state.partitions[topic, 0].end == 13
+
+
+def test_a_repeated_batch_may_lie_otherwise_over_partitions_and_topics(log: History) -> None:
+    """The number of tasks may have changed, rows without a key go anywhere, and a bad row may not be bad any more."""
+    topic, other = log.create(partitions=3), log.create("dead")
+    first = log.commit((topic, 0, 4), (other, 0, 2), producer="q", sequence=0, birth=-1, dense=False, source="s")
+    again = log.commit((topic, 2, 5), (topic, 1, 1), producer="q", sequence=0, birth=-1, dense=False, source="s")
+    assert again == d.Committed(first.version, first.ranges, repeated=True, last=0)
+
+
+def test_a_batch_of_the_last_number_with_other_rows_is_a_conflict(log: History) -> None:
+    """In all; also if the topic of the first rows was deleted and pruned since."""
+    topic, other = log.create(), log.create("u")
+    log.commit((topic, 0, 2), producer="q", sequence=4, birth=-1, dense=False)
+    with pytest.raises(SequenceConflict, match="commit 4 has 3 rows, and in the log it has 2 rows"):
+        log.commit((topic, 0, 1), (other, 0, 2), producer="q", sequence=4, birth=-1, dense=False)
+    log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+    log.prune((topic, 0))
+    assert (topic, 0) not in log.state.partitions
+    assert log.commit((other, 0, 2), producer="q", sequence=4, birth=-1, dense=False).repeated
+
+
+def test_a_batch_of_the_last_number_with_other_source_offsets_is_a_conflict(log: History) -> None:
+    """Under maxOffsetsPerTrigger other records come in the same number; offsets that one side does not know decide nothing."""
+    topic = log.create()
+    log.commit((topic, 0, 2), producer="q", sequence=4, birth=-1, dense=False, source="a")
+    log.commit((topic, 0, 2), producer="r", sequence=4, birth=-1, dense=False)
+    with pytest.raises(SequenceConflict, match="q: commit 4 read other source offsets"):
+        log.commit((topic, 0, 2), producer="q", sequence=4, birth=-1, dense=False, source="b")
+    for producer, source in (("q", "a"), ("q", ""), ("r", "b")):
+        assert log.commit((topic, 0, 2), producer=producer, sequence=4, birth=-1, dense=False, source=source).repeated
+
+
+def test_an_applications_older_version_is_skipped(log: History) -> None:
+    """As in Delta, whatever its rows are; the reply has the last version."""
+    topic = log.create()
+    log.commit((topic, 0, 2), producer="app:a:t", sequence=5, birth=-1, dense=False)
+    for version, ranges in ((5, {(topic, 0): range(2)}), (4, {})):
+        commit = log.upload((topic, 0, 3), producer="app:a:t", sequence=version, birth=-1, dense=False)
+        skipped = log.do(lambda state, now, commit=commit: d.decide_commit(state, commit, skip_older=True))
+        assert skipped == d.Committed(log.state.version, ranges, repeated=True, last=5)
 
 
 def test_a_transactional_application_writes_a_version_once(log: History) -> None:
@@ -146,6 +200,41 @@ def test_an_unknown_producer_born_below_the_fence_may_have_committed_before(log:
         with pytest.raises(UnknownProducerId) as caught:
             log.commit((topic, 0, 1), producer="p", **fields)
         assert caught.value.maybe_applied
+
+
+def test_a_commit_does_not_name_objects_that_are_in_the_log(log: History) -> None:
+    """Live or dropped, or twice: the count of an object's live slices would be another, and its records be deleted."""
+    first, second = log.create("a"), log.create("b")
+    log.commit((first, 0, 3), (first, 0, 4))
+    upload = log.upload((second, 0, 5), producer="thief")
+    (live,) = log.state.objects
+    log.commit((first, 0, 1))
+    log.do(lambda state, now: d.decide_trim(state, {(first, 0): 8}))
+    for objects, slices in (
+        ((DataObject(live, 1000, 900),), upload.slices),
+        ((*upload.objects, *upload.objects), (*upload.slices, (1, upload.slices[0][1]))),
+    ):
+        stolen = replace(upload, objects=objects, slices=slices)
+        with pytest.raises(InvalidRequest, match=re.escape(objects[0].name)):
+            log.do(lambda state, now, stolen=stolen: d.decide_commit(state, stolen))
+        before = log.state
+        log.write(stolen)
+        assert (log.state.objects, log.state.partitions) == (before.objects, before.partitions)
+    assert log.prune((first, 0)) and live in log.state.dropped
+    stolen = replace(upload, objects=(DataObject(live, 1000, 900),))
+    with pytest.raises(InvalidRequest, match="in the log already"):
+        log.do(lambda state, now: d.decide_commit(state, stolen))
+
+
+def test_a_swap_does_not_bring_in_objects_that_are_in_the_log(log: History) -> None:
+    """The same for what merging writes: it does not fit."""
+    topic = log.create()
+    log.commit((topic, 0, 3))
+    log.commit((topic, 0, 4))
+    one, two = log.slices((topic, 0))
+    merged = Slice(0, 7, two.object, 0, 100, 7, 1, 10, 20)
+    assert not log.swap((topic, 0), 0, 2, new=(merged,), objects=(DataObject(two.object, 1000, 900),))
+    assert log.slices((topic, 0)) == [one, two]
 
 
 def test_a_deleted_topic_refuses_what_was_on_its_way(log: History) -> None:
@@ -325,6 +414,18 @@ def test_a_member_that_is_alive_keeps_its_group(log: History) -> None:
         log.do(lambda state, now: d.decide_sign_of_life(state, "g", first))
 
 
+def test_a_commit_is_known_again_though_its_group_was_taken_meanwhile(log: History) -> None:
+    """Its answer was lost; to refuse the repeat would say of a commit that is in that it is not."""
+    topic = log.create()
+    moves = (r.GroupCommit("g", c.UNFENCED, (r.OffsetEntry(topic, 0, 1),)),)
+    command = c.Append(commit=log.upload((topic, 0, 3), producer="p", sequence=0, groups=moves))
+    first = log.do(command)
+    hold(log, "m", "a")
+    assert log.do(command) == first._replace(repeated=True, last=0)
+    with pytest.raises(GroupInUse):
+        log.do(c.Append(commit=log.upload((topic, 0, 3), producer="p", sequence=1, groups=moves)))
+
+
 def test_a_query_that_comes_back_has_its_group_at_once(log: History) -> None:
     """The same token, alive or not; what is left of it from before is fenced."""
     first = hold(log, "m1", "a")
@@ -370,6 +471,32 @@ def test_positions_of_a_group_in_use_do_not_expire(log: History) -> None:
     assert "g" not in log.state.groups
 
 
+def test_a_group_that_never_committed_expires_as_well(log: History) -> None:
+    """Otherwise each name that a consumer ever joined with would stay in the state for ever."""
+    log.create()
+    log.do(lambda state, now: d.decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
+    log.do(lambda state, now: d.decide_join_group(state, "g", "m1"))
+    log.now += 50_000
+    assert log.do(d.decide_expire) == 0
+    log.now += 20_000
+    assert log.do(d.decide_expire) == 1
+    assert "g" not in log.state.groups
+
+
+def test_a_group_deleted_in_the_version_of_a_join_does_not_give_its_generation_again(log: History) -> None:
+    """A coordinator decides commands that come together in one version: two consumers would commit under one generation."""
+    state = next_version(log.state, log.now)
+    generations = []
+    for member in ("m1", "m2"):
+        join = d.decide_join_group(state, "g", member)
+        generations.append(join.reply)
+        state = replay_records(state, join.records)
+        state = replay_records(state, d.decide_delete_offsets(state, "g", ()).records)
+    assert generations == sorted(set(generations))
+    later = replay_records(next_version(state, log.now), d.decide_delete_offsets(state, "g", ()).records)
+    assert d.decide_join_group(later, "g", "m3").reply > max(generations)
+
+
 def test_a_bookmark_is_kept_longer_than_a_group(log: History) -> None:
     """A job that runs once a month would begin anew otherwise."""
     topic = log.create()
@@ -393,6 +520,22 @@ def test_positions_of_unknown_partitions_are_refused(log: History) -> None:
     """Nothing can be committed for what is not there."""
     with pytest.raises(UnknownTopicOrPartition):
         log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", "nothing", 3),)))
+
+
+@pytest.mark.parametrize("offset", [-1, -5])
+def test_a_negative_offset_is_not_a_position(log: History, offset: int) -> None:
+    """Alone, and with records: the group and the partition are named."""
+    topic = log.create("orders")
+    moved = positions("g", topic, offset)
+    commit = log.upload((topic, 0, 1), groups=(moved,))
+    for decide in (
+        lambda state, now: d.decide_commit_offsets(state, (moved,)),
+        lambda state, now: d.decide_commit(state, commit),
+    ):
+        with pytest.raises(
+            InvalidRequest, match=rf"group 'g': invalid offset {offset} for orders-0: expected 0 or more"
+        ):
+            log.do(decide)
 
 
 def test_a_note_is_as_long_as_kafkas_at_most(log: History) -> None:

@@ -9,7 +9,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_log.errors import CorruptObject, UnsupportedVersion
+from spark_log.errors import CorruptObject, SequenceConflict, UnsupportedVersion
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
@@ -121,11 +121,11 @@ def test_a_record_that_is_not_known_asks_for_a_newer_pylog(line: dict[str, objec
 
 def test_another_kind_of_file_and_a_newer_format_are_named_as_such() -> None:
     """What was found is in the message."""
-    with pytest.raises(UnsupportedVersion, match="is not a record of a pylog metadata log"):
+    with pytest.raises(CorruptObject, match="is not a record of a pylog metadata log"):
         decode_batch(b'{"commitInfo":{}}\n', "x")
     with pytest.raises(UnsupportedVersion, match="has format 2, this pylog reads 1"):
         decode_batch(small_batch().replace(b"pylog-batch 1", b"pylog-batch 2"), "x")
-    with pytest.raises(UnsupportedVersion, match="is not a checkpoint"):
+    with pytest.raises(CorruptObject, match="is not a checkpoint"):
         decode_checkpoint(small_batch(), "x")
     with pytest.raises(UnsupportedVersion, match="update pylog"):
         decode_checkpoint(small_checkpoint().replace(b"pylog-checkpoint 1", b"pylog-checkpoint 2"), "x")
@@ -153,6 +153,22 @@ def test_positions_of_before_their_versions_are_read() -> None:
     assert old.groups["g"].offsets[topic, 0] == Position(1, "", log.state.time, 0)
     progress = progress_of(old)
     assert progress.end == 1 and [record.offset for record in progress.records] == [0]
+
+
+def test_producers_of_before_source_offsets_are_read() -> None:
+    """Their last batches are compared by their rows."""
+    log = History()
+    topic = log.create()
+    log.commit((topic, 0, 2), producer="q", sequence=4, birth=-1, dense=False, source="s")
+    document = msgspec.json.decode(state_json(log.state))
+    ((_, producer),) = document["producers"]
+    (kept,) = producer[6]
+    assert kept.pop() == "s"
+    log.states.append(decode_checkpoint(sealed_document(document), "x"))
+    assert log.state.producers["q"].kept[0].source == ""
+    assert log.commit((topic, 0, 2), producer="q", sequence=4, birth=-1, dense=False, source="t").repeated
+    with pytest.raises(SequenceConflict, match="commit 4 has 3 rows, and in the log it has 2 rows"):
+        log.commit((topic, 0, 3), producer="q", sequence=4, birth=-1, dense=False)
 
 
 def sealed_document(document: object) -> bytes:

@@ -69,7 +69,7 @@ def test_a_shared_group_survives_a_checkpoint(log: Led) -> None:
 
 
 def test_who_is_no_member_does_not_take_or_move_a_shared_group(log: Led) -> None:
-    """A stream, an administrator's offsets and a removal are refused, and told who is there."""
+    """A stream, an administrator's offsets, a transaction's and a removal are refused, and told who is there."""
     topic = log.create()
     share(log, 5, member("a", "t"))
     for command in (
@@ -77,11 +77,24 @@ def test_who_is_no_member_does_not_take_or_move_a_shared_group(log: Led) -> None
         c.RemoveMember(group="g"),
         c.DeleteOffsets(group="g"),
         c.DeleteOffsets(group="g", partitions=((topic, 0),)),
-        c.CommitOffsets(commit=positions("g", topic, 9), from_outside=True),
+        c.CommitOffsets(commit=positions("g", topic, 9)),
+        c.Append(commit=log.upload((topic, 0, 1), groups=(positions("g", topic, 9),))),
     ):
         with pytest.raises(GroupInUse, match="shared by 1 member, a among them") as caught:
             log.do(command)
         assert caught.value.owner == "a"
+
+
+def test_a_group_that_a_stream_keeps_is_not_moved_from_outside(log: Led) -> None:
+    """As long as its session lasts: positions without a generation are an administrator's, a bookmark's, a transaction's."""
+    topic = log.create()
+    log.do(c.JoinGroup(group="g", member="m", token="t", owner="a query", timeout_ms=60_000))
+    for command in (
+        c.CommitOffsets(commit=positions("g", topic, 9)),
+        c.Append(commit=log.upload((topic, 0, 1), groups=(positions("g", topic, 9),))),
+    ):
+        with pytest.raises(GroupInUse, match="held by a query"):
+            log.do(command)
 
 
 def test_members_of_a_shared_group_are_described(log: Led) -> None:

@@ -220,6 +220,14 @@ _REFUSED: list[tuple[object, str]] = [
     ([{"value": 1}], "column 'value' cannot be written: .*; give text or bytes, as json.dumps makes them"),
     ([{"value": "a", "headers": [("k",)]}], "column 'headers' cannot be written: .*; give a list of pairs"),
     ([b"raw"], "must hold dicts, and a bytes"),
+    (pa.table({"value": ["a"], "Timestamp": [1]}), "column 'Timestamp' would be ignored: did you mean 'timestamp'"),
+    (pd.DataFrame({"value": ["a"], "timestamp_ms": [1]}), "column 'timestamp_ms' .* did you mean 'timestamp'"),
+    ([{"value": "a"}, {"value": "b", "keys": "k"}], "column 'keys' .* did you mean 'key'"),
+    (
+        [{"value": "a", "timestamp": 1}, {"value": "b", "Timestamp": 1}],
+        "column 'Timestamp' .* did you mean 'timestamp'",
+    ),
+    ([{"Value": "a"}], "column 'Value' .* did you mean 'value'"),
     ("text", "cannot be taken from a str"),
     (None, "cannot be taken from a NoneType"),
 ]

@@ -1,0 +1,107 @@
+"""`spark_log.register(spark)`: make `format("pylog")` known to a session, and to the thread that calls.
+
+Spark resolves a source of Python's in two places.  The session says which sources there are.  The JVM thread says which session
+is active, and a write from a thread without one ends in DATA_SOURCE_NOT_FOUND.  Each Python thread has a JVM thread of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from spark_log.driver_python import is_interpreter
+from spark_log.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CHECK = "import sys; from importlib.util import find_spec; sys.exit(not (find_spec('pyspark_pylog') and find_spec('pyarrow')))"
+CHECK_S = 60
+_registering = threading.Lock()
+"""Threads of a pool register at once; two that exchanged the Python of the context would leave the wrong one there."""
+
+
+def register(spark: SparkSession) -> None:
+    """Add the source to the session, and make the session the active one of this thread.
+
+    Calling it again changes nothing, from as many threads as there are.  Raises InvalidRequest if Spark's Python has no pylog.
+    """
+    from pyspark_pylog.source import DefaultSource
+
+    if is_connect(spark):
+        spark.dataSource.register(DefaultSource)
+        return
+    activate(spark)
+    with _registering:
+        python = worker_python(spark)
+        if registered_python(spark, DefaultSource.name()) == python:
+            return
+        context: Any = spark.sparkContext
+        # PySpark takes the Python of whatever it hands to the JVM from here.
+        context.pythonExec, usual = python, context.pythonExec
+        try:
+            spark.dataSource.register(DefaultSource)
+        finally:
+            context.pythonExec = usual
+
+
+def is_connect(spark: Any) -> bool:
+    """Whether a session, or a frame, is a Spark Connect client's: there is no JVM here, and threads make no difference."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def activate(spark: SparkSession) -> None:
+    """Make it the active session of this thread's JVM thread, as `spark.createDataFrame` does."""
+    session: Any = spark
+    if not is_connect(spark):
+        type(session)._get_j_spark_session_class(session._jvm).setActiveSession(session._jsparkSession)
+
+
+def registered_python(spark: Any, name: str) -> str | None:
+    """The Python in which the source of that name runs; None if the session has none."""
+    sources = spark._jsparkSession.sessionState().dataSourceManager()
+    if not sources.dataSourceExists(name):
+        return None
+    return str(sources.lookupDataSource(name).dataSourceCls().pythonExec())
+
+
+def worker_python(spark: Any) -> str:
+    """The Python for the source's processes: that of Spark's workers, or this one for a local Spark if nobody chose another."""
+    context = spark.sparkContext
+    usual = str(context.pythonExec)
+    if _shipped_as_zip() or _same(usual, sys.executable) or _has_pylog(usual):
+        return usual
+    chosen = "PYSPARK_PYTHON" in os.environ or context.getConf().contains("spark.pyspark.python")
+    if not chosen and context.master.startswith("local") and is_interpreter(sys.executable):
+        return sys.executable
+    raise InvalidRequest(
+        f"Spark's Python workers run {usual!r} ({shutil.which(usual) or 'which is not found here'}), which has no pylog; "
+        f"spark_log is installed for {sys.executable}: set the environment variable PYSPARK_PYTHON to a Python that has "
+        f"pylog, on this machine and on the executors, before Spark starts"
+    )
+
+
+def _shipped_as_zip() -> bool:
+    """By `--py-files` or `addPyFile`: then Spark puts it on the workers' path, which the check would not see."""
+    return not Path(__file__).is_file()
+
+
+def _same(command: str, python: str) -> bool:
+    found = shutil.which(command)
+    return found is not None and Path(found).absolute() == Path(python)
+
+
+@cache
+def _has_pylog(python: str) -> bool:
+    """Whether that Python, run on this machine, as Spark does for each plan and commit, finds pylog."""
+    try:
+        done = subprocess.run([python, "-c", CHECK], capture_output=True, timeout=CHECK_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0

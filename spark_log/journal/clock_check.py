@@ -1,0 +1,133 @@
+"""A batch is stamped by its writer's clock, and the log's time never goes back: one clock that is years ahead would stop fences,
+expiry and sessions for years.  So a clock that is far from the log's time is compared with the storage's own clock.
+
+The storage is asked only when the distance exceeds `log.clock.skew.max.ms`: writers that agree with the log ask nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+from spark_log.clock import Clock
+from spark_log.errors import ClockSkewed
+from spark_log.journal.ops import Steps, StoreTime
+from spark_log.metadata.state import State
+from spark_log.settings import cluster_config
+
+logger = logging.getLogger("spark_log")
+
+CLOCK = "meta/pin/clock-"
+"""Objects that are written to learn the storage's time, and deleted; those of writers that died go with the pins."""
+ASKED_TIMES = 3
+"""An answer that took long, of a process that was suspended for example, says little."""
+WARN_MS = 10_000
+"""A smaller distance is not worth a warning: sessions and transactions wait longer."""
+RESET = "`pylog cluster reset-clock` puts the log's time right"
+
+
+class Stamp(NamedTuple):
+    """One look at a clock.  What is written carries this very time, so this is what is checked: the clock may be set meanwhile."""
+
+    now_ms: int
+    monotonic_ms: int
+
+
+def stamp_of(clock: Clock) -> Stamp:
+    return Stamp(clock.now_ms(), clock.monotonic_ms())
+
+
+@dataclass(slots=True)
+class ClockWatch:
+    """What a process remembers of clocks."""
+
+    store_ahead_ms: int | None = None
+    """The storage's clock minus this process's monotonic one, when the storage was last asked; it may be wrong after a suspension."""
+    silent: bool = False
+    """The storage does not say."""
+    warned: bool = False
+
+    def store_time(self, stamp: Stamp) -> int | None:
+        """The storage's time when the stamp was taken; None: not known yet."""
+        return None if self.store_ahead_ms is None else stamp.monotonic_ms + self.store_ahead_ms
+
+    def warn(self, message: str) -> None:
+        """Once a process."""
+        if not self.warned:
+            self.warned = True
+            logger.warning(message)
+
+
+def check_clock(state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, unique: Callable[[], str]) -> Steps[None]:
+    """Compare a stamp of the clock with the log's time, and where that is far with the storage's.
+
+    unique:  gives the name of an object, of which the storage says when it was written.
+    Raises ClockSkewed if the stamp is far from both.
+    """
+    bound, now = cluster_config(state.configs, "log.clock.skew.max.ms"), stamp.now_ms
+    ahead = now - state.time
+    if bound < 0 or watch.silent:
+        return
+    if abs(ahead) <= bound:
+        if ahead < -WARN_MS:
+            watch.warn(
+                f"this machine's clock is {_span(ahead)} behind the log's time {time_text(state.time)}: synchronize the clocks"
+            )
+        return
+    known = watch.store_time(stamp)
+    if known is None or abs(now - known) > bound:  # what is remembered accepts a clock; it does not refuse one
+        known = yield from _ask_store(state, stamp, clock, watch, unique)
+        if known is None:
+            return
+    if abs(now - known) > bound:
+        raise ClockSkewed(_refused(now, state.time, known, bound))
+    if abs(now - known) > WARN_MS:
+        watch.warn(
+            f"this machine's clock {time_text(now)} is {_span(now - known)} away from the storage's: synchronize it"
+        )
+    if now - state.time < -bound:
+        watch.warn(
+            f"the log's time {time_text(state.time)} is {_span(ahead)} ahead of this machine's clock {time_text(now)}, which the "
+            f"storage confirms: nothing expires and no garbage is collected before the clock reaches that time; if the clock "
+            f"is right, {RESET}"
+        )
+
+
+def _ask_store(
+    state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, unique: Callable[[], str]
+) -> Steps[int | None]:
+    """The storage's time when the stamp was taken; None: it does not say."""
+    ahead = 0
+    for _ in range(ASKED_TIMES):
+        began = clock.monotonic_ms()
+        written: int | None = yield StoreTime(CLOCK + unique(), b'{"version":%d}' % state.version)
+        if written is None:
+            watch.silent = True
+            return None
+        ahead = written - clock.monotonic_ms()
+        # Of an answer that took long nobody knows when in that time the storage looked at its clock.
+        if clock.monotonic_ms() - began < WARN_MS:
+            break
+    watch.store_ahead_ms = ahead
+    return stamp.monotonic_ms + ahead
+
+
+def _refused(now: int, log: int, store: int, bound: int) -> str:
+    poisoned = f"; the log's time is wrong as well: {RESET}" if abs(log - store) > bound and log > store else ""
+    return (
+        f"the clock of {platform.node()}, {time_text(now)}, is {_span(now - store)} {'ahead of' if now > store else 'behind'} the storage's "
+        f"{time_text(store)} (the log's time is {time_text(log)}), more than log.clock.skew.max.ms={bound}: set the clock (NTP), "
+        f"nothing was written{poisoned}"
+    )
+
+
+def _span(ms: int) -> str:
+    return str(timedelta(seconds=abs(ms) // 1000))
+
+
+def time_text(ms: int) -> str:
+    return (datetime(1970, 1, 1, tzinfo=timezone.utc) + timedelta(milliseconds=ms)).strftime("%Y-%m-%d %H:%M:%S UTC")

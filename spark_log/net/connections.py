@@ -1,0 +1,198 @@
+"""Which connections a coordinator keeps, and which of them it closes first.
+
+A connection is *silent* until it has sent a whole request that its token allows.  A connection that was only accepted, that is in
+a TLS handshake, that has sent half a request, or that asks for the health alone is silent.  Silent connections have places of their
+own, so that they take none from clients: above the limit, the oldest one of the address with most of them is closed.
+
+Pure: it is told the time, and closes a connection with the function that the connection came with.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from spark_log.errors import CoordinatorNotAvailable, QuotaExceeded
+
+DESCRIPTORS_KEPT = 200
+"""File descriptors that connections leave to the storage and to everything else."""
+
+
+class Limits(NamedTuple):
+    """What clients may ask of the server."""
+
+    body_bytes: int = 64 << 20
+    header_bytes: int = 16 << 10
+    connections: int = 10_000
+    """Of clients: connections that have sent a whole request with a good token."""
+    connections_per_address: int = 5_000
+    silent_connections: int = 1_000
+    request_ms: int = 30_000
+    """For a request to arrive whole; a TLS handshake has as long."""
+
+    def within(self, descriptors: int) -> Limits:
+        """These limits, or lower ones for a process that may have this number of files open."""
+        free = max(descriptors - DESCRIPTORS_KEPT, 2)
+        silent = min(self.silent_connections, max(free // 4, 1))
+        return self._replace(silent_connections=silent, connections=min(self.connections, free - silent))
+
+    @property
+    def descriptors(self) -> int:
+        """Files that a process needs to be allowed for all of them."""
+        return self.connections + self.silent_connections + DESCRIPTORS_KEPT
+
+
+class Peer:
+    """One connection."""
+
+    def __init__(self, network: str, close: Callable[[], object], deadline_s: float) -> None:
+        self.network = network
+        self.close = close
+        self.deadline_s: float | None = deadline_s
+        """Until when a whole request has to have arrived; None: one is being handled."""
+        self.principal: str | None = None
+        """Name of the token of a client; None while it is silent."""
+
+
+class Connections:
+    """All connections of one port."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._silent: dict[str, dict[Peer, None]] = {}
+        """By network, the oldest first."""
+        self._silent_count = 0
+        self._clients: set[Peer] = set()
+        self._of_network: Counter[str] = Counter()
+        self._of_principal: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._clients) + self._silent_count
+
+    def __iter__(self) -> Iterator[Peer]:
+        yield from self._clients
+        for peers in self._silent.values():
+            yield from peers
+
+    @property
+    def silent(self) -> int:
+        return self._silent_count
+
+    def of_principal(self, name: str) -> int:
+        """Connections of the clients that use a token."""
+        return self._of_principal[name]
+
+    def accept(self, address: str, close: Callable[[], object], now_s: float) -> Peer:
+        """A new connection, which may cost another silent one its place."""
+        peer = Peer(network_of(address), close, now_s + self.limits.request_ms / 1000)
+        self._add_silent(peer)
+        if self._silent_count > self.limits.silent_connections:
+            self.displace(1)
+        return peer
+
+    def displace(self, count: int) -> int:
+        """Close so many silent connections; how many there were to close."""
+        for closed in range(count):
+            if not self._silent:
+                return closed
+            most = max(self._silent.values(), key=len)
+            oldest = next(iter(most))
+            self.remove(oldest)
+            oldest.close()
+        return count
+
+    def establish(self, peer: Peer, principal: str, quota: int | None = None) -> None:
+        """It has sent a whole request, under a token of this name.
+
+        quota:  connections of this token; None: no limit.
+        Raises CoordinatorNotAvailable if there are too many, QuotaExceeded if there are too many of this token.
+        """
+        if peer.principal == principal:
+            return
+        if quota is not None and self._of_principal[principal] >= quota:
+            raise QuotaExceeded(f"the token {principal!r} has a quota of connections={quota}, and as many are open")
+        if peer in self._clients:
+            self._rename(peer, principal)
+            return
+        if peer not in self._silent.get(peer.network, ()):
+            return  # it has hung up
+        limits = self.limits
+        if len(self._clients) >= limits.connections:
+            raise CoordinatorNotAvailable(f"connections: {limits.connections} of clients are open, which is the limit")
+        if self._of_network[peer.network] >= limits.connections_per_address:
+            raise CoordinatorNotAvailable(
+                f"connections.per.address: {limits.connections_per_address} of clients at {peer.network} are open, which is "
+                "the limit"
+            )
+        self.remove(peer)
+        peer.principal = principal
+        self._clients.add(peer)
+        self._of_network[peer.network] += 1
+        self._of_principal[principal] += 1
+
+    def _rename(self, peer: Peer, principal: str) -> None:
+        if peer.principal is not None and peer.principal != principal:
+            self._of_principal[peer.principal] -= 1
+            self._of_principal[principal] += 1
+            peer.principal = principal
+
+    def begin(self, peer: Peer) -> None:
+        """A request is being handled."""
+        peer.deadline_s = None
+
+    def end(self, peer: Peer, deadline_s: float) -> None:
+        """The request is answered, and another one has to have arrived by then.  A silent one is the newest now."""
+        peer.deadline_s = deadline_s
+        peers = self._silent.get(peer.network, {})
+        if peer in peers:
+            del peers[peer]
+            peers[peer] = None
+
+    def remove(self, peer: Peer) -> None:
+        """It is closed, or about to be."""
+        if peer in self._clients:
+            assert peer.principal is not None, "a client has a name"
+            self._clients.remove(peer)
+            for counts, key in ((self._of_network, peer.network), (self._of_principal, peer.principal)):
+                counts[key] -= 1
+                if not counts[key]:
+                    del counts[key]
+        peers = self._silent.get(peer.network, {})
+        if peer in peers:
+            self._silent_count -= 1
+            del peers[peer]
+            if not peers:
+                del self._silent[peer.network]
+
+    def _add_silent(self, peer: Peer) -> None:
+        self._silent.setdefault(peer.network, {})[peer] = None
+        self._silent_count += 1
+
+    def close_idle(self, principals: Collection[str]) -> None:
+        """Close connections of clients with other tokens than these, on which no request is being handled."""
+        for peer in [
+            peer for peer in self._clients if peer.principal not in principals and peer.deadline_s is not None
+        ]:
+            self.remove(peer)
+            peer.close()
+
+    def close_overdue(self, now_s: float) -> None:
+        """Close those on which no request arrived in time."""
+        for peer in [peer for peer in self if peer.deadline_s is not None and peer.deadline_s < now_s]:
+            self.remove(peer)
+            peer.close()
+
+
+def network_of(address: str) -> str:
+    """What counts as one address: the /64 of IPv6, of which one machine has all."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return str(ip)
+    if ip.ipv4_mapped is not None:
+        return str(ip.ipv4_mapped)
+    return str(ipaddress.ip_network((ip, 64), strict=False))

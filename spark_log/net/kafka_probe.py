@@ -1,0 +1,64 @@
+"""Whether a Kafka broker listens at an address.
+
+A broker closes the connection when it reads HTTP, so it is asked by Kafka's ApiVersions request, version 0, which every broker
+answers before a client has authenticated (KIP-35).  The answer begins with its length and the request's correlation id.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+
+from spark_log.net.address import split_address
+
+PROBE_S = 3.0
+"""For connecting, and for each answer."""
+CORRELATION_ID = 0x70796C67
+API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, CORRELATION_ID, -1)
+"""Length, api key 18, version 0, correlation id, no client id."""
+ANSWER_BYTES_MIN = 10
+"""Correlation id, error code and the count of APIs."""
+
+
+def is_kafka(address: str, *, tls_only: bool = False) -> bool:
+    """Whether a broker answers, without TLS or with it."""
+    try:
+        return (not tls_only and _answers(address, None)) or _answers(address, _any_certificate())
+    except OSError:
+        return False
+
+
+def _answers(address: str, tls: ssl.SSLContext | None) -> bool:
+    """Whether the answer is a broker's; False if the other side closed the connection.  Raises OSError, also when it is silent."""
+    host, port = split_address(address, "address")
+    plain = socket.create_connection((host.strip("[]"), port), PROBE_S)
+    with plain if tls is None else tls.wrap_socket(plain) as connection:
+        try:
+            connection.sendall(API_VERSIONS)
+            return is_answer(_read(connection, 8))
+        except ConnectionError:
+            return False
+
+
+def is_answer(head: bytes) -> bool:
+    """Whether these first eight bytes begin an answer to the request."""
+    if len(head) < 8:
+        return False
+    length, correlation_id = struct.unpack(">ii", head)
+    return length >= ANSWER_BYTES_MIN and correlation_id == CORRELATION_ID
+
+
+def _read(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count and (more := connection.recv(count - len(data))):
+        data += more
+    return data
+
+
+def _any_certificate() -> ssl.SSLContext:
+    """Nothing secret is sent."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context

@@ -1,0 +1,130 @@
+"""Accepts connections on one port, and counts each from then on: also one whose TLS handshake never ends."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from functools import partial
+
+from spark_log.net.connections import Connections, Peer
+
+BACKLOG = 4096
+AT_ONCE = 50
+"""So many are accepted in one round of the event loop; those that are closed for them are gone in the next one."""
+OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+DISPLACED_MIN = 50
+"""So many silent connections are closed when no file descriptor is free."""
+PAUSE_S = 0.2
+"""Then nothing is accepted for this long."""
+WARN_S = 60.0
+logger = logging.getLogger("spark_log")
+
+
+class Listener:
+    """All of it runs on the event loop."""
+
+    def __init__(
+        self, connections: Connections, make: Callable[[Peer], asyncio.Protocol], tls: ssl.SSLContext | None
+    ) -> None:
+        """
+        make:  gives the protocol of a new connection.
+        """
+        self.tls = tls
+        """Of connections that are accepted from now on."""
+        self._connections = connections
+        self._make = make
+        self._sockets: list[socket.socket] = []
+        self._opening: set[asyncio.Task[None]] = set()
+        self._resuming: asyncio.TimerHandle | None = None
+        self._warned_s = -WARN_S
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; the port.  Raises OSError."""
+        self._loop = asyncio.get_running_loop()
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        try:
+            for family, _, _, _, address in dict.fromkeys(found):
+                self._sockets.append(_listening(family, str(address[0]), int(address[1])))
+        except OSError:
+            self.close()
+            raise
+        self._watch()
+        number: int = self._sockets[0].getsockname()[1]
+        return number
+
+    def _watch(self) -> None:
+        self._resuming = None
+        for listening in self._sockets:
+            self._loop.add_reader(listening, self._accept, listening)
+
+    def _unwatch(self) -> None:
+        for listening in self._sockets:
+            self._loop.remove_reader(listening)
+
+    def _accept(self, listening: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                accepted, address = listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                self._pause(error)
+                return
+            accepted.setblocking(False)
+            self._open(accepted, address[0])
+
+    def _pause(self, error: OSError) -> None:
+        """The listening socket stays readable, so the event loop would call without end."""
+        closed = 0
+        if error.errno in OUT_OF_RESOURCES:
+            closed = self._connections.displace(max(DISPLACED_MIN, self._connections.silent // 2))
+        now = time.monotonic()
+        if now - self._warned_s >= WARN_S:
+            self._warned_s = now
+            logger.warning("no file descriptor is free for a new connection (%s); closed %d silent ones", error, closed)
+        self._unwatch()
+        self._resuming = self._loop.call_later(PAUSE_S, self._watch)
+
+    def _open(self, accepted: socket.socket, address: str) -> None:
+        peer = self._connections.accept(address, lambda: None, time.monotonic())
+        opening = self._loop.create_task(self._connect(accepted, peer))
+        peer.close = opening.cancel
+        self._opening.add(opening)
+        opening.add_done_callback(partial(self._opened, accepted, peer))
+
+    async def _connect(self, accepted: socket.socket, peer: Peer) -> None:
+        """Hand it to its protocol, after the handshake of TLS."""
+        within_s = None if self.tls is None else self._connections.limits.request_ms / 1000
+        transport, _ = await self._loop.connect_accepted_socket(
+            lambda: self._make(peer), accepted, ssl=self.tls, ssl_handshake_timeout=within_s
+        )
+        peer.close = transport.abort
+
+    def _opened(self, accepted: socket.socket, peer: Peer, opening: asyncio.Task[None]) -> None:
+        self._opening.discard(opening)
+        if opening.cancelled() or opening.exception() is not None:  # displaced, hung up, or not TLS
+            self._connections.remove(peer)
+            accepted.close()
+
+    def close(self) -> None:
+        """Accept nothing any more; connections go on."""
+        if self._resuming is not None:
+            self._resuming.cancel()
+        else:
+            self._unwatch()
+        for listening in self._sockets:
+            listening.close()
+        self._sockets = []
+        for opening in self._opening:
+            opening.cancel()
+
+
+def _listening(family: int, host: str, port: int) -> socket.socket:
+    listening = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    listening.setblocking(False)
+    return listening

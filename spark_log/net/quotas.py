@@ -1,0 +1,235 @@
+"""Quotas: how much of a log the clients of one token may use, and how often they may change it.
+
+Topics, partitions and groups are counted by name: those that begin with a prefix of the token, or all if it has none.  So the count
+is the same after a restart, and tokens with the same prefixes share it.  What requests under way are about to create counts.
+
+All of it runs on the event loop of the server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
+from spark_log.metadata.commands import AddPartitions, Command, CreateTopic, Several, SignOfLife
+from spark_log.metadata.state import State
+from spark_log.net.tokens import Grant
+
+
+class Quota(NamedTuple):
+    """Of one token.  None: no limit."""
+
+    topics: int | None = None
+    partitions: int | None = None
+    """Of all its topics together."""
+    groups: int | None = None
+    connections: int | None = None
+    """That have sent a whole request."""
+    commits: int | None = None
+    """Changes a second: commits of records and of positions, and all others but heartbeats."""
+
+
+class Usage(NamedTuple):
+    """What a token uses, for the metrics."""
+
+    principal: str
+    topics: int
+    partitions: int
+    groups: int
+    connections: int
+    commits: int
+    refused: int
+
+
+def parse_quotas(section: Mapping[str, str], principals: Sequence[str]) -> dict[str, Quota]:
+    """Quotas of a configuration: `name of a token = topics=10 partitions=100 …`.  Raises InvalidRequest."""
+    found = {}
+    for name, text in section.items():
+        if name not in principals:
+            raise InvalidRequest(f"quotas: no token is called {name!r}; [tokens] has {', '.join(principals) or 'none'}")
+        values = {}
+        for part in text.split():
+            kind, _, number = part.partition("=")
+            if (
+                kind not in Quota._fields
+                or kind in values
+                or not (number.isascii() and number.isdigit() and int(number))
+            ):
+                raise InvalidRequest(
+                    f"quotas: {name}: {part!r} is invalid; expected {', '.join(f'{kind}=N' for kind in Quota._fields)}, each at "
+                    "most once, with N above 0"
+                )
+            values[kind] = int(number)
+        found[name] = Quota(**values)
+    return found
+
+
+class TokenBucket:
+    """Holds what one second allows, and is full at the beginning."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self._level = float(rate)
+        self._filled_s = -math.inf
+
+    def take(self, now_s: float) -> float:
+        """Take one, and 0; or the seconds until there is one, and nothing is taken."""
+        self._level = min(self.rate, self._level + (now_s - self._filled_s) * self.rate)
+        self._filled_s = now_s
+        if self._level < 1:
+            return (1 - self._level) / self.rate
+        self._level -= 1
+        return 0.0
+
+
+class Quotas:
+    """What the tokens of one coordinator may use, and use."""
+
+    def __init__(self, quotas: Mapping[str, Quota]) -> None:
+        self._quotas: Mapping[str, Quota] = {}
+        self._buckets: dict[str, TokenBucket] = {}
+        self._claims: dict[str, list[Claim]] = {}
+        self._commits: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
+        self.replace(quotas)
+
+    def replace(self, quotas: Mapping[str, Quota]) -> None:
+        """Have others in force from now on."""
+        self._quotas = quotas
+        rates = {name: quota.commits for name, quota in quotas.items() if quota.commits is not None}
+        known = self._buckets
+        self._buckets = {
+            name: known[name] if name in known and known[name].rate == rate else TokenBucket(rate)
+            for name, rate in rates.items()
+        }
+
+    def of(self, principal: str) -> Quota:
+        return self._quotas.get(principal, Quota())
+
+    def claim(self, grant: Grant) -> Claim:
+        """For one request; released when it is answered."""
+        claim = Claim(self, grant)
+        self._claims.setdefault(grant.name, []).append(claim)
+        return claim
+
+    def release(self, claim: Claim) -> None:
+        claims = self._claims[claim.grant.name]
+        claims.remove(claim)
+        if not claims:
+            del self._claims[claim.grant.name]
+
+    def claims_of(self, principal: str) -> Sequence[Claim]:
+        return self._claims.get(principal, ())
+
+    def note_change(self, principal: str, now_s: float) -> None:
+        """Raises ThrottlingQuotaExceeded."""
+        bucket = self._buckets.get(principal)
+        wait_s = 0.0 if bucket is None else bucket.take(now_s)
+        if bucket is not None and wait_s:
+            self._refused[principal] += 1
+            raise ThrottlingQuotaExceeded(
+                f"the token {principal!r} has a quota of commits={bucket.rate} a second; nothing was done, retry in "
+                f"{wait_s * 1000:.0f} ms",
+                retry_after_ms=math.ceil(wait_s * 1000),
+            )
+        self._commits[principal] += 1
+
+    def check(self, principal: str, kind: str, used: int, limit: int | None) -> None:
+        """Raises QuotaExceeded if `used`, with what is asked for, is above the limit."""
+        if limit is not None and used > limit:
+            self._refused[principal] += 1
+            raise QuotaExceeded(
+                f"the token {principal!r} has a quota of {kind}={limit}, and would have {used}; nothing was done. Delete some, or "
+                "have the quota raised"
+            )
+
+    def usage(self, grants: Sequence[Grant], state: State, connections: Callable[[str], int]) -> Iterator[Usage]:
+        """Of each token."""
+        for grant in grants:
+            sizes = topic_sizes(grant, state)
+            yield Usage(
+                grant.name,
+                len(sizes),
+                sum(sizes.values()),
+                len(group_names(grant, state)),
+                connections(grant.name),
+                self._commits[grant.name],
+                self._refused[grant.name],
+            )
+
+
+class Claim:
+    """What one request is about to create."""
+
+    def __init__(self, quotas: Quotas, grant: Grant) -> None:
+        self.grant = grant
+        self.topics: dict[str, int] = {}
+        """Partitions by topic: new topics, and those that get more."""
+        self.groups: set[str] = set()
+        self._quotas = quotas
+
+    def add(self, command: Command, state: State, now_s: float) -> None:
+        """Raises QuotaExceeded or ThrottlingQuotaExceeded, and then nothing of the command is claimed."""
+        if isinstance(command, SignOfLife):
+            return
+        parts = command.commands if isinstance(command, Several) else (command,)
+        sizes = {}
+        for part in parts:
+            if isinstance(part, CreateTopic | AddPartitions):
+                sizes[part.name] = max(0, part.partitions if isinstance(part, CreateTopic) else part.total)
+        self._check_topics(sizes, state)
+        self._check_groups(command.groups(), state)
+        self._quotas.note_change(self.grant.name, now_s)
+        self.topics |= sizes
+        self.groups.update(command.groups())
+
+    def add_group(self, group: str, state: State) -> None:
+        """One that a member joins.  Raises QuotaExceeded."""
+        self._check_groups((group,), state)
+        self.groups.add(group)
+
+    def release(self) -> None:
+        self._quotas.release(self)
+
+    def _check_topics(self, sizes: Mapping[str, int], state: State) -> None:
+        name, quota = self.grant.name, self._quotas.of(self.grant.name)
+        if not sizes or (quota.topics is None and quota.partitions is None):
+            return
+        known = topic_sizes(self.grant, state)
+        if all(known.get(topic, 0) >= count > 0 for topic, count in sizes.items()):
+            return  # nothing is created
+        for claim in self._quotas.claims_of(name):
+            _raise_to(known, claim.topics)
+        _raise_to(known, sizes)
+        self._quotas.check(name, "topics", len(known), quota.topics)
+        self._quotas.check(name, "partitions", sum(known.values()), quota.partitions)
+
+    def _check_groups(self, groups: Sequence[str], state: State) -> None:
+        name, quota = self.grant.name, self._quotas.of(self.grant.name)
+        if quota.groups is None or all(group in state.groups for group in groups):
+            return
+        known = group_names(self.grant, state).union(groups)
+        known.update(*(claim.groups for claim in self._quotas.claims_of(name)))
+        self._quotas.check(name, "groups", len(known), quota.groups)
+
+
+def _raise_to(known: dict[str, int], sizes: Mapping[str, int]) -> None:
+    for topic, count in sizes.items():
+        known[topic] = max(known.get(topic, 0), count)
+
+
+def topic_sizes(grant: Grant, state: State) -> dict[str, int]:
+    """Partitions of each topic that a token is for."""
+    return {
+        name: state.topics[topic_id].partitions
+        for name, topic_id in state.names.items()
+        if not grant.topics or name.startswith(grant.topics)
+    }
+
+
+def group_names(grant: Grant, state: State) -> set[str]:
+    """The groups that a token is for."""
+    return {name for name in state.groups if not grant.groups or name.startswith(grant.groups)}

@@ -1,0 +1,121 @@
+"""One partition that cannot be read, or one duty that fails, does not stop the others of a round of upkeep."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from spark_log.errors import CorruptObject, SparkLogError, StorageUnavailable
+from spark_log.journal.ops import Steps
+from spark_log.journal.protocol import View, refresh
+from spark_log.journal.upkeep import read_pieces
+from spark_log.metadata.records import Piece
+from spark_log.metadata.rewrite import resolve
+from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.model import Slice
+
+Result = TypeVar("Result")
+Entries = Mapping[TopicKey, Sequence[Slice | Piece]]
+OnFailure = Callable[[str, Exception], None]
+"""Called with what failed, and why.  Returns if the rest is to be done, and raises otherwise."""
+logger = logging.getLogger("spark_log")
+
+
+def raise_failure(what: str, error: Exception) -> None:
+    """The first failure ends everything."""
+    raise error
+
+
+class Failures:
+    """Failures of one round.  Each is logged: an error of the log or its storage as a sentence, a bug with its traceback."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self.errors: list[Exception] = []
+        self.problems: list[str] = []
+        """A sentence for each."""
+
+    def __call__(self, what: str, error: Exception) -> None:
+        self.errors.append(error)
+        self.problems.append(f"{what} failed: {error if isinstance(error, SparkLogError) else repr(error)}")
+        log_failure(f"upkeep of {self._url}: {what} failed", error)
+
+    def raise_first(self) -> None:
+        """Raise the first failure, if there was one."""
+        if self.errors:
+            raise self.errors[0]
+
+    def attempt(self, what: str, steps: Steps[Result], otherwise: Result) -> Steps[Result]:
+        """What `steps` give, `otherwise` if they fail."""
+        try:
+            return (yield from steps)
+        except Exception as error:  # noqa: BLE001  whatever it is, the other duties are done
+            self(what, error)
+            return otherwise
+
+
+def log_failure(message: str, error: Exception) -> None:
+    """Warn of an error of the log or its storage; anything else is a bug, whose traceback is needed."""
+    if isinstance(error, SparkLogError):
+        logger.warning("%s: %s", message, error)
+    else:
+        logger.error("%s", message, exc_info=error)
+
+
+def partition_name(state: State, key: TopicKey) -> str:
+    """As in messages: orders-0."""
+    topic_id, number = key
+    return f"{state.topics[topic_id].name}-{number}"
+
+
+def resolve_each(view: View, parts: Entries, on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
+    """The entries of each partition as slices.
+
+    Partitions whose slice index is damaged or missing are left out and reported; those whose index is gone because the view
+    is old are left out.
+    """
+    try:
+        resolved = yield from read_pieces(entry for entries in parts.values() for entry in entries)
+    except StorageUnavailable:
+        raise
+    except Exception:  # noqa: BLE001  it is met again, and reported with its partition
+        resolved = None
+    if resolved is not None:
+        return {key: resolve(entries, resolved) for key, entries in parts.items()}
+    found = {}
+    for key, entries in parts.items():
+        slices = yield from _resolve_one(view, key, entries, on_failure)
+        if slices is not None:
+            found[key] = slices
+    return found
+
+
+def _resolve_one(
+    view: View, key: TopicKey, entries: Sequence[Slice | Piece], on_failure: OnFailure
+) -> Steps[list[Slice] | None]:
+    what = f"reading the slice index of {partition_name(view.state, key)}"
+    try:
+        resolved = yield from read_pieces(entries)
+        if resolved is not None:
+            return resolve(entries, resolved)
+        yield from _check_missing(view, key, entries)
+    except StorageUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001  the other partitions are read
+        on_failure(what, error)
+    return None
+
+
+def _check_missing(view: View, key: TopicKey, entries: Sequence[Slice | Piece]) -> Steps[None]:
+    """Raise CorruptObject if the log still refers to a piece whose index is not there."""
+    missing = []
+    for piece in entries:
+        if isinstance(piece, Piece) and (yield from read_pieces([piece])) is None:
+            missing.append(piece)
+    current = (yield from refresh(view)).state.partitions.get(key, Partition()).entries
+    names = sorted({piece.object for piece in missing if piece in current})
+    if names:
+        raise CorruptObject(
+            f"{', '.join(names)} is missing: offsets of {partition_name(view.state, key)} cannot be read"
+        )

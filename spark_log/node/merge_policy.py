@@ -1,0 +1,109 @@
+"""Which slices merging rewrites together.  Pure.
+
+Retention removes whole slices from the front, so a slice stays until the newest record at or before its end is old enough.
+Merging must not move that time much.  Therefore time is divided into windows, a slice belongs to the window of the newest
+record at or before its end, and only slices of one window are merged: a record stays at most one window longer than it would
+have stayed unmerged.  Windows never decrease along a partition, whatever the order of the timestamps, so late records do not
+stop merging, and a record from the future holds back only what follows it.
+
+Within a window neighbours of the same kind of timestamps are merged, without slices of half the target or more:
+
+* In a group that nothing can join any more, all slices are merged: they are written once more, and for the last time.
+* The group at the end of the partition still grows.  A slice there is rewritten when the slices after it have together
+  reached its size.  So each slice that waits is larger than all after it together, and what is merged into a slice before it
+  is from then on part of one twice as large.  With n as the ratio of the largest slice to the smallest, at most 1 + log2 n
+  slices wait, and merging writes at most 2 * (3 + log2 n) bytes for each byte that was appended (decision record 23).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
+
+from spark_log.metadata.state import ObjectRow
+from spark_log.model import CREATE_TIME, Slice
+from spark_log.settings import topic_config
+
+SEGMENT_BYTES = 128 << 20
+"""How large merging makes a segment, where `segment.bytes` allows it."""
+RETENTION_PARTS = 8
+"""A window is at most this part of `retention.ms`: merging delays retention by an eighth of it at most."""
+WINDOWS_MAX = 1024
+"""A partition with slices in more windows has windows of twice the length, or four times, …"""
+
+
+def window_ms(configs: Mapping[str, str]) -> int:
+    """How much time a segment may span in a topic with these configs."""
+    length, age = int(topic_config(configs, "segment.ms")), int(topic_config(configs, "retention.ms"))
+    if age >= 0 and "delete" in topic_config(configs, "cleanup.policy").split(","):
+        length = min(length, age // RETENTION_PARTS)
+    return max(1, length)
+
+
+def find_stretches(slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str]) -> list[list[Slice]]:
+    """Neighbouring slices of one partition to be rewritten together, each list into one segment or more.
+
+    slices:     all that are alive, in offset order.
+    target:     bytes of a segment.
+    window_us:  length of the windows.
+    thin:       objects of which little is alive: their slices are rewritten whatever their size.
+    """
+    found: list[list[Slice]] = []
+    for group in _groups(slices, target, window_us, thin):
+        found += _outgrown(group, thin) if group[-1] is slices[-1] else [group]
+    return [stretch for stretch in found if is_worth(stretch, thin)]
+
+
+def is_worth(stretch: Sequence[Slice], thin: Collection[str]) -> bool:
+    """One slice alone is rewritten only to get rid of its object."""
+    return len(stretch) > 1 or (len(stretch) == 1 and stretch[0].object in thin)
+
+
+def _groups(slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str]) -> list[list[Slice]]:
+    """Neighbours that may be merged: of one window and one kind of timestamps, none of them full."""
+
+    def kind(placed: tuple[Slice, int]) -> tuple[bool, int, bool]:
+        piece, window = placed
+        return 2 * piece.length >= target and piece.object not in thin, window, piece.time_kind == CREATE_TIME
+
+    groups = groupby(zip(slices, _windows(slices, window_us), strict=True), kind)
+    return [[piece for piece, _ in group] for (is_full, _, _), group in groups if not is_full]
+
+
+def _windows(slices: Sequence[Slice], length: int) -> list[int]:
+    """The window of each slice: that of the newest record at or before its end."""
+    newest = list(accumulate((piece.max_us for piece in slices), max))
+    while len({at // length for at in newest}) > WINDOWS_MAX:
+        length *= 2
+    return [at // length for at in newest]
+
+
+def _outgrown(group: list[Slice], thin: Collection[str]) -> Iterator[list[Slice]]:
+    """Of a group that more slices may join: those of thin objects, and the end that has outgrown what is before it."""
+    start, rest = 0, sum(piece.length for piece in group)
+    for piece in group:
+        rest -= piece.length
+        if rest >= piece.length:
+            break
+        start += 1
+    for is_thin, some in groupby(group[:start], lambda piece: piece.object in thin):
+        if is_thin:
+            yield list(some)
+    yield group[start:]
+
+
+def thin_objects(objects: Mapping[str, ObjectRow], live: Mapping[str, int]) -> frozenset[str]:
+    """Objects of which less than half is alive; live: bytes of the live slices of each."""
+    return frozenset(
+        name for name, size in live.items() if size > 0 and name in objects and 2 * size < objects[name].index_position
+    )
+
+
+def live_bytes(groups: Iterable[Iterable[Slice]]) -> Counter[str]:
+    """Bytes of the slices of each object."""
+    live: Counter[str] = Counter()
+    for slices in groups:
+        for piece in slices:
+            live[piece.object] += piece.length
+    return live

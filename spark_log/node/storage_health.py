@@ -1,0 +1,84 @@
+"""Whether a coordinator's storage takes writes: when one was last completed and read back.
+
+Records of the metadata log count.  While there are none, the coordinator overwrites a small object of its own under `meta/alive/`.
+"""
+
+from __future__ import annotations
+
+import re
+
+from spark_log.clock import Clock
+from spark_log.errors import ClockSkewed, StorageError, StorageUnavailable
+from spark_log.store.base import ObjectStore
+
+MARKS = "meta/alive/"
+PROBES = 3
+"""A probe is due after this part of the timeout without a write."""
+
+
+def mark_key(host: str, address: str) -> str:
+    """Where the coordinator at an address has its mark: the same name after a restart."""
+    return MARKS + re.sub(r"[^A-Za-z0-9.-]", "-", f"{host}-{address}")
+
+
+class StorageHealth:
+    """The coordinator's thread writes and notes it; that thread may hang in the storage, so others judge by the age of the last note."""
+
+    def __init__(self, store: ObjectStore, clock: Clock, timeout_ms: int) -> None:
+        """
+        timeout_ms:  the storage has failed if no write was completed for this long.
+        """
+        self._store = store
+        self._clock = clock
+        self._timeout_ms = timeout_ms
+        self._error = ""
+        self._written_ms = clock.monotonic_ms()
+
+    def note_write(self) -> None:
+        """A write was completed and read back."""
+        self._written_ms = self._clock.monotonic_ms()
+        self._error = ""
+
+    def note_failure(self, error: ClockSkewed | StorageError) -> None:
+        """The storage answered with an error, or nothing is written because the clock is wrong."""
+        self._error = str(error)
+
+    @property
+    def age_ms(self) -> int:
+        """Since the last write; at first since the start."""
+        return self._clock.monotonic_ms() - self._written_ms
+
+    @property
+    def problem(self) -> str:
+        """What is wrong with the storage; empty if nothing is."""
+        age_ms = self.age_ms
+        if age_ms < self._timeout_ms:
+            return ""
+        why = self._error or "the storage does not answer, or is too slow"
+        return (
+            f"no write to {self._store.url} was completed for {age_ms / 1000:.0f} s, storage.timeout is "
+            f"{self._timeout_ms / 1000:g} s: {why}"
+        )
+
+    @property
+    def is_probe_due(self) -> bool:
+        return self.age_ms * PROBES >= self._timeout_ms
+
+    def probe(self, key: str, unique: str) -> bool:
+        """Overwrite the mark and read it back; whether that succeeded."""
+        try:
+            self._store.put(key, (unique.encode(),))
+            if self._store.get(key) != unique.encode():
+                raise StorageUnavailable(f"{self._store.url}/{key}: a read after a write returned something else")
+        except StorageError as error:
+            self.note_failure(error)
+            return False
+        self.note_write()
+        return True
+
+    def remove_marks(self, *, but: str = "") -> None:
+        """Delete the marks of coordinators that are gone; one that runs writes its mark again."""
+        try:
+            self._store.delete([key for key in self._store.list(MARKS) if key != but])
+        except StorageError as error:
+            self.note_failure(error)

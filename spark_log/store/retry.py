@@ -1,0 +1,110 @@
+"""The one place where requests to the storage are repeated.
+
+The client libraries of object stores are configured not to repeat a request where they allow it, so that waits do not
+multiply.  A put-if-absent is not repeated here: its caller reads back and decides.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import StorageUnavailable
+from spark_log.store.base import Bytes, ObjectStore
+
+Result = TypeVar("Result")
+logger = logging.getLogger("spark_log")
+
+RETRY_MS = (50, 100, 200, 500, 1000, 2000, 4000, 8000, 8000)
+"""Waits between the tries of a request, each varied by half: about 24 s in all."""
+RETRY_TOTAL_MS = 30_000
+"""No try begins later than that after the first, except the second: a request whose answer is lost fails only after a minute."""
+
+
+class RetryingStore:
+    """Repeats what may be repeated while the storage is unavailable: reads, listings, deletes, and puts of unique names.
+
+    Raises the last StorageUnavailable.  Any other error is raised immediately.
+    """
+
+    def __init__(
+        self,
+        inner: ObjectStore,
+        clock: Clock | None = None,
+        total_ms: float = RETRY_TOTAL_MS,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.inner = inner
+        self._clock = clock or SystemClock()
+        self._total_ms = total_ms
+        self._rng = rng or random.Random()
+
+    def __reduce__(self) -> tuple[type[RetryingStore], tuple[ObjectStore]]:
+        return RetryingStore, (self.inner,)
+
+    @property
+    def url(self) -> str:
+        return self.inner.url
+
+    @property
+    def local(self) -> bool:
+        return self.inner.local
+
+    def fingerprint(self) -> str:
+        return self.inner.fingerprint()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return self._repeat(lambda: self.inner.get(key, start, end))
+
+    def size(self, key: str) -> int | None:
+        return self._repeat(lambda: self.inner.size(key))
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        """Chunks that can be iterated only once are tried only once."""
+        if iter(chunks) is chunks:
+            self.inner.put(key, chunks)
+        else:
+            self._repeat(lambda: self.inner.put(key, chunks))
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        return self.inner.put_new(key, data)
+
+    def list(self, prefix: str) -> list[str]:
+        return self._repeat(lambda: self.inner.list(prefix))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = tuple(keys)
+        self._repeat(lambda: self.inner.delete(names))
+
+    def written_ms(self, key: str) -> int | None:
+        return self._repeat(lambda: self.inner.written_ms(key))
+
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        return self._repeat(lambda: self.inner.sweep(prefix, before_ms))
+
+    def _repeat(self, ask: Callable[[], Result]) -> Result:
+        began = self._clock.monotonic_ms()
+        for number, wait in enumerate(RETRY_MS):
+            try:
+                return ask()
+            except StorageUnavailable as error:
+                wait_ms = wait * self._rng.uniform(0.5, 1.5)
+                if number and self._clock.monotonic_ms() + wait_ms - began > self._total_ms:
+                    raise
+                logger.debug("try %d: %s", number + 1, error)
+                self._clock.sleep_ms(wait_ms)
+        return ask()
+
+
+def with_retries(store: ObjectStore, clock: Clock | None = None, rng: random.Random | None = None) -> ObjectStore:
+    """The store behind the retry layer, once."""
+    return store if isinstance(store, RetryingStore) else RetryingStore(store, clock, rng=rng)
+
+
+def with_retries_for(store: ObjectStore, clock: Clock, total_ms: float) -> ObjectStore:
+    """The store with no more time for the tries of a request than its caller has."""
+    inner = store.inner if isinstance(store, RetryingStore) else store
+    return RetryingStore(inner, clock, min(total_ms, RETRY_TOTAL_MS))

@@ -1,0 +1,294 @@
+"""A month of a small log in simulated time, with all that its size depends on.
+
+    python -m spark_log.testing.month [--days 30] [--seed 0]
+
+One process appends a trickle and bursts, replaces topics, commits positions, runs transactions and ends them, and has
+`pylog maintain` run every hour, on a store in memory and a clock that a test can move.  What such a log needs a day must not grow:
+neither what it stores, nor what it remembers, nor what it asks of the storage.  Afterwards nobody uses it any more, and it
+has to fall silent.  Exits 1 if a bound was passed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from spark_log.client.log import Log
+from spark_log.journal.journal import Journal
+from spark_log.journal.protocol import DATA, META
+from spark_log.metadata.checkpoint import encode_checkpoint
+from spark_log.metadata.state import State
+from spark_log.model import NewTopic
+from spark_log.node.maintain import maintain_once
+from spark_log.store.base import Bytes
+from spark_log.store.memory import MemoryStore
+from spark_log.testing.stores import Wrapper
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+DAY_MINUTES = 24 * 60
+BEGIN_MS = 1_700_000_000_000
+TRICKLE_MINUTES = 5
+"""Between two appends of a record."""
+BURSTS_A_DAY, BURST = 4, 60
+MAINTAIN_MINUTES = 60
+RETENTION_MS = 6 * HOUR_MS
+WINDOW_MS = RETENTION_MS // 8
+"""Merged segments span so much time at most."""
+CONFIGS = {
+    "gc.fence.age.ms": str(6 * HOUR_MS),
+    "producer.id.expiration.ms": str(6 * HOUR_MS),
+    "offsets.retention.minutes": str(6 * 60),
+    "streaming.identity.retention.ms": str(6 * HOUR_MS),
+}
+"""A day is longer than anything is remembered."""
+LEVEL_DAYS = 2
+"""From then on what a day needs does not grow."""
+SPREAD = 1.5
+"""A later day may need so many times what the first ones did, as days differ."""
+BOUNDS = {
+    "objects": 60,
+    "slices": 60,
+    "checkpoint_bytes": 16_000,
+    "meta_files": 450,
+    "data_files": 600,
+    "late_ms": WINDOW_MS + MAINTAIN_MINUTES * MINUTE_MS,
+    "puts": 2_000,
+    "gets": 8_000,
+    "listings": 2_000,
+}
+"""Of any day, with its 530 appends and 24 rounds of upkeep: about twice what was measured."""
+SILENT_DAYS = 2
+"""An abandoned log writes nothing any more on the last of them."""
+TOPICS = ("trickle", "bursts")
+
+
+class HandClock:
+    """A clock that moves when it is told to, and when somebody sleeps."""
+
+    def __init__(self, begin_ms: int = BEGIN_MS) -> None:
+        self.time_ms = begin_ms
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def monotonic_ms(self) -> int:
+        return self.time_ms
+
+    def sleep_ms(self, milliseconds: float) -> None:
+        self.time_ms += round(milliseconds)
+
+
+class CountedStore(Wrapper):
+    """Counts requests by kind: gets, listings, puts and deleted names."""
+
+    def __init__(self, inner: MemoryStore) -> None:
+        super().__init__(inner)
+        self.requests = Counter[str]()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self.requests["gets"] += 1
+        return self.inner.get(key, start, end)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self.requests["puts"] += 1
+        self.inner.put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self.requests["puts"] += 1
+        return self.inner.put_new(key, data)
+
+    def list(self, prefix: str) -> list[str]:
+        self.requests["listings"] += 1
+        return self.inner.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = tuple(keys)
+        self.requests["deletes"] += len(names)
+        self.inner.delete(names)
+
+
+class _Aborted(Exception):
+    """Ends a transaction."""
+
+
+class Size(NamedTuple):
+    """What the log came to, after a round of upkeep."""
+
+    objects: int
+    """In the state."""
+    slices: int
+    """Entries of partitions."""
+    checkpoint_bytes: int
+    """Of the state, written down."""
+    meta_files: int
+    data_files: int
+    data_bytes: int
+    late_ms: int
+    """How much longer than `retention.ms` the oldest record has been kept."""
+
+
+class Requests(NamedTuple):
+    """What it asked of its storage."""
+
+    gets: int
+    listings: int
+    puts: int
+    deletes: int
+
+
+class Day(NamedTuple):
+    most: Size
+    """The largest of each."""
+    requests: Requests
+
+    def figures(self) -> dict[str, int]:
+        """All by name."""
+        return {**self.most._asdict(), **self.requests._asdict()}
+
+
+class Month:
+    """The log and everybody who uses it, in one process."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._clock = HandClock()
+        self._store = CountedStore(MemoryStore(f"month-{seed}-{id(self)}"))
+        self.log = Log(Journal.open(self._store, create=True, clock=self._clock, rng=random.Random(seed)))
+        self.log.admin.incremental_alter_configs({None: CONFIGS})
+        for name in TOPICS:
+            self.log.create_topic(NewTopic(name, 2, {"retention.ms": str(RETENTION_MS)}))
+        self._standby = Journal.open(self._store, create=False, clock=self._clock, rng=random.Random(seed + 1))
+        """Of a process that follows the log, as a coordinator does that stands by."""
+        self._appended: dict[tuple[str, int], list[int]] = {}
+        """Times of all records, by partition."""
+
+    def days(self, count: int) -> Iterator[Day]:
+        """Use the log for so many days."""
+        for number in range(count):
+            yield self._day(number, in_use=True)
+
+    def silence(self, count: int) -> Iterator[Day]:
+        """Days on which it is only upkept."""
+        for number in range(count):
+            yield self._day(number, in_use=False)
+
+    def _day(self, number: int, *, in_use: bool) -> Day:
+        before, sizes = Counter(self._store.requests), list[Size]()
+        bursts = set(self._rng.sample(range(0, DAY_MINUTES, TRICKLE_MINUTES), BURSTS_A_DAY)) if in_use else set()
+        for minute in range(0, DAY_MINUTES, TRICKLE_MINUTES):
+            if in_use:
+                self._use(number, minute, minute in bursts)
+            self._standby.keep_house()
+            if minute % MAINTAIN_MINUTES == 0:
+                maintain_once(self.log)
+                sizes.append(self._measure())
+            self._clock.sleep_ms(TRICKLE_MINUTES * MINUTE_MS)
+        requests = self._store.requests - before
+        return Day(Size(*map(max, zip(*sizes, strict=True))), Requests(*(requests[name] for name in Requests._fields)))
+
+    def _use(self, day: int, minute: int, burst: bool) -> None:
+        self._append("trickle", 1)
+        if burst:
+            for _ in range(BURST):
+                self._append("bursts", self._rng.randint(1, 20))
+        if minute % 360 == 0:
+            self._transact(f"job-{day}-{minute}")
+            self._consume(f"group-{day}-{minute}")
+        if minute == 0:
+            self._replace_topic(day)
+
+    def _append(self, topic: str, count: int) -> None:
+        now = self._clock.now_ms()
+        rows = [{"value": b"x" * self._rng.randint(10, 200), "timestamp": now} for _ in range(count)]
+        for (name, partition), offsets in self.log.append(topic, rows).items():
+            self._appended.setdefault((name, partition), []).extend([now] * len(offsets))
+
+    def _transact(self, name: str) -> None:
+        """One transaction that commits, and one that does not."""
+        with self.log.transaction(name) as transaction:
+            transaction.send("daily", b"in")
+        with suppress(_Aborted), self.log.transaction(f"{name}-aborted") as transaction:
+            transaction.send("daily", b"out")
+            raise _Aborted
+
+    def _consume(self, group: str) -> None:
+        """A group that is used once."""
+        with self.log.consumer("trickle", group_id=group, auto_offset_reset="earliest") as consumer:
+            consumer.poll()
+
+    def _replace_topic(self, day: int) -> None:
+        if "daily" in self.log.journal.refresh().names:
+            self.log.admin.delete_topics(["daily"])
+        self.log.create_topic(NewTopic("daily", 1))
+
+    def _measure(self) -> Size:
+        state = self.log.journal.refresh()
+        data = self._store.inner.list(DATA)
+        return Size(
+            objects=len(state.objects),
+            slices=sum(len(part.entries) for part in state.partitions.values()),
+            checkpoint_bytes=len(encode_checkpoint(state)),
+            meta_files=len(self._store.inner.list(META)),
+            data_files=len(data),
+            data_bytes=sum(self._store.inner.size(name) or 0 for name in data),
+            late_ms=max(self._late_ms(state, name) for name in TOPICS),
+        )
+
+    def _late_ms(self, state: State, topic: str) -> int:
+        now = self._clock.now_ms()
+        parts = ((number, part) for number, part in state.topic_partitions(state.names[topic]) if part.start < part.end)
+        ages = [now - self._appended[topic, number][part.start] for number, part in parts]
+        return max((age - RETENTION_MS for age in ages), default=0)
+
+
+def excesses(days: Sequence[Day]) -> list[str]:
+    """What was too much on a day, or grew from day to day."""
+    found = []
+    for name in days[0].figures():
+        values = [day.figures()[name] for day in days]
+        level, later = max(values[:LEVEL_DAYS]), max(values[LEVEL_DAYS:], default=0)
+        if later > SPREAD * level:
+            found.append(f"{name} grew to {later}, at first it was {level}: {values}")
+        if max(values) > BOUNDS.get(name, sys.maxsize):
+            found.append(f"{name} was {max(values)}, at most {BOUNDS[name]} are needed: {values}")
+    return found
+
+
+def unrest(last: Day) -> list[str]:
+    """What an abandoned log still does on its last day."""
+    requests = last.requests
+    busy = {"puts": requests.puts, "deletes": requests.deletes}
+    return [f"an abandoned log has {count} {name} a day" for name, count in busy.items() if count]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Live through the days, print them, and say what is wrong; the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="python -m spark_log.testing.month", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--days", type=int, default=30, help="how many (default 30)")
+    parser.add_argument("--seed", type=int, default=0, help="of what happens (default 0)")
+    args = parser.parse_args(arguments)
+    month = Month(args.seed)
+    print(*Size._fields, *Requests._fields)
+    days, silent = list(_shown(month.days(args.days))), list(_shown(month.silence(SILENT_DAYS)))
+    found = excesses(days) + unrest(silent[-1])
+    for line in found:
+        print(line)
+    return int(bool(found))
+
+
+def _shown(days: Iterable[Day]) -> Iterator[Day]:
+    for day in days:
+        print(*day.most, *day.requests, flush=True)
+        yield day
+
+
+if __name__ == "__main__":
+    sys.exit(main())

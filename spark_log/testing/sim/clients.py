@@ -1,0 +1,180 @@
+"""Actors that use the product as its users do: `Log` with producers, transactions, consumers, scans, retention and upkeep.
+
+Only in seeds that encode real segments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from spark_log.client.log import Log
+from spark_log.errors import (
+    ClockSkewed,
+    DataLoss,
+    IllegalGeneration,
+    ProducerFenced,
+    SparkLogError,
+    TransactionTimedOut,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.journal.journal import Journal
+from spark_log.journal.ops import Steps
+from spark_log.metadata.state import TopicKey
+from spark_log.model import TopicPartition
+from spark_log.node.maintain import maintain_once
+from spark_log.testing.sim.blocking import SimulatedClock, SimulatedStore, blocking
+from spark_log.testing.sim.content import Row
+from spark_log.testing.sim.setting import Setting
+
+REFUSED = (ClockSkewed, IllegalGeneration, ProducerFenced, TransactionTimedOut, UnknownTopicOrPartition, UploadFenced)
+"""What a user may be told for certain, by what others do."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    """One process."""
+
+    sim: Setting
+    log: Log
+    clock: SimulatedClock
+
+    def pause(self) -> None:
+        if self.sim.rng.random() < self.sim.p_pause:
+            self.clock.sleep_ms(self.sim.rng.choice(self.sim.pauses))
+
+    def rows(self) -> list[Row]:
+        """Some that nobody else has."""
+        payload, now = self.sim.fresh("c"), self.clock.now_ms()
+        return [Row(payload, number, now) for number in range(self.sim.rng.randint(1, 4))]
+
+
+def client(sim: Setting, duties: Iterable[Callable[[_Client], None]]) -> Steps[None]:
+    """A process that does some of the duties below, in any order."""
+    chosen = list(duties)
+
+    def use(store: SimulatedStore, clock: SimulatedClock) -> None:
+        journal = Journal.open(store, create=False, clock=clock, rng=sim.rng, limits=sim.constants.limits)
+        me = _Client(sim, Log(journal), clock)
+        for _ in range(sim.rng.randint(6, 15)):
+            sim.rng.choice(chosen)(me)
+            me.pause()
+
+    return blocking(sim.world, use)
+
+
+def append(me: _Client) -> None:
+    """`log.append`, plain or under an application's identity."""
+    rows = me.rows()
+    identity: dict[str, Any] = {}
+    if me.sim.rng.random() < 0.3:
+        version = me.sim.progress["app"] = me.sim.progress.get("app", 0) + 1
+        identity = {"txn_app_id": f"app{version}", "txn_version": 1}
+    _commit(me, rows, lambda: me.log.append("t0", _table(me, rows), **identity))
+
+
+def transact(me: _Client) -> None:
+    """`log.transaction`: records and positions, or an abort, or a time that runs out."""
+    rows, aborts = me.rows(), me.sim.rng.random() < 0.2
+
+    def run() -> Mapping[TopicPartition, range]:
+        with me.log.transaction("client", transaction_timeout_ms=me.sim.rng.choice((200, 5000))) as transaction:
+            transaction.append("t0", _table(me, rows))
+            me.pause()
+            if aborts:
+                raise UploadFenced("given up")
+        return transaction.offsets
+
+    _commit(me, rows, run)
+
+
+def consume(me: _Client) -> None:
+    """`log.consumer` in a group: takes it, reads on, commits."""
+    try:
+        with me.log.consumer("t0", group_id="clients", auto_offset_reset="earliest") as consumer:
+            for _ in range(me.sim.rng.randint(1, 3)):
+                for tp, records in consumer.poll(max_records=20).items():
+                    rows = [Row(*json.loads(record.value or b"")) for record in records]
+                    me.sim.oracle.check_read(_key(me, tp), records[0].offset, rows)
+                    me.sim.oracle.seen["consumed"] += len(rows)
+                me.pause()
+    except REFUSED:
+        me.sim.oracle.seen["consumers replaced"] += 1
+
+
+def scan(me: _Client) -> None:
+    """`log.read`: plan and fetch, of one version, whole."""
+    try:
+        table = me.log.read("t0", columns=["partition", "offset", "value"])
+    except DataLoss:  # trimmed, or its indexes were replaced, while it was planned
+        me.sim.oracle.seen["scans again"] += 1
+        return
+    found: dict[int, list[tuple[int, Row]]] = {}
+    for number, offset, value in zip(*(table[name].to_pylist() for name in table.column_names), strict=True):
+        found.setdefault(number, []).append((offset, Row(*json.loads(value))))
+    for number, read in found.items():
+        start = read[0][0]
+        assert [offset for offset, _ in read] == list(range(start, start + len(read))), "offsets have no gaps"
+        me.sim.oracle.check_read(_key(me, TopicPartition("t0", number)), start, [row for _, row in read])
+    me.sim.oracle.seen["scanned"] += table.num_rows
+
+
+def follow(me: _Client) -> None:
+    """As a coordinator does that stands by: looks for news, and keeps house."""
+    for _ in range(me.sim.rng.randint(2, 6)):
+        me.log.journal.keep_house()
+        me.pause()
+
+
+def maintain(me: _Client) -> None:
+    """`pylog maintain`."""
+    maintain_once(me.log)
+
+
+DUTIES = (append, append, append, transact, consume, scan, follow)
+
+
+def _commit(me: _Client, rows: list[Row], run: Callable[[], Mapping[TopicPartition, range]]) -> None:
+    """Commit rows, and hold what the client is told against the log."""
+    oracle = me.sim.oracle
+    try:
+        offsets = run()
+    except SparkLogError as error:
+        if not error.maybe_applied:
+            oracle.refuse_rows(rows)
+        if not error.maybe_applied and not isinstance(error, REFUSED) and not error.retriable:
+            raise
+        return
+    by_key = {_key(me, tp): span for tp, span in offsets.items()}
+    oracle.ack_rows(rows, by_key)
+
+
+def _table(me: _Client, rows: list[Row]) -> pa.Table:
+    partitions = me.log.journal.refresh().topics["id0"].partitions
+    return pa.table(
+        {
+            "value": [json.dumps(row).encode() for row in rows],
+            "partition": pa.array([me.sim.rng.randrange(partitions) for _ in rows], pa.int32()),
+            "timestamp": pa.array([1000 * row.time_ms for row in rows], pa.timestamp("us", "UTC")),
+        }
+    )
+
+
+def _key(me: _Client, tp: TopicPartition) -> TopicKey:
+    return me.log.journal.state.names[tp.topic], tp.partition
+
+
+def user(sim: Setting) -> Callable[[], Steps[None]]:
+    """Appends, transacts, consumes and scans."""
+    return partial(client, sim, DUTIES)
+
+
+def maintainer(sim: Setting) -> Callable[[], Steps[None]]:
+    """Does nothing but upkeep."""
+    return partial(client, sim, (maintain,))

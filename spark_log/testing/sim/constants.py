@@ -1,0 +1,94 @@
+"""Constants of the product, drawn small from the seed: what happens once in a million records happens in every run.
+
+`Limits` travel with the context of who does upkeep.  What replaying and reading take from their modules is replaced for
+the length of a run, as a mutation does with a rule.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from spark_log.journal import protocol
+from spark_log.journal.limits import Limits
+from spark_log.metadata import replay
+
+CLOCK_SKEW_MAX_MS = 60_000
+"""`log.clock.skew.max.ms`: longer than any answer of the store takes, and much shorter than a clock is astray."""
+
+
+class Patch(NamedTuple):
+    """A function or a number that is replaced; `name` is an attribute, or a key where `owner` is a dict."""
+
+    owner: Any
+    name: Any
+    value: Any
+
+
+@contextmanager
+def patched(patches: tuple[Patch, ...]) -> Iterator[None]:
+    """Replace, and put back."""
+    before = [_get(patch) for patch in patches]
+    for patch in patches:
+        _set(patch, patch.value)
+    try:
+        yield
+    finally:
+        for patch, value in zip(patches, before, strict=True):
+            _set(patch, value)
+
+
+def _get(patch: Patch) -> Any:
+    return patch.owner[patch.name] if isinstance(patch.owner, dict) else getattr(patch.owner, patch.name)
+
+
+def _set(patch: Patch, value: Any) -> None:
+    if isinstance(patch.owner, dict):
+        patch.owner[patch.name] = value
+    else:
+        assert hasattr(patch.owner, patch.name), f"{patch.owner} has no {patch.name}"
+        setattr(patch.owner, patch.name, value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constants:
+    """Of one run."""
+
+    limits: Limits
+    kept_sequences: int
+    former_holders: int
+    wave_max: int
+    wave_far: int
+    read_ahead: int
+    """Versions that are read with the checkpoint, where rounds are shared."""
+
+    @classmethod
+    def draw(cls, rng: random.Random) -> Constants:
+        """Small ones."""
+        inline = rng.choice(((4, 1), (12, 4)))
+        limits = Limits(
+            inline_slices=inline[0],
+            inline_per_partition=inline[1],
+            changes_max=rng.choice((1, 2, 1000)),
+            deletes_max=rng.choice((1, 5, 1000)),
+        )
+        return cls(
+            limits=limits,
+            kept_sequences=rng.choice((2, 5)),
+            former_holders=rng.choice((2, 100)),
+            wave_max=rng.choice((2, 8, 64)),
+            wave_far=rng.choice((2, 32)),
+            read_ahead=rng.choice((1, 4)),
+        )
+
+    def patches(self) -> tuple[Patch, ...]:
+        """What makes them those of the product."""
+        return (
+            Patch(replay, "KEPT_SEQUENCES", self.kept_sequences),
+            Patch(replay, "FORMER_HOLDERS", self.former_holders),
+            Patch(protocol, "WAVE_MAX", self.wave_max),
+            Patch(protocol, "WAVE_FAR", self.wave_far),
+        )

@@ -1,0 +1,95 @@
+"""The promises about who may commit: holders, transactions, generations, and repeats that are recognized."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from spark_log.metadata import records as r
+from spark_log.metadata.decide import Committed
+from spark_log.metadata.state import State
+from spark_log.testing.sim.constants import Constants
+from spark_log.testing.sim.world import Violation
+
+Identity = tuple[str, int, str, int]
+"""(producer, epoch, holder, sequence)."""
+
+
+def identity(commit: r.Commit) -> Identity:
+    """What makes a commit the same one when it is made again."""
+    return commit.producer, commit.epoch, commit.holder, commit.sequence
+
+
+class Identities:
+    """Epochs, holders and generations, with all that were ever given."""
+
+    def __init__(self, constants: Constants) -> None:
+        self._constants = constants
+        self._epochs: dict[str, int] = {}
+        self._holders: dict[tuple[str, int], str] = {}
+        self._former: dict[str, list[str]] = defaultdict(list)
+        self._sequences: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+        self._open: dict[str, tuple[int, int]] = {}
+        """Transactions: when each began, and its timeout."""
+        self._generations: dict[str, int] = {}
+
+    # ---------------------------------------------------------------------------------------------------------- producers
+
+    def init(self, record: r.InitProducer, after: State) -> None:
+        """A transactional id was taken over."""
+        epoch = after.producers[record.producer].epoch
+        if epoch <= self._epochs.get(record.producer, -1):
+            raise Violation(f"fenced: {record.producer} got epoch {epoch} again")
+        self._epochs[record.producer] = epoch
+        self._open[record.producer] = (after.time, record.timeout_ms)
+
+    def commit(self, commit: r.Commit, after: State) -> None:
+        """A commit took its place in the log."""
+        who, producer = identity(commit), commit.producer
+        if commit.epoch < self._epochs.get(producer, 0):
+            raise Violation(f"fenced: {who} is in, epoch {self._epochs[producer]} is in force")
+        if commit.epoch > self._epochs.get(producer, commit.epoch):
+            self._former[producer].append(self._holders.get((producer, self._epochs[producer]), ""))
+        self._epochs[producer] = commit.epoch
+        if self._holders.setdefault((producer, commit.epoch), commit.holder) != commit.holder:
+            raise Violation(f"fenced: {who} is in, another holds the epoch")
+        if commit.holder and commit.holder in self._former[producer][-self._constants.former_holders :]:
+            raise Violation(f"fenced: {who} is in, {commit.holder} was replaced before")
+        began, timeout_ms = self._open.pop(producer, (0, 0))
+        if timeout_ms and after.time > began + timeout_ms:
+            raise Violation(f"timeout: {who} is in {after.time - began} ms after it began, {timeout_ms} are allowed")
+        self._sequences[who[:3]].append(commit.sequence)
+
+    def expire(self, record: r.ExpireProducers, before: State, after: State, ages: tuple[int, int]) -> None:
+        """Producers were forgotten.
+
+        ages:  after which streams and plain producers may be.
+        """
+        for name in set(record.producers) - set(after.producers):
+            self._epochs.pop(name, None)
+            self._former.pop(name, None)
+            known = before.producers[name]
+            if after.time <= known.time + ages[known.plain]:
+                raise Violation(f"expired: {name} is forgotten {after.time - known.time} ms after its last commit")
+
+    def recall(self, commit: r.Commit, reply: Committed) -> None:
+        """A commit was acknowledged as a repeat."""
+        last = self._sequences[identity(commit)[:3]][-self._constants.kept_sequences :]
+        if not reply.ranges and commit.slices and commit.sequence in last:
+            raise Violation(f"acked: the offsets of {identity(commit)} are forgotten, the last were {last}")
+
+    def check_epoch(self, producer: str, epoch: int) -> None:
+        """A producer was told its epoch."""
+        if epoch > self._epochs.get(producer, -1):
+            raise Violation(f"acked: epoch {epoch} of {producer} is not in the log")
+
+    # ------------------------------------------------------------------------------------------------------------- groups
+
+    def generation(self, group: str) -> int:
+        """The last one that a group was given, whatever became of the group since."""
+        return self._generations.get(group, 0)
+
+    def next_generation(self, group: str, generation: int) -> None:
+        """A generation of a group took its place in the log."""
+        if generation <= self.generation(group):
+            raise Violation(f"fenced: {group} got generation {generation} again")
+        self._generations[group] = generation

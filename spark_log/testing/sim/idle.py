@@ -1,0 +1,116 @@
+"""What a log comes to that nobody uses any more, while upkeep goes on.
+
+Nothing is left that nobody needs: neither objects, nor log records, nor checkpoints, nor producers and groups whose time
+is over.  And once all is done, upkeep writes nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from spark_log.journal import protocol, upkeep
+from spark_log.journal.limits import LIMITS
+from spark_log.journal.ops import Sleep, Steps
+from spark_log.journal.protocol import CHECKPOINTS, DATA, KEPT_CHECKPOINTS, LOG, Command, View, checkpoint_version
+from spark_log.metadata.commands import SetConfigs
+from spark_log.metadata.decide import decide_release
+from spark_log.metadata.state import State
+from spark_log.testing.sim.others import expire
+from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.world import Violation
+
+ROUNDS = 4
+"""After so many rounds of upkeep, each a fence age after a change, nothing is left to do."""
+FOREVER_MS = 100 * 86_400_000
+"""Longer than anything is remembered."""
+
+
+def abandon(sim: Setting) -> Steps[None]:
+    """Hold the promises about what is left against a log that everybody has left."""
+    view = yield from _release(sim)
+    view = yield from _rounds(sim, view)
+    _check_space(sim, view.state)
+    yield Sleep(FOREVER_MS)
+    view = yield from _rounds(sim, view)
+    _check_space(sim, view.state)
+    _check_forgotten(view.state)
+    yield from _check_quiet(sim, view)
+
+
+def _release(sim: Setting) -> Steps[View]:
+    """The coordinator, if there was one, is gone."""
+    view = yield from sim.load()
+    epoch = view.state.coordinator.epoch + 1
+    release = Command(lambda state, now: decide_release(state, epoch), takes_over=True)
+    return (yield from sim.propose(view, [release]))
+
+
+def _rounds(sim: Setting, view: View) -> Steps[View]:
+    """Upkeep with a change of the log before each round: the fence of an idle log does not move."""
+    for _ in range(ROUNDS):
+        yield Sleep(sim.age + 1)
+        size = 1 + sim.oracle.state.version
+        configs = {"retention.ms": None, "retention.bytes": None, "max.message.bytes": str(size)}
+        change = Command(SetConfigs(name="t0", changes=configs))
+        view = yield from sim.propose(view, [change])
+        assert change.error is None, change.error
+        yield Sleep(sim.age + 1)
+        view = yield from _upkeep(sim, view)
+    return view
+
+
+def _upkeep(sim: Setting, view: View) -> Steps[View]:
+    """The duties of `pylog maintain`, but for merging."""
+    context = replace(sim.context, limits=LIMITS)
+    view = yield from expire(sim, view)
+    view = yield from upkeep.prune(view, context)
+    view = yield from upkeep.fence_and_expire(view, context)
+    yield from upkeep.collect(view, context)
+    view = yield from upkeep.seal(view, context)
+    view = yield from upkeep.look_again(view)
+    if checkpoint_version(view.checkpoint) < view.state.version or upkeep.is_due(view):
+        view, _ = yield from upkeep.checkpoint(view, context)
+    yield from upkeep.truncate(view, context)
+    return view
+
+
+def _check_space(sim: Setting, state: State) -> None:
+    """What is stored is what the state refers to."""
+    oracle, files = sim.oracle, sim.world.store.files
+    unnamed = sorted(files[DATA].keys() - oracle.referenced().keys())
+    if unnamed:
+        raise Violation(f"idle: {len(unnamed)} objects that nothing refers to are left, such as {unnamed[0]}")
+    if len(files[CHECKPOINTS]) > KEPT_CHECKPOINTS:
+        raise Violation(f"idle: checkpoints are left: {sorted(files[CHECKPOINTS])}")
+    below = sorted(key for key in files[LOG] if int(key.removeprefix(LOG)[:20]) <= state.fence)
+    if below:
+        raise Violation(f"idle: {len(below)} records below the fence at {state.fence} are left, such as {below[0]}")
+
+
+def _check_forgotten(state: State) -> None:
+    """What nobody can ask for any more is not remembered."""
+    left: dict[str, list[Any]] = {
+        "producers": list(state.producers),
+        "groups": list(state.groups),
+        "dropped objects": list(state.dropped),
+        "forgotten positions": list(state.forgotten),
+        "deleted topics": [topic.name for topic in state.topics.values() if topic.deleted],
+    }
+    for what, names in left.items():
+        if names:
+            raise Violation(f"idle: {what} are still remembered: {names[:3]}")
+
+
+def _check_quiet(sim: Setting, view: View) -> Steps[None]:
+    """Upkeep of a log in which nothing happens comes to an end, and so does what a process writes that follows it."""
+    before, following = 0, view
+    for number in range(4):
+        yield Sleep(sim.age + 1)
+        yield from _upkeep(sim, (yield from sim.load()))
+        following = yield from protocol.poll(following, relist=False)
+        following = yield from sim.keep_house(following)
+        before = before if number else sim.world.store.writes
+    written = sim.world.store.writes - before
+    if written:
+        raise Violation(f"idle: {written} objects were written while nothing happened")

@@ -1,0 +1,100 @@
+"""The promises about records that are removed: by a trim, or by retention.
+
+Retention is computed here a second time, from the records one by one: nothing may go too early, and nothing too late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from spark_log.metadata import records as r
+from spark_log.metadata.records import Piece
+from spark_log.metadata.rewrite import resolve
+from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.model import Slice
+from spark_log.settings import topic_config
+from spark_log.testing.sim.content import Row
+from spark_log.testing.sim.world import Violation
+
+
+class Retained:
+    """Where each partition starts, according to the trims that somebody asked for."""
+
+    def __init__(self, slices_of: Callable[[Piece], Sequence[Slice]]) -> None:
+        self._slices_of = slices_of
+        self._times: dict[TopicKey, list[int]] = {}
+        """Of each record, in ms: its own, or the log's where the topic says so."""
+        self._starts: dict[TopicKey, int] = {}
+        self._asked: set[tuple[TopicKey, int]] = set()
+        self._limits: dict[str, set[tuple[int, int]]] = {}
+        """(ms, bytes) that each topic has had."""
+
+    def append(self, key: TopicKey, rows: Iterable[Row], after: State) -> None:
+        """Records of a commit."""
+        stamped = topic_config(after.topics[key[0]].configs, "message.timestamp.type") == "LogAppendTime"
+        self._times.setdefault(key, []).extend(after.time if stamped else row.time_ms for row in rows)
+
+    def ask(self, starts: Mapping[TopicKey, int]) -> None:
+        """Somebody is about to trim partitions to these starts."""
+        self._asked.update(starts.items())
+
+    def place(self, trim: r.Trim, before: State) -> None:
+        """A trim took its place in the log: asked for, or by the retention of `pylog maintain`."""
+        key = (trim.topic_id, trim.partition)
+        if (key, trim.start) not in self._asked and not self._is_old(key, trim.start, before.time):
+            raise Violation(f"trimmed: {key} to {trim.start}, which nobody asked for")
+        self._starts[key] = trim.start
+
+    def _is_old(self, key: TopicKey, start: int, now: int) -> bool:
+        """Whether retention may have removed all records before `start`, under any limits that the topic had.
+
+        What was too much when it was decided cannot be said: segments that were merged since are smaller.
+        """
+        newest = max(self._times[key][self._starts.get(key, 0) : start])
+        return any(size >= 0 or 0 <= age < now - newest for age, size in self._limits[key[0]])
+
+    def check(self, state: State) -> None:
+        """Partitions start where the last trim put them, and nowhere else."""
+        for topic_id, topic in state.topics.items():
+            self._limits.setdefault(topic_id, set()).add(_limits_of(topic.configs))
+        for key, part in state.partitions.items():
+            if part.start != self._starts.get(key, 0):
+                raise Violation(f"trimmed: {key} starts at {part.start}, not at {self._starts.get(key, 0)}")
+
+    def expired(self, state: State, now: int) -> dict[TopicKey, int]:
+        """The starts that retention leads to, of partitions that lose records."""
+        found = {}
+        for key, part in sorted(state.partitions.items()):
+            topic = state.topics[key[0]]
+            if not topic.deleted and (start := self._expired(key, part, topic.configs, now)) > part.start:
+                found[key] = start
+        return found
+
+    def _expired(self, key: TopicKey, part: Partition, configs: Mapping[str, str], now: int) -> int:
+        """As Kafka does it: by time up to the first slice that is young enough, then by size; the next round goes on from there."""
+        age, size = _limits_of(configs)
+        left, times = self._live(part), self._times.get(key, [])
+        while left and age >= 0 and all(time < now - age for time in times[left[0].start : left[0].end]):
+            left.pop(0)
+        while left and size >= 0 and sum(piece.length for piece in left[1:]) >= size:
+            left.pop(0)
+        return left[0].start if left else part.end
+
+    def _live(self, part: Partition) -> list[Slice]:
+        inside = {entry: self._slices_of(entry) for entry in part.entries if isinstance(entry, Piece)}
+        return [piece for piece in resolve(part.entries, inside) if piece.end > part.start]
+
+    def check_expired(
+        self, wanted: Mapping[TopicKey, int], state: State, starts: Mapping[TopicKey, int], *, whole: bool
+    ) -> None:
+        """What a round of retention decided on a state.
+
+        whole:  it has no indexes; a partition whose index is gone, or replaced, is passed over.
+        """
+        found = {key: start for key, start in starts.items() if start > state.partitions[key].start}
+        if not found.items() <= wanted.items() or (whole and found != wanted):
+            raise Violation(f"retained: retention of version {state.version} trims to {found}, not to {dict(wanted)}")
+
+
+def _limits_of(configs: Mapping[str, str]) -> tuple[int, int]:
+    return topic_config(configs, "retention.ms"), topic_config(configs, "retention.bytes")

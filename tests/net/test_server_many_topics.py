@@ -1,0 +1,70 @@
+"""Consumers of thousands of topics, and servers that do not support what a client sends."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.errors import InvalidRequest
+from spark_log.metadata.state import Coordinator as Holder
+from spark_log.net.address import Target
+from spark_log.net.client import HttpLink
+from spark_log.net.messages import Failure, encode
+from tests.services import Services
+
+TOPICS = 3000
+
+
+def test_a_consumer_of_3000_topics_polls_and_is_woken(services: Services, tmp_path: Path) -> None:
+    """It waits for records of all its topics, and receives one that is appended meanwhile."""
+    url = services.url(tmp_path / "log")
+    with spark_log.connect(url) as log, spark_log.connect(url) as other:
+        names = [f"t{number}" for number in range(TOPICS)]
+        log.admin.create_topics([spark_log.NewTopic(name) for name in names])
+        with log.consumer(*names) as consumer:
+            assert consumer.poll(0) == {}
+            appended = threading.Timer(0.5, other.append, (names[-1], [{"value": b"x"}]))
+            appended.start()
+            (records,) = consumer.poll(60_000).values()
+            assert [record.value for record in records] == [b"x"]
+            appended.join()
+
+
+class Older(BaseHTTPRequestHandler):
+    """A coordinator that takes requests for changes without a body only."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        data = encode(Failure(error="InvalidRequest", message="/v1/changes: use GET, not POST"))
+        self.send_response(405)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def older() -> Iterator[str]:
+    """Address of an older coordinator."""
+    server = HTTPServer(("127.0.0.1", 0), Older)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_coordinator_of_an_older_version_is_named_as_such(older: str) -> None:
+    """The error says which request it does not support, and what to do."""
+    link = HttpLink(Target((older,)))
+    with pytest.raises(InvalidRequest, match=f"{older} does not support POST /v1/changes.*update the older one"):
+        link.changes(Holder(), 1, 0)
+    link.close()

@@ -1,0 +1,111 @@
+"""How many checkpoints a log writes: one an interval, and none while it is idle."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.journal.journal import Journal
+from spark_log.journal.protocol import CHECKPOINTS
+from spark_log.metadata.decide import decide_set_configs
+from spark_log.node.coordinator import Coordinator, Sign, _Here
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
+
+INTERVAL = 20
+MINUTES_10 = 600
+"""Rounds of upkeep, one a second."""
+
+
+class CheckpointCounts(Wrapper):
+    """Counts checkpoints that are put."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.checkpoints = 0
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self.checkpoints += key.startswith(CHECKPOINTS)
+        super().put(key, chunks)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointCounts:
+    """Of a log with a topic and a short interval."""
+    store = CheckpointCounts(LocalStore(str(tmp_path / "log"), durability="os"))
+    log = spark_log.Log(Journal.open(store, create=True))
+    configs: dict[str, str | None] = {"metadata.checkpoint.interval": str(INTERVAL)}
+    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+    log.create_topic(spark_log.NewTopic("t", 1))
+    return store
+
+
+@pytest.fixture
+def upkeep(store: CheckpointCounts) -> Iterator[Journal]:
+    """The journal of a coordinator's upkeep, which follows it."""
+    leading = threading.Event()
+    coordinator = Coordinator(store, host="here", ask_sign=lambda holder: Sign.SILENT)
+    coordinator.address = "127.0.0.1:1"
+    coordinator.on_change = lambda: leading.set() if coordinator.leading else None
+    thread = threading.Thread(target=coordinator.run)
+    thread.start()
+    assert leading.wait(30)
+    yield Journal.open(store, create=False, link=_Here(coordinator), served=True)
+    coordinator.stop()
+    thread.join()
+
+
+def append(journal: Journal) -> None:
+    spark_log.Log(journal).append("t", [{"value": b"x"}])
+
+
+def test_a_busy_coordinator_writes_a_checkpoint_an_interval(store: CheckpointCounts, upkeep: Journal) -> None:
+    """However often upkeep looks."""
+    first = upkeep.state.version
+    for _ in range(5 * INTERVAL):
+        append(upkeep)
+        upkeep.keep_house()
+    assert 3 <= store.checkpoints <= (upkeep.state.version - first) // INTERVAL + 1
+
+
+def test_an_idle_coordinator_writes_none(store: CheckpointCounts, upkeep: Journal) -> None:
+    """Once the last interval is written down."""
+    for _ in range(INTERVAL):
+        append(upkeep)
+    upkeep.keep_house()
+    assert store.checkpoints == 1
+    for _ in range(MINUTES_10):
+        upkeep.keep_house()
+    assert store.checkpoints == 1
+
+
+def test_commits_that_change_nothing_write_none(store: CheckpointCounts) -> None:
+    """A consumer that commits where it stands, after the commit that was due."""
+    log = spark_log.Log(Journal.open(store, create=False))
+    group = log.consumer("t", group_id="g", enable_auto_commit=False)
+    append(log.journal)
+    group.poll(1000)
+    group.commit()
+    while not store.checkpoints:
+        append(log.journal)
+    for _ in range(50):
+        group.commit()
+    assert store.checkpoints == 1
+
+
+def test_who_followed_a_coordinator_writes_none_after_it(store: CheckpointCounts, upkeep: Journal) -> None:
+    """Its view has the checkpoint of the time when it was opened; others were written since."""
+    follower = Journal.open(store, create=False)
+    for _ in range(INTERVAL):
+        append(upkeep)
+        upkeep.keep_house()
+    assert store.checkpoints == 1
+    stale = follower._view.checkpoint
+    follower._view = upkeep._view._replace(checkpoint=stale)  # as `follow` leaves it
+    follower.keep_house()
+    assert store.checkpoints == 1

@@ -1,0 +1,283 @@
+"""What fails in a round of upkeep stops nothing else of it, and nothing of the rounds that follow."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log, NewTopic, connect
+from spark_log.errors import CorruptObject, StorageError
+from spark_log.journal.journal import Journal
+from spark_log.journal.limits import Limits
+from spark_log.journal.protocol import open_view
+from spark_log.journal.upkeep import seal
+from spark_log.metadata.decide import decide_delete_topic, decide_trim
+from spark_log.metadata.records import Piece
+from spark_log.model import Slice
+from spark_log.node import merge as merging
+from spark_log.node.maintain import (
+    collect_garbage,
+    expire,
+    maintain_every,
+    maintain_once,
+    maintain_round,
+    merge,
+    open_spool,
+)
+from spark_log.node.verify import verify
+from spark_log.store.base import ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
+from tests.cli.commands import Pylog
+from tests.node.logs import HOUR_MS, append_small, new_log, rows
+
+DAY_MS = 24 * HOUR_MS
+EIGHT_DAYS = {"retention_ms": str(8 * DAY_MS)}
+FOR_EVER = {"retention_ms": "-1", "segment_ms": str(10**15)}
+SEAL_ALL = Limits(inline_slices=0, inline_per_partition=0)
+
+
+def entries(log: Log, topic: str) -> tuple[Slice | Piece, ...]:
+    state = log.journal.refresh()
+    return state.partitions[state.names[topic], 0].entries
+
+
+def damage(folder: Path, log: Log, topic: str) -> str:
+    """Flip a bit of the last but one slice of a topic.  The name of its object."""
+    broken = entries(log, topic)[-2]
+    assert isinstance(broken, Slice)
+    data = bytearray((folder / broken.object).read_bytes())
+    data[broken.position + broken.length // 2] ^= 1
+    (folder / broken.object).write_bytes(data)
+    return broken.object
+
+
+def three_topics(folder: Path, **configs: str) -> Log:
+    """Topics a, b and t with two old commits and two new ones each; what expires is older than eight days."""
+    log = new_log(folder, **configs)
+    for topic in ("a", "b"):
+        log.create_topic(NewTopic(topic, 1, {name.replace("_", "."): text for name, text in configs.items()}))
+    for topic in ("a", "b", "t"):
+        for first, age_ms in ((0, 10 * DAY_MS), (3, 10 * DAY_MS), (6, 0), (9, 0)):
+            log.append(topic, rows(first, 3, age_ms=age_ms))
+    return log
+
+
+# ---------------------------------------------------------------------------------------------- between two swaps
+
+
+def delete(log: Log, topic: str) -> None:
+    """And prune, so that nothing of the topic is left."""
+    log.journal.propose(lambda s, now: decide_delete_topic(s, topic))
+    collect_garbage(log)
+
+
+def trim(log: Log, topic: str) -> None:
+    """All but the last slice, and prune."""
+    key = log.journal.refresh().names[topic], 0
+    log.journal.propose(lambda s, now: decide_trim(s, {key: 9}))
+    collect_garbage(log)
+
+
+def seal_all(log: Log, topic: str) -> None:
+    log.journal.run(seal(log.journal.run(open_view()), replace(log.journal.context, limits=SEAL_ALL)))
+
+
+def merge_all(log: Log, topic: str) -> None:
+    merge(log)
+
+
+@pytest.mark.parametrize(("action", "merged"), [(delete, 2), (trim, 2), (seal_all, 3), (merge_all, 0)])
+def test_what_others_do_between_two_swaps(tmp_path: Path, action: Callable[[Log, str], None], merged: int) -> None:
+    """A topic that is deleted, trimmed or merged by another stays as that made it, and the others are merged."""
+    log, other = three_topics(tmp_path, **FOR_EVER), connect(str(tmp_path))
+    view = log.journal.run(open_view())
+    names = [view.state.topics[stretch.key[0]].name for stretch in log.journal.run(merging.plan_merge(view))[0]]
+    assert sorted(names) == ["a", "b", "t"]
+    actions = iter([action])
+
+    def meanwhile(what: str, at: int, total: int) -> None:
+        for once in actions:
+            once(other, names[-1])
+
+    context = replace(log.journal.context, limits=Limits(changes_max=1))
+    steps = merging.merge(view, context, open_spool, meanwhile)
+    _, tally = log.journal.run(steps)
+    assert tally.segments == merged
+    assert [len(entries(log, name)) for name in names[:-1]] == [1, 1]
+    assert verify(log, deep=True) == []
+
+
+# ----------------------------------------------------------------------------------------------------- what is damaged
+
+
+def test_a_damaged_object_stops_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its partition stays unmerged and is named; retention, garbage collection, other topics and the checkpoint are done."""
+    log = three_topics(tmp_path, **EIGHT_DAYS)
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    broken = damage(tmp_path, log, "a")
+    report = maintain_round(log)
+    assert report.expired_records == 18
+    assert (report.merged_slices, report.segments) == (4, 2)
+    assert [len(entries(log, name)) for name in ("a", "b", "t")] == [2, 1, 1]
+    assert len(list(tmp_path.glob("meta/ckpt/*"))) == 1
+    (problem,) = report.problems
+    assert problem.startswith("merging a-0 failed: ") and broken in problem
+    assert problem in caplog.text and "Traceback" not in caplog.text
+    collected = maintain_round(log).collected + maintain_round(log).collected + report.collected
+    assert collected >= 6
+
+
+def test_one_round_alone_raises_when_everything_was_tried(tmp_path: Path) -> None:
+    """So do merging and retention alone: whoever calls them must not believe that all is well."""
+    log = three_topics(tmp_path, **EIGHT_DAYS)
+    damage(tmp_path, log, "a")
+    with pytest.raises(CorruptObject):
+        maintain_once(log)
+    assert [len(entries(log, name)) for name in ("a", "b", "t")] == [2, 1, 1]
+    with pytest.raises(CorruptObject):
+        merge(log)
+
+
+def cut(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+@pytest.mark.parametrize(("break_it", "words"), [(cut, "is damaged"), (Path.unlink, "is missing")])
+def test_a_broken_slice_index_stops_nothing_else(tmp_path: Path, break_it: Callable[[Path], None], words: str) -> None:
+    """Its partition stays as it is and is named; the others lose what is old and are merged."""
+    log = new_log(tmp_path)
+    for topic in ("a", "b"):
+        log.create_topic(NewTopic(topic, 1, {"retention.ms": str(8 * DAY_MS)}))
+        for number in range(6):
+            log.append(topic, rows(3 * number, 3, age_ms=10 * DAY_MS if number < 3 else 0))
+        seal_all(log, topic)
+    (sealed,) = entries(log, "a")
+    break_it(tmp_path / sealed.object)
+    report = maintain_round(log)
+    assert (report.expired_records, report.merged_slices) == (9, 3)
+    assert entries(log, "a") == (sealed,)
+    assert [entry.start for entry in entries(log, "b") if entry.start >= 9] == [9]
+    assert len(report.problems) == 2, "retention and merging read it"
+    for problem in report.problems:
+        assert problem.startswith("reading the slice index of a-0 failed: ")
+        assert sealed.object in problem and words in problem
+    with pytest.raises(CorruptObject, match=words):
+        expire(log)
+
+
+# -------------------------------------------------------------------------------------------------------- round by round
+
+
+class Breaking(Wrapper):
+    """Raises an error once, at the next listing of a prefix."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.error: BaseException | None = None
+        self.prefix = ""
+
+    def list(self, prefix: str) -> list[str]:
+        if self.error is not None and prefix.startswith(self.prefix):
+            error, self.error = self.error, None
+            raise error
+        return self.inner.list(prefix)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Breaking:
+    new_log(tmp_path)
+    return Breaking(LocalStore(str(tmp_path), "os"))
+
+
+@pytest.mark.parametrize("error", [KeyError("a bug"), OSError(5, "no such disk"), MemoryError()])
+def test_a_bug_ends_neither_a_round_nor_the_rounds(
+    store: Breaking, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    """It is logged with its traceback; the other duties of its round are done, and the next round comes."""
+    log = Log(Journal.open(store, create=False))
+    rounds = maintain_every(log, 1)
+    next(rounds)
+    append_small(log, 3)
+    store.error, store.prefix = error, "data"
+    report = next(rounds)
+    assert report.problems == (f"garbage collection failed: {error!r}",)
+    assert report.merged_slices == 3
+    assert "Traceback" in caplog.text
+    append_small(log, 3, first=3)
+    caplog.clear()
+    store.error, store.prefix = error, ""
+    assert next(rounds).merged_slices == 4
+    assert "was put off" in caplog.text and "Traceback" in caplog.text
+
+
+@pytest.mark.parametrize("prefix", ["", "data"])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_whoever_stops_it_is_obeyed(store: Breaking, prefix: str, error: type[BaseException]) -> None:
+    """Ctrl-C and an exit end the rounds, whatever is being done."""
+    rounds = maintain_every(Log(Journal.open(store, create=False)), 1)
+    next(rounds)
+    store.error, store.prefix = error(), prefix
+    with pytest.raises(error):
+        next(rounds)
+
+
+def test_the_storage_fails_for_all_duties(store: Breaking, caplog: pytest.LogCaptureFixture) -> None:
+    """A sentence each, no traceback."""
+    log = Log(Journal.open(store, create=False))
+    store.error, store.prefix = StorageError("data/: access denied"), "data"
+    assert maintain_round(log).problems == ("garbage collection failed: data/: access denied",)
+    assert "access denied" in caplog.text and "Traceback" not in caplog.text
+    assert {record.levelno for record in caplog.records} == {logging.WARNING}
+
+
+# ------------------------------------------------------------------------------------------------------------ the command
+
+
+def test_the_command_says_what_failed(tmp_path: Path) -> None:
+    """The report has the problem, and the exit status is 1."""
+    log = three_topics(tmp_path, **FOR_EVER)
+    damage(tmp_path, log, "a")
+    result = Pylog(tmp_path).run("maintain", "--output", "json")
+    assert result.exit_code == 1
+    report = json.loads(result.stdout)
+    assert report["segments"] == 2
+    assert "merging a-0 failed" in report["problems"][0]
+    assert result.stderr.endswith("pylog: 1 problem, logged above; everything else was done\n")
+
+
+def test_the_command_goes_on_for_ever(tmp_path: Path) -> None:
+    """A process that meets a damaged object in every round merges what is new elsewhere, until Ctrl-C."""
+    log = three_topics(tmp_path, **FOR_EVER)
+    damage(tmp_path, log, "a")
+    command = [
+        sys.executable,
+        "-m",
+        "spark_log.cli",
+        "-u",
+        str(tmp_path),
+        "maintain",
+        "--every",
+        "50ms",
+        "--output",
+        "json",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        try:
+            assert process.stdout is not None
+            reports = map(json.loads, process.stdout)
+            assert next(reports)["segments"] == 2
+            log.append("b", rows(12, 12))
+            assert next(report for report in reports if report["segments"])["problems"]
+            process.send_signal(signal.SIGINT)
+            assert process.wait(60) == 0
+        finally:
+            process.kill()

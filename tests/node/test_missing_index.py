@@ -1,0 +1,118 @@
+"""A slice index that is missing from the storage is named as a missing segment is, and holds up its own partition alone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_log import Log, NewTopic, TopicPartition
+from spark_log.client.lag import lags_of
+from spark_log.errors import CorruptObject, ObjectNotFound
+from spark_log.model import OffsetAndMetadata, Slice
+from spark_log.node.maintain import checkpoint, maintain_once
+from spark_log.node.verify import verify
+from tests.node.logs import append_small, new_log, rows
+
+NAMED = r"data/\w+/\w+\.idx is not there, .* offsets 0 to \d+ of topic 't', partition 0: `pylog verify`"
+
+MISSING = r"\.idx is missing: offsets of t-0"
+"""How upkeep says it, when all other partitions are done."""
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Log:
+    """Topic "t" has an index whose object is gone, and topic "other" is sound."""
+    log = new_log(tmp_path)
+    append_small(log, 270)
+    checkpoint(log)
+    (index,) = tmp_path.glob("data/*/*.idx")
+    index.unlink()
+    append_small(log, 3, first=270)
+    log.create_topic(NewTopic("other", 1))
+    for number in range(20):
+        log.append("other", rows(number, 1))
+    return log
+
+
+def poll(log: Log) -> object:
+    with log.consumer("t", auto_offset_reset="earliest") as consumer:
+        return [consumer.poll(timeout_ms=0) for _ in range(3)]
+
+
+def lag(log: Log) -> object:
+    tp = TopicPartition("t", 0)
+    log.admin.alter_consumer_group_offsets("g", {tp: OffsetAndMetadata(5, "")})
+    return lags_of(log.journal, ["g"])
+
+
+READS: dict[str, Callable[[Log], object]] = {
+    "read": lambda log: log.read("t"),
+    "poll": poll,
+    "lag": lag,
+    "offsets for times": lambda log: log.consumer().offsets_for_times({TopicPartition("t", 0): 0}),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_names_the_index_and_what_it_holds(log: Log, read: str) -> None:
+    """The object, the topic, the partition and the offsets; not silence, and not a loss of records."""
+    with pytest.raises(ObjectNotFound, match=NAMED) as raised:
+        READS[read](log)
+    assert raised.value.key.endswith(".idx")
+
+
+def test_what_lies_behind_a_missing_index_can_be_read(log: Log) -> None:
+    """The index is not needed for it."""
+    assert log.read("t", start=810).num_rows == 9
+
+
+def test_upkeep_passes_over_the_partition_and_says_so(
+    log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Others are merged, sealed and trimmed."""
+    with caplog.at_level(logging.WARNING, "spark_log"), pytest.raises(CorruptObject, match=MISSING):
+        maintain_once(log)
+    told = "\n".join(record.getMessage() for record in caplog.records)
+    assert ".idx is missing: offsets of t-0" in told
+    state = log.journal.refresh()
+    assert [type(e) for e in state.partitions[state.names["other"], 0].entries] == [Slice]
+    assert log.read("other").num_rows == 20
+
+
+def test_a_deleted_topic_with_a_missing_index_holds_up_no_other(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    """Its other entries' objects and those of topics deleted with it are collected in time."""
+    log.admin.delete_topics(["t", "other"])
+    with caplog.at_level(logging.WARNING, "spark_log"):
+        maintain_once(log)
+    state = log.journal.refresh()
+    left = {state.topics[topic_id].name for (topic_id, _), part in state.partitions.items() if part.entries}
+    assert left == {"t"}
+    assert any(".idx is not there" in record.getMessage() for record in caplog.records)
+
+
+def test_retention_by_size_passes_over_the_partition(log: Log, caplog: pytest.LogCaptureFixture) -> None:
+    """How much of the front goes is not known without the index; the other topic's front goes."""
+    for topic in ("t", "other"):
+        log.admin.incremental_alter_configs({topic: {"retention.bytes": "5000"}})
+    with caplog.at_level(logging.WARNING, "spark_log"), pytest.raises(CorruptObject, match=MISSING):
+        maintain_once(log)
+    state = log.journal.refresh()
+    assert state.partitions[state.names["t"], 0].start == 0
+    assert state.partitions[state.names["other"], 0].start > 0
+
+
+def test_a_topic_with_a_missing_index_is_described(log: Log) -> None:
+    """By what the state says of the index."""
+    (part,) = log.admin.describe_topics(["t"])["t"].partitions
+    assert part.end == 819 and part.bytes > 0
+
+
+def test_verify_names_topic_and_offsets(log: Log) -> None:
+    """As the errors of reads do."""
+    messages = [problem.message for problem in verify(log)]
+    assert any("the slice index of offsets 0 to" in one and "topic 't', partition 0" in one for one in messages), (
+        messages
+    )

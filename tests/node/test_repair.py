@@ -1,0 +1,135 @@
+"""`pylog repair`: a log that does not open is restored whole, or what is lost is named and nothing changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.errors import CorruptObject, InvalidRequest, NoLog, UnsupportedVersion
+from spark_log.journal.journal import FORMAT_KEY, Journal
+from spark_log.journal.protocol import CHECKPOINTS, LOG, checkpoint_version, log_key
+from spark_log.metadata.decide import decide_set_configs, decide_take_over
+from spark_log.metadata.state import Coordinator
+from spark_log.node.repair import DAMAGED, Report
+from spark_log.node.repair import repair as run_repair
+from spark_log.store.local import LocalStore
+
+VALUES = [b"%d" % number for number in range(17)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """With two checkpoints, all records, and some behind the newest checkpoint."""
+    store = LocalStore(str(tmp_path / "log"), durability="os")
+    log = open_log(store)
+    configs: dict[str, str | None] = {"metadata.checkpoint.interval": "5"}
+    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+    for value in VALUES:
+        log.append("t", [{"value": value}])
+    assert len(store.list(CHECKPOINTS)) == 2 and log_key(1) in store.list(LOG)
+    return store
+
+
+def open_log(store: LocalStore) -> spark_log.Log:
+    return spark_log.Log(Journal.open(store, create=True))
+
+
+def values(store: LocalStore) -> list[bytes]:
+    return [value.as_py() for value in open_log(store).read("t", partition=0, start=0)["value"]]
+
+
+def contents(store: LocalStore) -> dict[str, bytes]:
+    return {key: store.get(key) for key in store.list("meta/")}
+
+
+def repair(store: LocalStore, *, dry_run: bool = False, alive: bool = False) -> Report:
+    def is_alive(holder: Coordinator) -> bool:
+        return alive and bool(holder.address)
+
+    return run_repair(store, is_alive=is_alive, dry_run=dry_run)
+
+
+def damage(store: LocalStore, *keys: str) -> None:
+    for key in keys:
+        store.put(key, [store.get(key)[:-3]])
+
+
+def test_two_damaged_checkpoints_are_rebuilt_from_records(store: LocalStore) -> None:
+    """The damaged files are kept aside, and the log goes on where it was."""
+    damaged = store.list(CHECKPOINTS)
+    damage(store, *damaged)
+    with pytest.raises(CorruptObject, match=rf"{damaged[1]} .*{damaged[0]} .*pylog repair"):
+        open_log(store)
+    before = contents(store)
+    report = repair(store, dry_run=True)
+    assert contents(store) == before
+    assert (report.damaged, report.base, report.lost) == (tuple(damaged), "", ())
+    assert repair(store) == report
+    assert values(store) == VALUES
+    assert sorted(store.get(key) for key in store.list(DAMAGED)) == sorted(before[key] for key in damaged)
+    assert not set(damaged) & set(store.list(CHECKPOINTS)) and len(store.list(CHECKPOINTS)) >= 2
+    assert open_log(store).append("t", [{"value": b"x"}])[spark_log.TopicPartition("t", 0)] == range(17, 18)
+    with pytest.raises(InvalidRequest, match="nothing to repair"):
+        repair(store)
+
+
+def test_one_damaged_checkpoint_is_replaced(store: LocalStore) -> None:
+    """Though the log opens."""
+    newest = store.list(CHECKPOINTS)[-1]
+    damage(store, newest)
+    report = repair(store)
+    assert report.base == store.list(CHECKPOINTS)[0]
+    assert newest not in store.list(CHECKPOINTS)
+    assert values(store) == VALUES
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_lost_version_is_named_and_nothing_changes(store: LocalStore, gone: bool) -> None:
+    """Its offsets are not given to other records; once the file is back the log opens."""
+    version = checkpoint_version(store.list(CHECKPOINTS)[-1]) + 1
+    end = open_log(store).journal.state.version
+    key = log_key(version)
+    data = store.get(key)
+    if gone:
+        store.delete([key])
+    else:
+        damage(store, key)
+    before = contents(store)
+    report = repair(store, dry_run=True)
+    assert report.version == version - 1 and len(report.lost) == end - version + 1
+    assert report.lost[0] == f"{key} is {'missing' if gone else 'damaged'}"
+    assert report.lost[1] == f"{log_key(version + 1)} can be read, and cannot be applied: 1 record of t-0"
+    with pytest.raises(CorruptObject, match=rf"up to version {version - 1}, and nothing was changed.*{key}"):
+        repair(store)
+    assert contents(store) == before
+    store.put(key, [data])
+    assert values(store) == VALUES
+
+
+def test_a_healthy_log_and_no_log_are_refused(store: LocalStore, tmp_path: Path) -> None:
+    """There is nothing to do."""
+    with pytest.raises(InvalidRequest, match="nothing to repair"):
+        repair(store)
+    with pytest.raises(NoLog):
+        repair(LocalStore(str(tmp_path / "none")))
+
+
+@pytest.mark.parametrize(("found", "damaged"), [(b'"pylog"', b'#pylog"'), (b"cluster_id", b"cluster_ie")])
+def test_a_damaged_format_file_is_named(store: LocalStore, found: bytes, damaged: bytes) -> None:
+    """It is not said that the log opens: no client can open it."""
+    store.put(FORMAT_KEY, [store.get(FORMAT_KEY).replace(found, damaged)])
+    for use in (open_log, repair):
+        with pytest.raises(UnsupportedVersion, match=r"meta/format is not pylog's, or damaged: .*restored from a copy"):
+            use(store)
+
+
+def test_a_log_that_a_coordinator_serves_is_refused(store: LocalStore) -> None:
+    """While the coordinator answers; one that died is in nobody's way."""
+    journal = open_log(store).journal
+    journal.propose(lambda state, now: decide_take_over(state, 0, "127.0.0.1:1", "host", journal.cluster_id))
+    damage(store, *store.list(CHECKPOINTS))
+    with pytest.raises(InvalidRequest, match=r"coordinator at 127\.0\.0\.1:1 serves"):
+        repair(store, alive=True)
+    assert not repair(store).lost

@@ -1,0 +1,68 @@
+"""`/path/.venv/bin/python app.py` as cron, an IDE or Airflow run it: no activated environment, another python3 on the path."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SESSION = """
+import sys
+from pyspark.sql import SparkSession
+def session():
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    return builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+def round_trip(spark):
+    frame = spark.createDataFrame([(b"v",)], "value binary")
+    frame.write.format("pylog").mode("append").option("topic", "t").save(sys.argv[1])
+    print("found", spark.read.format("pylog").option("subscribe", "t").load(sys.argv[1]).count())
+"""
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a Python without any package, which the path names first."""
+    home = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", home], check=True)
+    return home / "bin"
+
+
+def run(code: str, bare: Path, *arguments: Path, **variables: str) -> str:
+    """Standard output of a program that must succeed, in an environment with next to nothing."""
+    java = shutil.which("java")
+    assert java is not None
+    env = {"PATH": f"{bare}:/usr/bin:/bin:{Path(java).parent}", "HOME": os.environ.get("HOME", "/"), **variables}
+    env |= {name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ}
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-5000:]}"
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_program_that_imports_spark_log_writes_and_reads(bare: Path, tmp_path: Path) -> None:
+    """The import comes before Spark starts: nothing else is needed."""
+    code = f"{SESSION}\nimport spark_log\nround_trip(session())"
+    assert "found 1" in run(code, bare, tmp_path / "log")
+
+
+@pytest.mark.slow
+def test_a_spark_that_runs_already_takes_the_source_from_register(bare: Path, tmp_path: Path) -> None:
+    """It has looked in the wrong Python, for the source and for its workers; the registered source runs in the driver's."""
+    code = f"{SESSION}\nspark = session()\nimport spark_log\nspark_log.register(spark)\nround_trip(spark)"
+    code += "\nprint('workers', spark.sparkContext.pythonExec)"
+    assert "found 1\nworkers python3\n" in run(code, bare, tmp_path / "log")
+
+
+@pytest.mark.slow
+def test_a_chosen_python_without_pylog_is_named(bare: Path) -> None:
+    """`register` says which Python Spark's workers run, where pylog is, and what to set, before a job fails."""
+    code = f"{SESSION}\nimport spark_log\nspark_log.register(session())"
+    code = f"import spark_log\ntry:\n    exec({code!r})\nexcept spark_log.errors.InvalidRequest as error:\n    print(error)"
+    said = run(code, bare, PYSPARK_PYTHON=str(bare / "python3"))
+    assert f"Spark's Python workers run {str(bare / 'python3')!r}" in said
+    assert f"spark_log is installed for {sys.executable}: set the environment variable PYSPARK_PYTHON" in said

@@ -1,0 +1,129 @@
+"""Coordinators that are processes, for tests: `pylog serve`, with a store in the way that the test controls."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+from spark_log.net.messages import Health, decode
+
+ROOT = Path(__file__).parents[1]
+
+# `pylog serve` with a store that obeys a file.
+CONTROLLED = """
+import asyncio, logging, sys
+from pathlib import Path
+from spark_log.node.serve import read_config, serve
+from spark_log.store.open import open_store
+from spark_log.testing.stores import ControlledStore
+folder, control, listen, takeover, timeout = sys.argv[1:]
+flags = {"url": folder, "listen": listen, "takeover.after": takeover, "storage.timeout": timeout, "durability": "os"}
+config = read_config(None, flags, {})
+logging.basicConfig(level=logging.INFO)
+store = ControlledStore(open_store(folder, None, "os"), Path(control))
+asyncio.run(serve(config, lambda line: print(line, flush=True), store))
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Process:
+    """`pylog serve` as a process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        *flags: str,
+        stderr: Path | None = None,
+        before: Callable[[], None] | None = None,
+    ) -> None:
+        """
+        stderr:  file for what it says.
+        before:  called in the process, before it runs.
+        """
+        self._stderr, self._before = stderr, before
+        self.address = f"127.0.0.1:{port}"
+        command = [sys.executable, "-m", "spark_log.cli", "-u", str(folder), "serve", "--listen", self.address]
+        self._start([*command, "--durability", "os", *flags])
+
+    _stderr: Path | None = None
+    _before: Callable[[], None] | None = None
+
+    def _start(self, command: list[str]) -> None:
+        with (self._stderr or Path(os.devnull)).open("ab") as stderr:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, stdout=subprocess.PIPE, stderr=stderr, text=True, preexec_fn=self._before
+            )
+        assert self._process.stdout is not None
+        assert "listening on" in self._process.stdout.readline()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def stop(self) -> None:
+        """As a machine that hangs: the kernel still accepts connections."""
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def reload(self) -> None:
+        os.kill(self._process.pid, signal.SIGHUP)
+
+    def go_on(self) -> None:
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> int:
+        return self._end(signal.SIGTERM)
+
+    def _end(self, number: int) -> int:
+        self._process.send_signal(number)
+        status = self._process.wait(60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        return status
+
+    def health(self, path: str = "/health") -> tuple[int, Health]:
+        """The status and what is said of its health."""
+        try:
+            with urllib.request.urlopen(f"http://{self.address}{path}", timeout=20) as answer:
+                return answer.status, decode(answer.read(), Health, "the answer")
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, decode(error.read(), Health, "the answer")
+
+    @property
+    def leads(self) -> bool:
+        return self.health()[1].leading
+
+
+class ControlledProcess(Process):
+    """The same, with storage that can hang, fail, be full or slow."""
+
+    def __init__(
+        self, folder: Path, port: int, control: Path, *, takeover: str = "10s", storage_timeout: str = "4s"
+    ) -> None:
+        self.address = f"127.0.0.1:{port}"
+        self._control = control
+        self._start(
+            [sys.executable, "-c", CONTROLLED, str(folder), str(control), self.address, takeover, storage_timeout]
+        )
+
+    def storage(self, says: str) -> None:
+        """See `ControlledStore`."""
+        new = self._control.with_suffix(".new")
+        new.write_text(says)
+        new.rename(self._control)

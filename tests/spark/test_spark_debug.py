@@ -1,0 +1,78 @@
+"""The switch that shows the tracebacks and causes of errors: PYLOG_DEBUG=1."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from pyspark_pylog.errors import HIDE, plain, plain_errors
+
+import spark_log
+from spark_log.cli.main import pylog
+from spark_log.debug import DEBUG_VARIABLE
+from spark_log.errors import CommitUnknown, NoLog, StorageUnavailable
+from tests.spark.builders import run_job, script, texts
+
+JOB = """
+import sys
+import spark_log
+spark = session("local[1]")
+def show_error(read):
+    try:
+        read()
+    except Exception as error:
+        print(str(error).split("JVM stacktrace")[0], "=" * 20)
+def load(**options):
+    return spark.read.format("pylog").options(subscribe="t", **options).load(sys.argv[1])
+show_error(lambda: load(startingTimestamp="what"))
+frame = load(startingOffsets=0, endingOffsets=2)
+frame.count()
+spark_log.connect(sys.argv[1]).admin.delete_records({spark_log.TopicPartition("t", 0): 1})
+show_error(frame.collect)
+stream = spark.readStream.format("pylog").option("subscribe", "other").load(sys.argv[1])
+writer = stream.writeStream.format("noop").option("checkpointLocation", sys.argv[2])
+show_error(lambda: writer.trigger(availableNow=True).start().awaitTermination())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("debug", ["", "1"], ids=["plain", "debug"])
+def test_the_switch_works_in_the_driver_in_tasks_and_in_streams(tmp_path: Path, debug: str) -> None:
+    """Without it an error is one sentence, with it the lines of pylog that raised it are there as well."""
+    url = str(tmp_path / "log")
+    spark_log.connect(url, durability="os").append("t", texts(4))
+    printed = run_job(script(tmp_path / "job.py", JOB), url, str(tmp_path / "checkpoint"), env={DEBUG_VARIABLE: debug})
+    errors = printed.split("=" * 20)[:3]
+    sentences = ("option startingTimestamp", r"offsets [0, 1) of t-0 are gone", "topic 'other' does not exist")
+    for error, sentence in zip(errors, sentences, strict=True):
+        assert sentence in error
+        assert ("Traceback (most recent call last)" in error and "spark_log" in error) == bool(debug)
+
+
+def _fail() -> None:
+    try:
+        raise StorageUnavailable("no answer")
+    except StorageUnavailable as error:
+        raise CommitUnknown("it may be in") from error
+
+
+@pytest.mark.parametrize("debug", ["", "0", "1"])
+def test_the_switch_shows_causes(debug: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was raised from another error is, to the first."""
+    monkeypatch.setenv(DEBUG_VARIABLE, debug)
+    with pytest.raises(CommitUnknown) as caught, plain_errors():
+        _fail()
+    shown = debug == "1"
+    assert (str(caught.value.__cause__) == "no answer") == shown
+    assert (HIDE in os.environ) == (not shown)
+    assert (plain(caught.value).__traceback__ is None) == (not shown)
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_the_switch_works_in_the_command(tmp_path: Path, debug: str) -> None:
+    """It raises what it would say."""
+    done = CliRunner(env={DEBUG_VARIABLE: debug}).invoke(pylog, ["-u", str(tmp_path / "none"), "topic", "list"])
+    assert isinstance(done.exception, NoLog if debug else SystemExit)
+    assert ("there is no log at" in done.output) == (not debug)

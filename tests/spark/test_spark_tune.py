@@ -1,0 +1,92 @@
+"""`spark_log.tune` and conf/: what they set, and that large records fit into a small JVM with it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark_pylog import DefaultSource
+from pyspark_pylog.tune import SETTINGS
+
+import spark_log
+from tests.spark.builders import append, as_bytes, load, numbers, run_job, script, values
+from tests.spark.driver import read_task
+
+CONF = Path(__file__).parents[2] / "conf" / "spark-defaults.conf"
+COLUMNS = pa.schema([("value", pa.binary()), ("topic", pa.string()), ("offset", pa.int64())])
+BYTES, RECORDS = (setting.name for setting in SETTINGS)
+
+
+@pytest.fixture
+def untuned(spark: SparkSession) -> Iterator[SparkSession]:
+    """The session, which is given back as it was."""
+    yield spark
+    for setting in SETTINGS:
+        spark.conf.unset(setting.name)
+
+
+def test_it_sets_what_nobody_has_set_and_says_so(untuned: SparkSession, url: str) -> None:
+    """Names with the values before and after; a second call changes nothing; writes and reads go on."""
+    before = {setting.name: untuned.conf.get(setting.name) for setting in SETTINGS}
+    expected = {setting.name: (before[setting.name], setting.value) for setting in SETTINGS}
+    assert spark_log.tune(untuned) == expected
+    assert {setting.name: untuned.conf.get(setting.name) for setting in SETTINGS} == {
+        setting.name: setting.value for setting in SETTINGS
+    }
+    assert spark_log.tune(untuned) == {}
+    append(numbers(untuned, range(3)), url)
+    assert values(load(untuned, url)) == as_bytes(range(3))
+
+
+def test_what_the_user_has_set_stays(untuned: SparkSession) -> None:
+    """Also where it is Spark's default: it was a choice."""
+    chosen = str(untuned.conf.get(RECORDS))
+    untuned.conf.set(RECORDS, chosen)
+    assert list(spark_log.tune(untuned)) == [BYTES]
+    assert untuned.conf.get(RECORDS) == chosen
+
+
+def test_the_file_recommends_the_same() -> None:
+    """And nothing that a session could set beside it."""
+    lines = [line.split() for line in CONF.read_text().splitlines() if line and not line.startswith("#")]
+    of_sessions = {name: value for name, value in lines if name.startswith("spark.sql.")}
+    assert of_sessions == {setting.name: setting.value for setting in SETTINGS}
+
+
+@pytest.mark.parametrize(("size", "count"), [(100, 30_000), (20_000, 1000), (1_000_000, 20)])
+def test_a_task_hands_over_a_few_megabytes_at_a_time(log: spark_log.Log, url: str, size: int, count: int) -> None:
+    """Whatever the size of the records: as their batches were written, and a batch is closed at 2 MiB."""
+    log.append("t", [{"value": b"v" * size}] * count)
+    options = {"path": url, "subscribe": "t", "endingoffsets": json.dumps({"t": {"0": count}})}
+    source: Any = DefaultSource(options)
+    reader = source.reader(from_arrow_schema(COLUMNS))
+    batches = [batch for task in reader.partitions() for batch in read_task(reader, task)]
+    assert sum(batch.num_rows for batch in batches) == count
+    assert max(batch.nbytes for batch in batches) < 4 << 20
+
+
+LARGE = """
+import json, sys
+import spark_log
+confs = dict(line.split() for line in open(sys.argv[2]) if line.strip() and not line.startswith("#"))
+spark = session("local[2]", **{"spark.driver.memory": "1g", **confs})
+for topic, size, rows in (("kilobytes", 20_000, 40_000), ("megabytes", 1_000_000, 600)):
+    frame = spark.range(0, rows, 1, 2).selectExpr(f"repeat(md5(string(id)), {size // 32}) as value")
+    frame.write.format("pylog").mode("append").option("topic", topic).save(sys.argv[1])
+    read = spark.read.format("pylog").option("subscribe", topic).load(sys.argv[1])
+    found = read.selectExpr("count(*)", "sum(length(value))").first()
+    assert tuple(found) == (rows, rows * (size // 32 * 32)), found
+print("done")
+"""
+
+
+@pytest.mark.slow
+def test_large_records_fit_into_spark_s_default_memory_with_the_recommended_settings(url: str, tmp_path: Path) -> None:
+    """800 MB of records of 20 kB and 600 of 1 MB, written and read by a driver of 1 GB."""
+    assert "done" in run_job(script(tmp_path / "job.py", LARGE), url, str(CONF))

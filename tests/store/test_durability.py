@@ -1,0 +1,66 @@
+"""What `durability` promises: when a write is reported as done, and what the operating system was asked to do before."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from spark_log.store.local import LocalStore
+
+NAMED = {os.fsync: "fsync", os.fdatasync: "fsync", os.link: "name", os.rename: "name", os.replace: "name"}
+
+
+def calls_of(write: Callable[[], object]) -> list[str]:
+    """What a write asks the operating system for, in order.  A sync has the kind of what it is of: `fsync file`."""
+    calls: list[str] = []
+
+    def watch(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call" and called in NAMED:
+            name = NAMED[called]
+            kind = "" if name == "name" else f" {'folder' if os.path.isdir(opened(frame.f_locals['fd'])) else 'file'}"
+            calls.append(name + kind)
+
+    before = sys.getprofile()
+    sys.setprofile(watch)
+    try:
+        write()
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+def opened(descriptor: int) -> str:
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+WRITES: dict[str, Callable[[LocalStore], object]] = {
+    "put": lambda store: store.put("data/a", [b"bytes"]),
+    "put_new": lambda store: store.put_new("data/a", b"bytes"),
+}
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_durability_disk_syncs_a_file_before_its_name_and_the_folder_after(tmp_path: Path, kind: str) -> None:
+    """A name that survives a power cut has all of its bytes, and a write that was reported has its name."""
+    (tmp_path / "data").mkdir()
+    calls = calls_of(lambda: WRITES[kind](LocalStore(str(tmp_path))))
+    assert calls == ["fsync file", "name", "fsync folder"]
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_durability_disk_syncs_new_folders(tmp_path: Path, kind: str) -> None:
+    """Each in its parent, before the file is written."""
+    calls = calls_of(lambda: WRITES[kind](LocalStore(str(tmp_path / "log"))))
+    assert calls == ["fsync folder", "fsync folder", "fsync file", "name", "fsync folder"]
+
+
+@pytest.mark.parametrize("kind", WRITES)
+def test_durability_os_syncs_nothing(tmp_path: Path, kind: str) -> None:
+    """The operating system writes when it likes, as with Kafka."""
+    assert calls_of(lambda: WRITES[kind](LocalStore(str(tmp_path), durability="os"))) == ["name"]

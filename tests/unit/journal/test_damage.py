@@ -1,0 +1,214 @@
+"""Damaged, truncated and missing files of a log's metadata: every acknowledged record is read, or an error names the file."""
+
+from __future__ import annotations
+
+import logging
+import random
+import shutil
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.errors import CorruptObject, OutOfOrderSequence, SparkLogError, UnknownProducerId
+from spark_log.journal.journal import Journal
+from spark_log.journal.protocol import CHECKPOINTS, LOG, checkpoint_version, log_key, open_view
+from spark_log.journal.upkeep import truncate, write_down
+from spark_log.metadata.decide import decide_set_configs
+from spark_log.store.local import LocalStore
+
+INTERVAL = 5
+COMMITS = 17
+EVERY = 11
+"""Of so many bytes, one is damaged in one run."""
+VALUES = [b"%d" % number for number in range(COMMITS)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """With two checkpoints and records behind them."""
+    store = LocalStore(str(tmp_path / "log"), durability="os")
+    log = open_log(store)
+    configs: dict[str, str | None] = {"metadata.checkpoint.interval": str(INTERVAL)}
+    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+    for value in VALUES:
+        log.append("t", [{"value": value}])
+    older, newest = store.list(CHECKPOINTS)
+    assert checkpoint_version(older) < checkpoint_version(newest) < log.journal.state.version
+    return store
+
+
+def open_log(store: LocalStore) -> spark_log.Log:
+    return spark_log.Log(Journal.open(store, create=True))
+
+
+def values(store: LocalStore) -> list[bytes]:
+    return [value.as_py() for value in open_log(store).read("t", partition=0, start=0)["value"]]
+
+
+def path_of(store: LocalStore, key: str) -> Path:
+    return Path(store.url.removeprefix("file://")) / key
+
+
+def outcome(store: LocalStore, key: str) -> str:
+    """Whether all is there, or the error that names the damaged file and the next step."""
+    try:
+        found = values(store)
+    except SparkLogError as error:
+        message = str(error)
+    else:
+        assert found == VALUES
+        return "read"
+    assert key in message and "pylog repair" in message
+    return "refused"
+
+
+def metadata(store: LocalStore) -> list[str]:
+    return [*store.list(CHECKPOINTS), *store.list(LOG)]
+
+
+def test_a_flipped_bit_is_passed_by_or_named(store: LocalStore) -> None:
+    """At positions all over each file.  The newest checkpoint is never missed; of the older one nobody takes notice."""
+    rng = random.Random(1)
+    older, newest = store.list(CHECKPOINTS)
+    for key in metadata(store):
+        path, found = path_of(store, key), set()
+        data = path.read_bytes()
+        for at in range(rng.randrange(EVERY), len(data), EVERY):
+            path.write_bytes(data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :])
+            found.add(outcome(store, key))
+        path.write_bytes(data)
+        if key in (older, newest):
+            assert "read" in found
+        else:
+            assert found == {"refused" if int(key[len(LOG) :][:20]) > checkpoint_version(newest) else "read"}
+
+
+def test_a_newest_checkpoint_that_is_damaged_is_passed_by(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
+    """With a warning that names it."""
+    newest = store.list(CHECKPOINTS)[-1]
+    data = path_of(store, newest).read_bytes()
+    for length in range(0, len(data), 16):
+        path_of(store, newest).write_bytes(data[:length])
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, "spark_log"):
+            assert values(store) == VALUES
+        assert any(newest in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.parametrize("cut", [lambda data: data[:-1], lambda data: b"", lambda data: data + b"\n"])
+def test_a_truncated_file_is_passed_by_or_named(store: LocalStore, cut: Callable[[bytes], bytes]) -> None:
+    """Or one that has more at its end."""
+    for key in metadata(store):
+        path = path_of(store, key)
+        data = path.read_bytes()
+        path.write_bytes(cut(data))
+        outcome(store, key)
+        path.write_bytes(data)
+    assert values(store) == VALUES
+
+
+def test_a_file_that_is_gone_is_passed_by_or_named(store: LocalStore) -> None:
+    """Nothing in the storage tells of the very last record, so that one is left out."""
+    last = open_log(store).journal.state.version
+    for key in metadata(store):
+        if key != log_key(last):
+            path = path_of(store, key)
+            data = path.read_bytes()
+            path.unlink()
+            outcome(store, key)
+            path.write_bytes(data)
+
+
+def test_a_log_whose_checkpoints_are_gone_is_not_taken_for_a_new_one(store: LocalStore) -> None:
+    """Its first records are gone, too: they were in the checkpoints."""
+    for key in [*store.list(CHECKPOINTS), log_key(1), log_key(2)]:
+        path_of(store, key).unlink()
+    with pytest.raises(CorruptObject, match=r"meta/log/0+3\.rec.*pylog repair"):
+        open_log(store)
+
+
+def test_a_damaged_checkpoint_is_replaced_by_the_next_commit(store: LocalStore) -> None:
+    """The newest two are intact then, and it is gone."""
+    damaged = store.list(CHECKPOINTS)[-1]
+    path_of(store, damaged).write_bytes(b"")
+    log = open_log(store)
+    log.append("t", [{"value": b"more"}])
+    names = store.list(CHECKPOINTS)
+    assert damaged not in names and len(names) == 2
+    for name in names:
+        before = path_of(store, name).read_bytes()
+        path_of(store, name).write_bytes(b"")
+        assert values(store) == [*VALUES, b"more"]
+        path_of(store, name).write_bytes(before)
+
+
+def test_a_damaged_checkpoint_of_an_idle_log_is_replaced_by_maintain(store: LocalStore) -> None:
+    """Though the log has not moved since."""
+    from spark_log.node.maintain import maintain_once
+
+    log = open_log(store)
+    maintain_once(log)
+    damaged = store.list(CHECKPOINTS)[-1]
+    assert checkpoint_version(damaged) == log.journal.refresh().version
+    path_of(store, damaged).write_bytes(b"")
+    maintain_once(open_log(store))
+    assert damaged not in store.list(CHECKPOINTS)
+    assert values(store) == VALUES
+
+
+def test_a_client_of_a_log_that_was_restored_from_an_older_copy_says_so(store: LocalStore, tmp_path: Path) -> None:
+    """Its next commit and its next look at the log fail, if a checkpoint was written since the copy was made."""
+    folder, copy = path_of(store, ""), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    log = open_log(store)
+    for _ in range(2 * INTERVAL):
+        log.append("t", [{"value": b"newer"}])
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    with pytest.raises(CorruptObject, match="an older copy of the log was restored"):
+        log.journal.refresh()
+    with pytest.raises(CorruptObject, match="an older copy of the log was restored") as raised:
+        log.append("t", [{"value": b"lost"}])
+    assert raised.value.maybe_applied
+
+
+def test_a_client_that_a_restored_log_has_overtaken_writes_nothing_of_what_it_knew(
+    store: LocalStore, tmp_path: Path
+) -> None:
+    """Its version is there again, with other records; a checkpoint of its own state would take the place of those."""
+    folder, copy = path_of(store, ""), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    log = open_log(store)
+    for _ in range(2 * INTERVAL):
+        log.append("t", [{"value": b"lost"}])
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    other, new = open_log(store), []
+    while other.journal.state.version < log.journal.state.version:
+        new.append(b"new %d" % len(new))
+        other.append("t", [{"value": new[-1]}])
+    for _ in range(2 * INTERVAL):
+        with suppress(OutOfOrderSequence, UnknownProducerId):  # what it has committed is not in this log
+            log.append("t", [{"value": b"stale"}])
+    assert values(store)[: len(VALUES) + len(new)] == [*VALUES, *new]
+    assert log.journal.refresh() == open_log(store).journal.state
+
+
+def test_nothing_goes_while_one_of_the_newest_two_is_damaged(store: LocalStore) -> None:
+    """Neither records nor older checkpoints, however old."""
+    log = open_log(store)
+    journal = log.journal
+    before = store.list(LOG)
+    for key in store.list(CHECKPOINTS):
+        data = path_of(store, key).read_bytes()
+        path_of(store, key).write_bytes(data[:-1])
+        view = journal.run(open_view())
+        view = view._replace(state=view.state.__class__(version=view.state.version, fence=view.state.version))
+        assert journal.run(truncate(view, journal.context)) == 0
+        path_of(store, key).write_bytes(data)
+    assert store.list(LOG) == before
+    journal.run(write_down(journal.run(open_view()), journal.context, -1))
+    assert values(store) == VALUES

@@ -1,0 +1,115 @@
+"""Upkeep beside the commits of other processes: what fails there is no failure of a commit."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pytest
+
+import spark_log
+from spark_log.journal.journal import Journal
+from spark_log.journal.limits import Limits
+from spark_log.journal.protocol import CHECKPOINTS, open_view
+from spark_log.journal.upkeep import prune
+from spark_log.metadata.decide import decide_set_configs
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.memory import MemoryStore
+from spark_log.testing.stores import Wrapper
+
+ONE_CHANGE = Limits(inline_slices=0, inline_per_partition=0, changes_max=1)
+
+
+class Interrupted(Wrapper):
+    """Calls `then` once, after the first put of a name that contains `of`."""
+
+    def __init__(self, inner: ObjectStore, of: str, then: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._of, self._then = of, then
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        super().put(key, chunks)
+        if self._of and self._of in key:
+            self._of = ""
+            self._then()
+
+
+class Defective(Wrapper):
+    """Puts of names that begin with `prefix` raise an error that no store should raise."""
+
+    def __init__(self, inner: ObjectStore, prefix: str) -> None:
+        super().__init__(inner)
+        self._prefix = prefix
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        if key.startswith(self._prefix):
+            raise ZeroDivisionError(f"a bug of the store's library, at {key}")
+        super().put(key, chunks)
+
+
+def memory() -> ObjectStore:
+    return MemoryStore(f"upkeep-{uuid.uuid4().hex}")
+
+
+def open_log(store: ObjectStore, limits: Limits = Limits()) -> spark_log.Log:  # noqa: B008  it is frozen
+    return spark_log.Log(Journal.open(store, create=True, limits=limits))
+
+
+def set_interval(log: spark_log.Log, interval: int) -> None:
+    configs: dict[str, str | None] = {"metadata.checkpoint.interval": str(interval)}
+    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+
+
+def prune_all(log: spark_log.Log) -> None:
+    log.journal.run(prune(log.journal.run(open_view()), log.journal.context))
+
+
+def trim(log: spark_log.Log, partition: int) -> None:
+    log.admin.delete_records({spark_log.TopicPartition("t", partition): 6})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda log: trim(log, 2), lambda log: log.admin.delete_topics(["u"])],
+    ids=["slices that were trimmed", "a topic that was deleted"],
+)
+def test_an_append_returns_while_another_process_prunes(
+    change: Callable[[spark_log.Log], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each chunk of a seal is prepared on the state that it is written to: another process may have pruned the next one."""
+    store = memory()
+    other = open_log(store)
+    for topic in ("t", "u"):
+        other.create_topic(spark_log.NewTopic(topic, 3))
+
+    def meanwhile() -> None:
+        change(other)
+        prune_all(other)
+
+    log = open_log(Interrupted(store, ".idx", meanwhile), ONE_CHANGE)
+    rows = [{"value": b"x", "partition": number} for number in range(3)]
+    for _ in range(5):
+        log.append("t", rows)
+        log.append("u", rows)
+    set_interval(other, 1)
+    log.journal.refresh()
+    assert log.append("t", rows)[spark_log.TopicPartition("t", 0)] == range(5, 6)
+    assert not caplog.records
+    assert log.read("t", partition=1).num_rows == 6
+
+
+def test_a_bug_in_upkeep_is_logged_and_the_append_returns(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever the error is: the records are in the log."""
+    log = open_log(Defective(memory(), CHECKPOINTS))
+    set_interval(log, 1)
+    with caplog.at_level(logging.WARNING, "spark_log"):
+        log.append("t", [{"value": b"x"}])
+        with log.producer(linger_ms=1) as producer:
+            assert producer.send("t", b"y").result(30).offset == 1
+        with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
+            assert [record.value for records in consumer.poll(30_000).values() for record in records] == [b"x", b"y"]
+            consumer.commit()
+    assert caplog.records and all("ZeroDivisionError" in str(record.exc_info) for record in caplog.records)
+    assert Counter(record.levelname for record in caplog.records).keys() == {"ERROR"}

@@ -1,0 +1,359 @@
+"""Numbers on the pages: defaults and limits are those of the code, ratios and times are the same on every page.
+
+A number of the code is checked by a text that is made of the constant: if either changes, the page no longer has the text.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_log import errors
+from spark_log.client import settings as clients
+from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
+from tests.unit.test_pages import ROOT, prose
+from tests.unit.test_promises import PROMISED
+
+_OPERATORS = {ast.Mult: operator.mul, ast.LShift: operator.lshift, ast.Pow: operator.pow, ast.Sub: operator.sub}
+
+
+def constant(path: str, name: str) -> Any:
+    """A constant of a module, or a parameter's default as `function.parameter`.
+
+    The module is parsed and not imported: some of them import Spark or aiohttp, which not every environment has.
+    """
+    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        for found, value in (*_assigned(node), *_defaults(node)):
+            if found == name:
+                return _value(value, path)
+    raise AssertionError(f"{path} has no constant {name}: correct the test, and the page if the number has changed")
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    match node:
+        case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)):
+            yield from zip(map(ast.unparse, names), values, strict=True)
+        case (
+            ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value)
+        ):
+            if value is not None:
+                yield name, value
+
+
+def _defaults(node: ast.AST) -> Iterator[tuple[str, ast.expr]]:
+    if not isinstance(node, ast.FunctionDef):
+        return
+    for one, value in zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True):
+        if value is not None:
+            yield f"{node.name}.{one.arg}", value
+
+
+def _value(node: ast.expr, path: str) -> Any:
+    if isinstance(node, ast.BinOp):
+        return _OPERATORS[type(node.op)](_value(node.left, path), _value(node.right, path))
+    if isinstance(node, ast.Name):
+        return constant(path, node.id)
+    return ast.literal_eval(node)
+
+
+def config(name: str) -> int:
+    return int({**TOPIC_CONFIGS, **CLUSTER_CONFIGS}[name].default)
+
+
+def line_of(path: str, pattern: str) -> str:
+    """What the pattern's group finds in a file."""
+    found = re.search(pattern, (ROOT / path).read_text(encoding="utf-8"))
+    assert found is not None, f"{path} has no {pattern}"
+    return found[1]
+
+
+def conf_seconds(name: str) -> int:
+    """A setting of conf/coordinator.ini, whose values are the defaults: tests/node/test_serve_config.py."""
+    return int(line_of(CONF, rf"\n#?{re.escape(name)} = ([0-9]+)s"))
+
+
+def mib(size: int) -> str:
+    assert size % (1 << 20) == 0
+    return f"{size >> 20} MiB"
+
+
+def days(ms: int) -> str:
+    assert ms % 86_400_000 == 0
+    return f"{ms // 86_400_000} days"
+
+
+CONNECT = "spark_log/net/connection.py"
+CLIENT = "spark_log/net/client.py"
+SERVER = "spark_log/net/server.py"
+CONF = "conf/coordinator.ini"
+LIMITS = ("connections", "connections.per.address", "silent.connections", "request.timeout")
+KAFKA = "spark_log/testing/kafka.py"
+SERVE = "spark_log/node/serve.py"
+REMOTE = "spark_log/store/remote.py"
+RETRY = "spark_log/store/retry.py"
+LOOKS = "spark_log/client/looks.py"
+FETCH = "spark_log/client/fetch.py"
+STREAM = "datasource/pyspark_pylog/stream.py"
+SPLITS = "datasource/pyspark_pylog/splits.py"
+OPTIONS = "datasource/pyspark_pylog/options.py"
+PROGRESS = "datasource/pyspark_pylog/progress.py"
+
+PORT = constant("spark_log/net/address.py", "PORT")
+STARTING_S = round(sum(constant(CLIENT, "START_S")))
+RETRIED_S = sum(constant(RETRY, "RETRY_MS")) / 1000
+FIRST_MS, LAST_MS = constant(LOOKS, "FIRST_MS"), constant(LOOKS, "LAST_MS")
+LAST_REMOTE_MS = constant(LOOKS, "LAST_REMOTE_MS")
+TAKEOVER_S = constant(SERVE, "takeover_ms") // 1000
+STORAGE_S = constant(SERVE, "storage_timeout_ms") // 1000
+WHOLE = mib(constant(FETCH, "WHOLE_BYTES_MAX"))
+IDENTITIES = days(config("streaming.identity.retention.ms"))
+HOURS = config("gc.fence.age.ms") // 3_600_000
+WORDS = {1: "one", 2: "two", 8: "eight", 20: "twenty", 50: "fiftieth"}
+
+NUMBERS = {
+    "README.md": [
+        f"a topic that a write creates has {WORDS[config('num.partitions')]}",
+        "first round takes {} s or {}".format(*(conf_seconds("initial.rebalance.delay") * n for n in (1, 2))),
+        f"runs {int(line_of('Makefile', r'--seeds ([0-9]+)')):,} seeds",
+        "| Kafka {} and Spark's connector {} |".format(
+            line_of(KAFKA, r"kafka_2.13:([0-9]+\.[0-9]+)"), line_of(KAFKA, r"kafka-0-10_2.13:([0-9]+\.[0-9]+)")
+        ),
+        f"Python {line_of('setup.cfg', r'python_requires = >=(.*)')} or newer",
+    ],
+    "docs/spark.md": [
+        f"between {mib(constant(SPLITS, 'TASK_BYTES_MIN'))} and `maxBytesPerPartition`",
+        f"({constant(SPLITS, 'OPEN_TASKS_MIN')} at most)",
+        f"`fetchOffset.numRetries` times in all ({constant(OPTIONS, 'DEFAULT_TRIES')})",
+        f"`fetchOffset.retryIntervalMs` ({constant(OPTIONS, 'DEFAULT_TRY_WAIT_MS')})",
+        f"for about {5 * round(RETRIED_S / 5)} s.",
+        f"up to {WHOLE} is, whole",
+        f"`num.partitions` partitions ({config('num.partitions')})",
+        f"kept for {IDENTITIES} after its last commit",
+        f"after a {WORDS[round(1 / constant(STREAM, 'LOOKS_SHARE'))]} of the time since the last record, "
+        f"{FIRST_MS:g} to {LAST_MS:g} ms",
+        f"up to {constant(STREAM, 'LONG_POLL_MS')} ms",
+        f"It is {constant(OPTIONS, 'DEFAULT_BYTES_PER_TRIGGER') >> 30}g unless it is set",
+        f"until {constant(PROGRESS, 'SESSION_MS') // 1000} s without a sign of life have passed",
+        f"one every {constant(PROGRESS, 'SIGN_S'):g} s while nothing happens",
+        f"about {round(86_400 / constant(PROGRESS, 'SIGN_S') * 3, -3):,g} requests a day",
+        f"| `partition` | 0 to {constant('spark_log/metadata/progress_topic.py', 'PARTITIONS') - 1}, by the group",
+        f"of the ended ones the last {constant('datasource/pyspark_pylog/listener.py', 'ENDED_MAX')} are kept",
+    ],
+    "docs/options.md": [
+        f"requests are repeated for about {5 * round(RETRIED_S / 5)} s",
+        f"| `fetchOffset.numRetries` | B S | `{constant(OPTIONS, 'DEFAULT_TRIES')}` |",
+        f"| `maxTriggerDelay` | S | `{constant(OPTIONS, 'DEFAULT_TRIGGER_DELAY_MS') // 60_000}m` |",
+        f"| `maxBytesPerPartition` | B S | `{constant(OPTIONS, 'DEFAULT_BYTES_PER_PARTITION') >> 20}m` |",
+    ],
+    "docs/clients.md": [
+        f"of {constant('spark_log/groups/offsets.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
+        f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as Kafka's)",
+        f"when nobody has used it for {IDENTITIES}",
+        f"no run has moved for {IDENTITIES}",
+    ],
+    "docs/cli.md": [
+        f"older than gc.fence.age.ms ({HOURS} hours, unless configured otherwise)",
+        {1000: "committed, once a second"}[constant("spark_log/cli/records.py", "COMMIT_MS")],
+        f"again every {WORDS[constant('spark_log/cli/groups.py', 'WATCH_SECONDS')]} seconds",
+        f"segments of about {mib(constant('spark_log/node/merge_policy.py', 'SEGMENT_BYTES'))}",
+        f"127.0.0.1:{PORT} unless told otherwise",
+        f"silent for so long; {TAKEOVER_S}s",
+        f"what `pylog maintain` does; {constant(SERVE, 'maintain_ms') // 60_000}m, or never",
+        f"What a commit waits for; {constant(SERVE, 'durability')}",
+        f"no write to the storage succeeds for so long; {STORAGE_S}s",
+    ],
+    "docs/topic-configs.md": [
+        f"span `segment.ms`, or an {WORDS[constant('spark_log/node/merge_policy.py', 'RETENTION_PARTS')]}h of `retention.ms`",
+    ],
+    "docs/storage.md": [
+        f"then {constant('spark_log/store/probe.py', 'probe.races')} races of "
+        f"{WORDS[constant('spark_log/store/probe.py', 'probe.threads')]} writers",
+        f"given up after {constant(REMOTE, 'CONNECT_TIMEOUT_S')} s and an answer after "
+        f"{constant(REMOTE, 'READ_TIMEOUT_S')} s",
+        f"Waits grow from {constant(RETRY, 'RETRY_MS')[0]} ms to {constant(RETRY, 'RETRY_MS')[-1] // 1000} s",
+        f"or answers 503 | about {5 * round(RETRIED_S / 5)} s",
+        f"two tries of {constant(REMOTE, 'READ_TIMEOUT_S')} s",
+        {60_000: "made again for up to a minute"}[constant("spark_log/client/commit.py", "STORAGE_MS_MAX")],
+        {3_600_000: "and an hour at least"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
+        {24: "`gc.fence.age.ms`, a day."}[HOURS],
+        f"within {config('log.clock.skew.max.ms') // 60_000} minutes (`log.clock.skew.max.ms`)",
+        f"more than {constant('spark_log/journal/clock_check.py', 'WARN_MS') // 1000} s behind the log",
+    ],
+    "docs/service.md": [
+        f"on 127.0.0.1:{PORT}, until Ctrl-C",
+        f"| {STARTING_S} s, announced by a warning",
+        f"refused) for {STARTING_S} s`",
+        f"group waits {conf_seconds('initial.rebalance.delay')} s for more members (`initial.rebalance.delay`)",
+        f"| {constant(CONNECT, 'CONNECT_S'):g} s for a connection, {constant(CLIENT, 'FIRST_ANSWER_S'):g} s for the",
+        f"`no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
+        f"{constant(CLIENT, 'FIRST_ANSWER_S'):g} s`",
+        f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and go on",
+        f"`--takeover-after` ({TAKEOVER_S} s)",
+        f"for `--storage-timeout` ({STORAGE_S} s) | it steps down",
+        {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
+        f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",
+        f"answers `GET /health` within {constant(CLIENT, 'CHECK_S'):g} s",
+        f"within `--storage-timeout` ({STORAGE_S} s)",
+        *(f"| `{name}` | {line_of(CONF, rf'{name} = ([0-9a-z]+)')} |" for name in LIMITS),
+        f"{86_400 * constant('spark_log/node/storage_health.py', 'PROBES') // STORAGE_S:,} puts and as many gets a day",
+        f"`offsets.retention.minutes` ({days(config('offsets.retention.minutes') * 60_000)})",
+        f"every {constant(SERVE, 'maintain_ms') // 60_000} minutes (`--maintain-every`",
+    ],
+    "docs/performance.md": [
+        f"a twentieth of the time since the last record, {FIRST_MS:g} to {LAST_MS:g} ms",
+        f"woken {WORDS[constant('spark_log/net/waiters.py', 'AT_ONCE')]} at a time",
+        f"read {WORDS[constant('spark_log/net/parking.py', 'AT_ONCE')]} at a time",
+        f"more than {constant(SERVER, 'CHANGES_BYTES_MAX') >> 10} KB",
+        f"the {constant('spark_log/journal/journal.py', 'READ_AHEAD')} versions that follow it",
+        f"asked for {WORDS[constant(FETCH, 'SLICES_AHEAD')]} at a time",
+        f"written every {config('metadata.checkpoint.interval')} versions",
+        f"one larger than {WHOLE} is wanted",
+        f"after {FIRST_MS:g} to {LAST_MS:g} ms, on an object store up to {LAST_REMOTE_MS:g}",
+        f"a writer takes its buffer ({constant('spark_log/client/upload.py', 'BUFFER_BYTES') >> 20} MB)",
+    ],
+    "docs/format/metadata.md": [
+        f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 137",
+        f"pylog-checkpoint {constant('spark_log/metadata/checkpoint.py', 'VERSION')} <",
+        f"format of the whole log, {constant('spark_log/journal/journal.py', 'FORMAT_VERSION')};",
+        f"more than {constant('spark_log/client/commit.py', 'SLICES_INLINE_MAX'):,} slices",
+    ],
+    "docs/format/segment.md": [
+        f"format version {constant('spark_log/segment/index.py', 'VERSION')}",
+        f"close a batch at {constant('spark_log/segment/writer.py', '__init__.batch_rows'):,} rows or "
+        f"{mib(constant('spark_log/segment/writer.py', '__init__.batch_bytes'))}",
+        f"read whole (up to {WHOLE}, or of one batch)",
+    ],
+}
+"""By page: texts that are made of constants."""
+
+
+@pytest.mark.parametrize(("page", "text"), [(page, text) for page, texts in NUMBERS.items() for text in texts])
+def test_a_number_on_a_page_is_that_of_the_code(page: str, text: str) -> None:
+    """The page has the text that follows from the constant."""
+    assert " ".join(text.split()) in " ".join((ROOT / page).read_text(encoding="utf-8").split())
+
+
+def test_a_default_of_a_client_is_on_the_page() -> None:
+    """Those that docs/clients.md and docs/service.md give are those of the tables of settings."""
+    producer, consumer = clients.PRODUCER, clients.CONSUMER
+    text = {
+        page: " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
+        for page in ("clients.md", "service.md")
+    }
+    assert f"`compression_type` is `{producer['compression_type'].default}` unless set" in text["clients.md"]
+    assert (
+        f"`max_partition_fetch_bytes` is {mib(consumer['max_partition_fetch_bytes'].default)} unless"
+        in text["clients.md"]
+    )
+    timeout_ms = clients.TRANSACTION["transaction_timeout_ms"].default
+    assert (
+        timeout_ms == 60_000
+        and "transaction_timeout_ms=600_000)` gives it ten minutes instead of one" in text["clients.md"]
+    )
+    session, heartbeat = (consumer[name].default // 1000 for name in ("session_timeout_ms", "heartbeat_interval_ms"))
+    assert f"`heartbeat_interval_ms` | {session} s, {heartbeat} s:" in text["service.md"]
+    assert f"`max_poll_interval_ms` | {consumer['max_poll_interval_ms'].default // 60_000} min:" in text["service.md"]
+
+
+def test_refused_settings_of_clients_are_on_the_page() -> None:
+    """Each setting with one value that the page names is refused with another, and the reasons of the page are the code's."""
+    paragraph = next(part for part in prose(ROOT / "docs/clients.md").split("\n\n") if part.startswith("**Settings.**"))
+    named = re.findall(r"`(\w+)=([^`]+)`", paragraph)
+    assert len(named) >= 5
+    for name, value in named:
+        table = clients.CONSUMER if name in clients.CONSUMER else clients.PRODUCER
+        assert not table[name].accepts(ast.literal_eval(value)), f"{name}={value} is accepted"
+
+
+# ------------------------------------------------------------------------------------------------ numbers of measurements
+
+
+PERFORMANCE = " ".join((ROOT / "docs/performance.md").read_text(encoding="utf-8").split())
+README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def stock(line: str) -> tuple[float, str]:
+    """Of a line of the comparison with Kafka: the ratio with stock settings, and what it is of."""
+    found = re.search(rf"\| {re.escape(line)} \| ([0-9.]+) \((.*?)\) \|", PERFORMANCE)
+    assert found is not None, f"docs/performance.md has no line {line!r}"
+    return float(found[1]), found[2]
+
+
+def test_ratios_of_the_readme_are_those_of_the_page() -> None:
+    """Its summary beside Kafka is the column of stock settings."""
+    read, value, copy, write = (
+        stock(line)[0]
+        for line in ("batch read, all columns", "batch read, the value only", "stream copy", "batch write")
+    )
+    assert (
+        f"reads {read:g} times, a projection {value:g} times, copies from topic to topic {copy:g} and writes {write:g} times as fast"
+        in README
+    )
+    ours, kafkas = stock("record in → record out, p50")[1].split(", ")
+    assert f"a record through a running query in {ours} where that takes {kafkas.removesuffix(' ms')}" in README
+    assert round(stock("bytes on disk")[0]) == 3 and "on a third of the disk" in README
+
+
+def test_the_latency_of_a_record_is_the_same_on_every_page() -> None:
+    """0.1 s is the median and 0.2 s the 99th percentile, with stock settings."""
+    seconds = [int(stock(f"record in → record out, {p}")[1].split(" ")[0]) / 1000 for p in ("p50", "p99")]
+    text = "[{:.1f} to {:.1f} s]".format(*seconds)
+    for page in ("README.md", "docs/spark.md", "docs/from-kafka.md"):
+        assert text in (ROOT / page).read_text(encoding="utf-8"), page
+
+
+def test_a_ratio_that_two_pages_give_is_the_same() -> None:
+    """How much faster a projection is."""
+    ratio = re.search(r"the value only, against all columns \| same \| ([0-9.]+) times as fast", PERFORMANCE)
+    assert ratio is not None
+    assert f"reads about {ratio[1]} times as fast" in (ROOT / "docs/spark.md").read_text(encoding="utf-8")
+
+
+def test_commits_a_second_are_those_of_the_page() -> None:
+    """What the README says of busy writers on an object store."""
+    found = re.search(r"commits a second of 8 writers on an object store \| `object_store.py` \| ([0-9]+)", PERFORMANCE)
+    assert found is not None
+    assert f"about {found[1]} with 8 busy writers on an object store" in README
+
+
+def test_partitions_cost_what_the_page_says() -> None:
+    """1,000 partitions against 10, by the figures that `make pictures` keeps."""
+    figures = json.loads((ROOT / "docs/pictures/figures.json").read_text(encoding="utf-8"))["partitions"]
+    few, many = figures["x"].index(10.0), figures["x"].index(1000.0)
+    words = {3: "three", 4: "four", 5: "five", 6: "six"}
+    least, most = sorted(round(costs[many] / costs[few]) for costs in figures["costs"].values())
+    assert f"1,000 partitions cost {words[least]} to {words[most]} times what 10 do" in PERFORMANCE
+
+
+def test_every_script_on_the_page_exists() -> None:
+    """Each figure of `pylog alone` names the benchmark that gives it."""
+    table = prose(ROOT / "docs/performance.md").partition("| question | script |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[2].strip() for line in table.splitlines()[2:]]
+    assert len(rows) > 10
+    for script in rows:
+        assert script == "same" or (ROOT / "benchmarks" / script.strip("`")).exists(), script
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+def test_every_error_that_a_page_names_exists() -> None:
+    """Names in backquotes that look like an error of pylog are classes of spark_log.errors."""
+    known = {name for name in dir(errors) if isinstance(getattr(errors, name), type)}
+    for page in PROMISED:
+        text = prose(ROOT / page)
+        raised = re.findall(r"(?:raises?|gets?|is|with|fails with|error) `([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", text)
+        raised += re.findall(r"\(`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`\)", text)
+        unknown = set(raised) - known - OTHERS
+        assert not unknown, f"{page} names {sorted(unknown)}"
+
+
+OTHERS = {"TimeoutError", "CreateTime", "LogAppendTime", "FileSystemBasedCheckpointFileManager"}
+"""Names of Python, Kafka and Spark."""
