@@ -98,13 +98,13 @@ while True:
 
 
 class Started:
-    """A process that prints lines, which go to a file."""
+    """A process that prints lines, which go to a file; what it logs goes to another."""
 
     def __init__(self, program: str, folder: Path, name: str) -> None:
-        self.control, self._out = folder / f"{name}.control", folder / f"{name}.out"
+        self.control, self._out, self._err = (folder / f"{name}.{kind}" for kind in ("control", "out", "err"))
         command = [sys.executable, "-c", program, str(folder / "log"), str(self.control), name]
-        with self._out.open("w") as out:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=subprocess.STDOUT)
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
 
     def lines(self) -> list[str]:
         """Whole lines after the first, which says that it is ready."""
@@ -120,7 +120,7 @@ class Started:
 
     def _wait(self, true: Callable[[], bool]) -> None:
         eventually(lambda: true() or self._process.poll() is not None)
-        assert self._process.poll() is None, self._out.read_text()[-3000:]
+        assert self._process.poll() is None, self._err.read_text()[-3000:]
 
     def signal(self, number: int) -> None:
         os.kill(self._process.pid, number)
