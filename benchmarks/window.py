@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
 from spark_log.client.fetch import Touched, touched
-from spark_log.client.log import as_condition
+from spark_log.conditions import as_condition
 from spark_log.node.maintain import merge
 
 HOURS = 100

@@ -31,7 +31,7 @@ from pyspark.sql import functions as F
 
 import spark_log
 from spark_log.client.fetch import touched
-from spark_log.client.log import as_condition
+from spark_log.conditions import as_condition
 
 TOPIC, TOTALS, GROUP = "departures", "totals", "dashboard"
 PARTITIONS = 4

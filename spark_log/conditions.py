@@ -348,3 +348,10 @@ def _time_us(found: re.Match[str], zone: tzinfo) -> int | None:
         return None
     # What is below a microsecond is cut off, as Spark does.
     return since // _MICROSECOND + int((fraction or "").ljust(6, "0")[:6])
+
+
+def as_condition(where: str | Condition | None) -> Condition:
+    """The condition of a text, in which times without a zone are UTC; all records for None.  Raises InvalidRequest."""
+    if isinstance(where, str):
+        return parse_condition(where, "where", timezone.utc)
+    return EVERYTHING if where is None else where

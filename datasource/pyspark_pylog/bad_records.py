@@ -17,9 +17,10 @@ import pyarrow.compute as pc
 from pyspark_pylog.batch import journal_of
 from pyspark_pylog.frame import Piece
 from pyspark_pylog.options import Location
-from spark_log.client.log import Log, auto_creates, no_such_topic
+from spark_log.client.topics import auto_creates, ensure_topic, no_such_topic
 from spark_log.client.upload import Fault, TopicSpec, faults_of, specs_of
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
 from spark_log.segment.rows import Rows, header_counts
 from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.settings import check_topic_name
@@ -36,7 +37,7 @@ class Topics:
     def __init__(self, location: Location, specs: Mapping[str, TopicSpec]) -> None:
         self._location = location
         self._specs = dict(specs)
-        self._log: Log | None = None
+        self._journal: Journal | None = None
 
     def spec(self, name: str) -> TopicSpec:
         """Of a topic that a row names; one that does not exist is created, as an append does.
@@ -46,18 +47,18 @@ class Topics:
         """
         check_topic_name(name)
         if name not in self._specs:
-            if self._log is None:
-                self._log = Log(journal_of(self._location))
-                self._specs = {**specs_of(self._log.journal.state), **self._specs}
+            if self._journal is None:
+                self._journal = journal_of(self._location)
+                self._specs = {**specs_of(self._journal.state), **self._specs}
             if name not in self._specs:
-                self._create(self._log, name)
+                self._create(self._journal, name)
         return self._specs[name]
 
-    def _create(self, log: Log, name: str) -> None:
-        if not auto_creates(log.journal.state):
+    def _create(self, journal: Journal, name: str) -> None:
+        if not auto_creates(journal.state):
             raise no_such_topic(name)
-        log.ensure_topic(name)
-        self._specs = {**specs_of(log.journal.state), **self._specs}
+        ensure_topic(journal, name)
+        self._specs = {**specs_of(journal.state), **self._specs}
 
 
 class Bad(NamedTuple):

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pyspark_pylog.notices import notice
 from pyspark_pylog.options import WriteOptions
 from pyspark_pylog.source_offsets import source_fingerprint
+from spark_log.client.append import skipped_version, txn_identity
 from spark_log.client.commit import Identity, commit_uploads
-from spark_log.client.log import skipped_version, txn_identity
 from spark_log.client.upload import Uploaded
 from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal

@@ -35,7 +35,7 @@ from pyspark_pylog.options import WriteOptions, write_options
 from pyspark_pylog.values import Options
 from pyspark_pylog.workers import settle
 from spark_log.client.commit import PlainProducer
-from spark_log.client.log import Log
+from spark_log.client.topics import ensure_topic
 from spark_log.client.upload import TopicSpec, Uploaded, Uploader, specs_of, topic_spec
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
@@ -97,12 +97,12 @@ def _refuse_overwrite(overwrite: bool) -> None:
 def _begin(options: WriteOptions, schema: StructType) -> Begun:
     settle()
     columns = written_columns(schema, options.topic)
-    log = Log(kept_journal(options.location, create=True))
+    journal = kept_journal(options.location, create=True)
     if options.topic is not None:
-        log.ensure_topic(options.topic)
+        ensure_topic(journal, options.topic)
     if options.dead_letters is not None:
-        log.ensure_topic(options.dead_letters, LETTERS_TAKE_ALL)
-    state = log.journal.state
+        ensure_topic(journal, options.dead_letters, LETTERS_TAKE_ALL)
+    state = journal.state
     if options.topic is None:
         return Begun(options, columns, state.version, specs_of(state))
     known = [name for name in (options.topic, options.dead_letters) if name is not None]

@@ -47,7 +47,7 @@ def plan(session: Session, topic: str, start: Position, end: Position, where: st
       pylog plan orders --start @2026-01-31T10:00Z --end @2026-01-31T11:00Z
       pylog plan orders --where "timestamp >= '2026-01-31 10:00' and timestamp < '2026-01-31 11:00'"
     """
-    from spark_log.client.log import as_condition
+    from spark_log.conditions import as_condition
 
     log, condition = session.connect(), as_condition(where)
     found = _touched(log, log.plan(topic, start=start, end=end, where=condition), condition.window)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from spark_log.client.given import new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.client.groups import GroupDescription, describe_groups
 from spark_log.client.resolve import offsets_for_times, partition_of, resolve
+from spark_log.client.topics import new_topic_id
 from spark_log.client.transactions import (
     TransactionDescription,
     TransactionListing,
@@ -21,6 +22,7 @@ from spark_log.client.transactions import (
 )
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
+from spark_log.journal.journal import Journal
 from spark_log.journal.upkeep import read_found
 from spark_log.metadata.commands import (
     TRANSACTIONAL,
@@ -57,10 +59,6 @@ from spark_log.settings import (
     validate_cluster_configs,
     validate_topic_configs,
 )
-
-if TYPE_CHECKING:
-    from spark_log.client.log import Log
-
 
 Reply = TypeVar("Reply")
 
@@ -150,16 +148,13 @@ class ClusterDescription(NamedTuple):
 class Admin:
     """The admin of one log."""
 
-    def __init__(self, log: Log) -> None:
-        self._log = log
-        self._journal = log.journal
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
 
     # ---------------------------------------------------------------------------------------------------------- topics
 
     def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, str]:
         """Create topics; their ids by name.  Warns of configs that are accepted but not in force."""
-        from spark_log.client.log import new_topic_id
-
         wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
         for topic, _ in wanted:
             self._warn(validate_topic_configs(topic.configs)[1])
@@ -340,7 +335,7 @@ class Admin:
         state = self._journal.refresh()
         address = state.coordinator.address
         mode = "coordinator" if address else "embedded"
-        return ClusterDescription(self._log.cluster_id, self._log.url, state.version, mode, address)
+        return ClusterDescription(self._journal.cluster_id, self._journal.store.url, state.version, mode, address)
 
     def reset_clock(self) -> int:
         """Put the log's time back to the present, where a clock that was ahead has moved it; by how many ms, 0 if it was not ahead.

@@ -10,19 +10,16 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING
 
 from spark_log.client.resolve import partition_of, partitions_of
 from spark_log.errors import InvalidRequest
+from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, Stand
 from spark_log.metadata.decide import check_group_free
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.sharing import check_not_shared
 from spark_log.metadata.state import Group, Position, TopicKey
 from spark_log.model import TopicPartition
-
-if TYPE_CHECKING:
-    from spark_log.client.log import Log
 
 
 class Bookmark:
@@ -32,7 +29,7 @@ class Bookmark:
     on leaving ConcurrentChange if another run of the name has committed meanwhile.
     """
 
-    def __init__(self, log: Log, name: str, *topics: str) -> None:
+    def __init__(self, journal: Journal, name: str, *topics: str) -> None:
         if not topics:
             raise InvalidRequest('bookmark: no topic is named; log.bookmark("nightly", "orders")')
         self.name = name
@@ -41,7 +38,7 @@ class Bookmark:
         """Where this run reads from: where the last one ended, also if records after that were trimmed; to read them fails."""
         self.ends: dict[TopicPartition, int] = {}
         """Where it reads to, and the next run from."""
-        self._journal = log.journal
+        self._journal = journal
         self._keys: dict[TopicPartition, TopicKey] = {}
         self._committed: dict[TopicKey, Position | None] = {}
         self._run = ""

@@ -24,8 +24,8 @@ from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.index import IndexPart, encode_index
 from spark_log.metadata.records import Commit, GroupCommit
-from spark_log.metadata.state import TopicKey
-from spark_log.model import DataObject, Run, Slice
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import DataObject, Run, Slice, TopicPartition
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import topic_config
 
@@ -105,6 +105,15 @@ def commit_uploads(
     committed = _persist(journal, append, patience, tidy)
     _warn_of_expired(journal, upload.slices)
     return committed
+
+
+def offsets_by_name(state: State, committed: Committed) -> dict[TopicPartition, range]:
+    """The offsets that a commit got, by topic name."""
+    return {
+        TopicPartition(state.topics[topic_id].name, number): span
+        for (topic_id, number), span in sorted(committed.ranges.items())
+        if topic_id in state.topics
+    }
 
 
 _warned: set[tuple[str, str]] = set()

@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -34,13 +34,11 @@ from spark_log.errors import (
     SparkLogError,
     UnknownTopicOrPartition,
 )
+from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
-
-if TYPE_CHECKING:
-    from spark_log.client.log import Log
 
 logger = logging.getLogger("spark_log")
 
@@ -61,23 +59,22 @@ class OffsetAndTimestamp(NamedTuple):
 class Consumer:
     """A consumer of subscribed topics or assigned partitions."""
 
-    def __init__(self, log: Log, *topics: str, **settings: Any) -> None:
+    def __init__(self, journal: Journal, *topics: str, **settings: Any) -> None:
         self._settings = resolve_settings("consumer", CONSUMER, settings)
-        self._log = log
-        self._journal = log.journal
-        self._clock = log.journal.context.clock
+        self._journal = journal
+        self._clock = journal.context.clock
         self._decode_key = coder(self._settings["key_deserializer"], "deserialize")
         self._decode_value = coder(self._settings["value_deserializer"], "deserialize")
         group = self._settings["group_id"]
-        self._membership = None if group is None else open_membership(log.journal, self._settings)
-        self._reading = Reading(log.journal, self._membership, self._settings, self._look_again)
+        self._membership = None if group is None else open_membership(journal, self._settings)
+        self._reading = Reading(journal, self._membership, self._settings, self._look_again)
         self._spots: Spots = {}
         self._subscribed: Subscribed | None = None
         self._assigned_once = False
         self._round = 0
         """Of the group, that the listener was told of."""
         self._closed = False
-        self._state: State = log.journal.state
+        self._state: State = journal.state
         self._stale = True
         """The assignment was not brought in line with the state yet."""
         self._looked_ms = -LOOK_MS
@@ -88,7 +85,7 @@ class Consumer:
         """The rest of the one that was begun,"""
         self._ahead_of = NOWHERE
         """and where it is from."""
-        self._looks = Looks(self._clock, local=log.journal.store.local, most_ms=self._settings["fetch_max_wait_ms"])
+        self._looks = Looks(self._clock, local=journal.store.local, most_ms=self._settings["fetch_max_wait_ms"])
         if topics:
             self.subscribe(topics)
 

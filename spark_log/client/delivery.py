@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from spark_log.client.commit import Patience, PlainProducer
 from spark_log.client.futures import Batch, Columns, Headers, Ints
+from spark_log.client.topics import ensure_topic
 from spark_log.client.upload import TopicSpec, Uploader, topic_spec
 from spark_log.errors import (
     CoordinatorNotAvailable,
@@ -26,6 +27,7 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
+from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.state import TopicKey
 from spark_log.model import APPEND_TIME
@@ -33,9 +35,6 @@ from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assi
 from spark_log.segment.rows import Rows
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.store.retry import with_retries_for
-
-if TYPE_CHECKING:
-    from spark_log.client.log import Log
 
 SLICE_ROWS = 65_536
 
@@ -64,13 +63,12 @@ class Attempt(NamedTuple):
 class Delivery:
     """Writes batches, one round after the other."""
 
-    def __init__(self, log: Log, settings: dict[str, Any]) -> None:
-        self._log = log
-        self._journal = log.journal
-        self._clock = log.journal.context.clock
+    def __init__(self, journal: Journal, settings: dict[str, Any]) -> None:
+        self._journal = journal
+        self._clock = journal.context.clock
         self._settings = settings
-        self._plain = PlainProducer(log.journal)
-        self._rng = log.journal.context.random()
+        self._plain = PlainProducer(journal)
+        self._rng = journal.context.random()
         self._partitioners: dict[str, Partitioner] = {}
         self._assigning = threading.Lock()
         """Partitioners have a state, and an attempt made again goes on beside the next round's first one."""
@@ -107,7 +105,7 @@ class Delivery:
         return deadline
 
     def _begin(self, batches: Sequence[Batch], deadline: int) -> Attempt:
-        epoch = self._log.upload_epoch()
+        epoch = self._journal.recent().version
         store = with_retries_for(self._journal.store, self._clock, deadline - self._clock.monotonic_ms())
         uploader = Uploader(store, epoch, self._rng, compression=self._settings["compression_type"])
         attempt = Attempt(epoch, uploader, [], [])
@@ -139,7 +137,7 @@ class Delivery:
     def _stage(self, attempt: Attempt, batch: Batch, deadline: int) -> None:
         """Put a batch into an upload; if its topic is not there and is not created, it is refused."""
         try:
-            self._log.ensure_topic(batch.topic, deadline_ms=deadline)
+            ensure_topic(self._journal, batch.topic, deadline_ms=deadline)
             spec = topic_spec(self._journal.state, batch.topic)
         except (StorageUnavailable, CoordinatorNotAvailable):
             raise

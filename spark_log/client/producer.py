@@ -12,13 +12,14 @@ import logging
 import threading
 from collections.abc import Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakSet
 
 from spark_log.client.delivery import Attempt, Delivery
 from spark_log.client.futures import NONE, Batch, RecordFuture, stamp_of
 from spark_log.client.lanes import Lane
 from spark_log.client.settings import PRODUCER, coder, resolve_settings
+from spark_log.client.topics import ensure_topic
 from spark_log.client.upload import topic_spec
 from spark_log.clock import stamps_of
 from spark_log.errors import (
@@ -32,10 +33,8 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.journal.forks import renew_after_fork
+from spark_log.journal.journal import Journal
 from spark_log.positions import TIME_MS_MAX
-
-if TYPE_CHECKING:
-    from spark_log.client.log import Log
 
 logger = logging.getLogger("spark_log")
 
@@ -48,10 +47,10 @@ ROUNDS = 3
 class Producer:
     """Sends single records.  Safe for threads; a context manager, which waits for what was sent."""
 
-    def __init__(self, log: Log, **settings: Any) -> None:
+    def __init__(self, journal: Journal, **settings: Any) -> None:
         self._settings = resolve_settings("producer", PRODUCER, settings)
-        self._log = log
-        self._clock = log.journal.context.clock
+        self._journal = journal
+        self._clock = journal.context.clock
         self._now = stamps_of(self._clock)
         self._encode_key = coder(self._settings["key_serializer"], "serialize")
         self._encode_value = coder(self._settings["value_serializer"], "serialize")
@@ -62,7 +61,7 @@ class Producer:
         self._round = self._memory // ROUNDS
         """Bytes of a topic in a round, unless it is a single record."""
         self._no_acks = str(self._settings["acks"]) == "0"
-        self._delivery = Delivery(log, self._settings)
+        self._delivery = Delivery(journal, self._settings)
         self._refusal: Exception | None = None
         self._begin()
         renew_after_fork(self)
@@ -189,8 +188,8 @@ class Producer:
         # Finding the topic out may take a round trip: others go on sending meanwhile.
         self._lock.release()
         try:
-            self._log.ensure_topic(topic, deadline_ms=end)
-            spec = topic_spec(self._log.journal.state, topic)
+            ensure_topic(self._journal, topic, deadline_ms=end)
+            spec = topic_spec(self._journal.state, topic)
         except CoordinatorNotAvailable as error:
             raise RequestTimedOut(
                 f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: {error}"
@@ -257,8 +256,8 @@ class Producer:
 
     def partitions_for(self, topic: str) -> set[int]:
         """Numbers of a topic's partitions; it is created if that is allowed."""
-        self._log.ensure_topic(topic)
-        return set(range(topic_spec(self._log.journal.state, topic).partitions))
+        ensure_topic(self._journal, topic)
+        return set(range(topic_spec(self._journal.state, topic).partitions))
 
     # ----------------------------------------------------------------------------------------------------- the threads
 

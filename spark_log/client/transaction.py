@@ -9,17 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from spark_log.client.commit import Identity, commit_uploads
+from spark_log.client.commit import Identity, commit_uploads, offsets_by_name
 from spark_log.client.consumer import Consumer
 from spark_log.client.delivery import to_rows
 from spark_log.client.futures import Columns, Headers
 from spark_log.client.membership import Membership, as_offsets
 from spark_log.client.producer import checked_headers, no_partition, to_bytes
 from spark_log.client.settings import TRANSACTION, coder, resolve_settings
+from spark_log.client.topics import ensure_topic
 from spark_log.client.upload import Uploader, topic_spec
 from spark_log.errors import (
     CommitUnknown,
@@ -30,14 +31,12 @@ from spark_log.errors import (
     StorageUnavailable,
     TransactionTimedOut,
 )
+from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import TRANSACTIONAL, UNFENCED, AbortTransaction, Committer, InitProducer
 from spark_log.metadata.records import GroupCommit
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.positions import TIME_MS_MAX
 from spark_log.segment.rows import Rows, conform
-
-if TYPE_CHECKING:
-    from spark_log.client.log import Log
 
 logger = logging.getLogger("spark_log")
 
@@ -56,7 +55,7 @@ class Transaction:
     `gc.fence.age.ms`, CommitUnknown if the storage failed.
     """
 
-    def __init__(self, log: Log, transactional_id: str, **settings: Any) -> None:
+    def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
         if not transactional_id:
             raise InvalidRequest("transaction: the id is empty; give a name that is the same on every run")
         self._settings = resolve_settings("transaction", TRANSACTION, settings)
@@ -65,8 +64,7 @@ class Transaction:
         """Of the id, from entering on."""
         self.offsets: dict[TopicPartition, range] = {}
         """Where the records went, once they are committed."""
-        self._log = log
-        self._journal = log.journal
+        self._journal = journal
         self._encode_key = coder(self._settings["key_serializer"], "serialize")
         self._encode_value = coder(self._settings["value_serializer"], "serialize")
         self._rows: dict[str, list[Row]] = {}
@@ -83,7 +81,7 @@ class Transaction:
             raise InvalidRequest("a transaction is used once: call log.transaction(...) for the next")
         self._deadline_ms = self._journal.context.clock.monotonic_ms() + self._timeout_ms
         self.epoch = self._journal.propose(InitProducer(producer=self._producer, timeout_ms=self._timeout_ms))
-        self._upload_epoch = self._log.upload_epoch()
+        self._upload_epoch = self._journal.recent().version
         self._uploader = Uploader(
             self._journal.store,
             self._upload_epoch,
@@ -180,7 +178,7 @@ class Transaction:
             timestamp_ms = self._journal.context.clock.now_ms()
         elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= TIME_MS_MAX:
             raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
-        self._log.ensure_topic(topic)
+        ensure_topic(self._journal, topic)
         count = topic_spec(self._journal.state, topic).partitions
         if partition is not None and not (type(partition) is int and 0 <= partition < count):
             raise no_partition(topic, partition, count)
@@ -223,7 +221,7 @@ class Transaction:
                 raise
 
     def _add(self, uploader: Uploader, topic: str, rows: Rows) -> None:
-        self._log.ensure_topic(topic)
+        ensure_topic(self._journal, topic)
         uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms())
 
     def _check_time(self) -> None:
@@ -249,7 +247,7 @@ class Transaction:
         committed = commit_uploads(
             self._journal, identity, self._upload_epoch, [uploaded], self._groups, by=tuple(self._by.items())
         )
-        self.offsets = self._log.named(committed)
+        self.offsets = offsets_by_name(self._journal.state, committed)
         return True
 
     def _open_uploader(self) -> Uploader:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import spark_log
+from spark_log.client.append import upload_rows
 from spark_log.client.commit import Identity, commit_uploads
 from spark_log.errors import (
     AuthenticationFailed,
@@ -410,13 +411,13 @@ def test_errors_arrive_as_what_they_were(small: Running) -> None:
 def test_a_batch_that_the_log_has_passed_is_refused_by_a_coordinator_as_well(small: Running) -> None:
     """And a version of an application is skipped, with the last one."""
     with spark_log.connect(f"pylog://{small.coordinator.address}") as log:
-        epoch = log.upload_epoch()
-        uploads = [log.upload("t", [{"value": b"x"}], epoch)]
+        epoch = log.journal.recent().version
+        uploads = [upload_rows(log.journal, "t", [{"value": b"x"}], epoch)]
         for batch in (1, 2):
             last = commit_uploads(
                 log.journal, Identity(producer="query:q", sequence=batch, dense=False), epoch, uploads
             )
-            uploads = [log.upload("t", [{"value": b"x"}], epoch)]
+            uploads = [upload_rows(log.journal, "t", [{"value": b"x"}], epoch)]
         older = Identity(producer="query:q", sequence=1, dense=False)
         with pytest.raises(spark_log.errors.SequenceConflict, match="commit 1 is older than the last one, 2") as raised:
             commit_uploads(log.journal, older, epoch, uploads)

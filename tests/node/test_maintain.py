@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_log import Log, connect
+from spark_log.client.append import upload_rows
 from spark_log.client.commit import PlainProducer
 from spark_log.errors import StorageError, UploadFenced
 from spark_log.journal.journal import Journal
@@ -53,7 +54,7 @@ def test_a_shorter_time_for_writes_and_reads_holds_for_those_under_way(tmp_path:
     log = new_log(tmp_path)
     append_small(log, 20)
     before, epoch = log.read("t"), log.journal.state.version
-    upload, scan = log.upload("t", [{"value": b"late"}], epoch), log.scan("t")
+    upload, scan = upload_rows(log.journal, "t", [{"value": b"late"}], epoch), log.scan("t")
     short_fence(log)
     pass_the_fence(log)
     log.journal.refresh()
@@ -86,7 +87,7 @@ def test_uploads_that_nobody_committed_are_collected(tmp_path: Path) -> None:
     """An object that no record names goes with the fence, not before."""
     log = new_log(tmp_path)
     append_small(log, 1)
-    log.upload("t", [{"value": b"never committed"}], log.journal.state.version)
+    upload_rows(log.journal, "t", [{"value": b"never committed"}], log.journal.state.version)
     append_small(log, 3, first=1)
     maintain_once(log)
     assert find_garbage(log) == [] == collect_garbage(log)
@@ -136,7 +137,7 @@ def test_what_would_be_collected_is_said_without_doing_it(tmp_path: Path) -> Non
     log = new_log(tmp_path)
     short_fence(log)
     append_small(log, 3)
-    log.upload("t", [{"value": b"never committed"}], log.journal.state.version)
+    upload_rows(log.journal, "t", [{"value": b"never committed"}], log.journal.state.version)
     append_small(log, 3, first=3)
     time.sleep(0.01)
     found, version = find_garbage(log), log.journal.refresh().version

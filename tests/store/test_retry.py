@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.client.append import upload_rows
+from spark_log.client.commit import PlainProducer
 from spark_log.client.fetch import fetch
 from spark_log.errors import CommitUnknown, StorageError, StorageUnavailable
 from spark_log.journal.journal import Journal
@@ -125,11 +127,11 @@ def test_an_append_whose_data_was_not_put_is_not_in(log: spark_log.Log, failing:
 @pytest.mark.parametrize("kind", ["put_new", "get", "list"])
 def test_a_commit_whose_outcome_is_not_known_may_be_in(log: spark_log.Log, failing: Failing, kind: str) -> None:
     """The storage fails when the record is put or read back."""
-    epoch = log.upload_epoch()
-    uploaded = log.upload("t", [{"value": "v"}], epoch)
+    epoch = log.journal.recent().version
+    uploaded = upload_rows(log.journal, "t", [{"value": "v"}], epoch)
     failing.fail(kind, "meta/", 10_000)
     with pytest.raises(CommitUnknown) as raised:
-        log._plain.commit(epoch, [uploaded])
+        PlainProducer(log.journal).commit(epoch, [uploaded])
     assert raised.value.maybe_applied
 
 

@@ -1,0 +1,63 @@
+"""Topics that clients create: by request, or with the first record that names them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+
+from spark_log.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.state import State
+from spark_log.model import NewTopic
+from spark_log.settings import cluster_config, validate_topic_configs
+
+
+def create_topic(journal: Journal, topic: NewTopic, deadline_ms: int | None = None) -> str:
+    """Create a topic; its id.  Warns of configs that are accepted but not in force."""
+    _, notes = validate_topic_configs(topic.configs)
+    for note in notes:
+        warnings.warn(note, stacklevel=3)
+    create = CreateTopic(
+        name=topic.name, partitions=topic.num_partitions, configs=dict(topic.configs), topic_id=new_topic_id(journal)
+    )
+    return journal.propose(create, deadline_ms)
+
+
+def ensure_topic(
+    journal: Journal, topic: str, configs: Mapping[str, str] | None = None, deadline_ms: int | None = None
+) -> None:
+    """Create a topic that does not exist, with these configs, if `auto.create.topics.enable`.
+
+    deadline_ms:  on the monotonic clock, up to when a coordinator is waited for; None: as long as changes do.
+    Raises UnknownTopicOrPartition.
+    """
+    if topic in journal.state.names:
+        return
+    state = journal.refresh()
+    if topic in state.names:
+        return
+    if not auto_creates(state):
+        raise no_such_topic(topic)
+    try:
+        count = cluster_config(state.configs, "num.partitions")
+        create_topic(journal, NewTopic(topic, count, configs or {}), deadline_ms)
+    except TopicAlreadyExists:
+        journal.refresh()
+
+
+def auto_creates(state: State) -> bool:
+    """Whether appending to a topic that does not exist creates it."""
+    return bool(cluster_config(state.configs, "auto.create.topics.enable"))
+
+
+def no_such_topic(topic: str) -> UnknownTopicOrPartition:
+    """The error for a topic that appending does not create."""
+    return UnknownTopicOrPartition(
+        f"topic {topic!r} does not exist and auto.create.topics.enable is false; create it with `pylog topic create`"
+    )
+
+
+def new_topic_id(journal: Journal) -> str:
+    """A random id, 128 bits."""
+    return journal.context.unique() + journal.context.unique()
