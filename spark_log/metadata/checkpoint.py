@@ -16,6 +16,7 @@ from immutables import Map
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
+from spark_log.metadata.features import check_level
 from spark_log.metadata.records import Piece, check_format
 from spark_log.metadata.state import (
     Coordinator,
@@ -62,10 +63,18 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     coordinator: Coordinator = Coordinator()
     forgotten: list[tuple[str, str, int, Forgotten]] = []
     progressed: int = 0
+    features: list[tuple[str, int]] = []
+
+
+class _Levels(msgspec.Struct, frozen=True):
+    """Of the document, as much as every pylog can read, also of a newer one."""
+
+    features: list[tuple[str, int]] = []
 
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(_Document)
+_levels_decoder = msgspec.json.Decoder(_Levels)
 
 
 def encode_checkpoint(state: State) -> bytes:
@@ -122,6 +131,7 @@ def _document(state: State) -> _Document:
         coordinator=state.coordinator,
         forgotten=[(*key, when) for key, when in sorted(state.forgotten.items())],
         progressed=state.progressed,
+        features=sorted(state.features.items()),
     )
 
 
@@ -136,6 +146,8 @@ def decode_checkpoint(data: bytes, name: str) -> State:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise CorruptObject(f"{name} is damaged: it cannot be decompressed ({error})") from error
     try:
+        for feature, level in _levels_decoder.decode(plain).features:
+            check_level(feature, level, name)
         return _state(_decoder.decode(plain))
     except msgspec.DecodeError as error:
         raise UnsupportedVersion(f"{name} has a field that this pylog does not know ({error}): update pylog") from error
@@ -193,4 +205,5 @@ def _state(doc: _Document) -> State:
         coordinator=doc.coordinator,
         forgotten=Map({(group, topic, number): when for group, topic, number, when in doc.forgotten}),
         progressed=doc.progressed,
+        features=Map(doc.features),
     )

@@ -455,6 +455,16 @@ class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
         return d.decide_reset_clock(state, now_ms)
 
 
+class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
+    """Raise a feature of the log to a level."""
+
+    name: str
+    level: int
+
+    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+        return d.decide_update_feature(state, self.name, self.level)
+
+
 class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     """Forget what is too old."""
 
@@ -523,6 +533,7 @@ Single: TypeAlias = (
     | DeleteOffsets
     | Fence
     | ResetClock
+    | UpdateFeature
     | Expire
     | Swap
 )

@@ -38,6 +38,7 @@ from spark_log.groups.group import Roster
 from spark_log.groups.messages import Code
 from spark_log.groups.offsets import METADATA_BYTES_MAX, check_metadata
 from spark_log.metadata import records as r
+from spark_log.metadata.features import SUPPORTED, levels_of
 from spark_log.metadata.replay import admits, known_objects, next_generation
 from spark_log.metadata.sharing import expired_positions, members_in_force
 from spark_log.metadata.state import Group, Producer, State, Topic, TopicKey
@@ -532,6 +533,19 @@ def decide_reset_clock(state: State, now_ms: int) -> Decision[int]:
     """Put the log's time back to the present; the reply is by how many ms it was ahead, 0 if it was not."""
     ahead = state.time - now_ms
     return Decision((r.ResetClock(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
+
+
+def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
+    """Raise a feature to a level; the reply is the level before.  Raises InvalidRequest."""
+    levels = levels_of(state.features)
+    if name not in levels:
+        raise InvalidRequest(f"feature {name!r} is unknown: expected one of {', '.join(levels)}")
+    if not levels[name] <= level <= SUPPORTED[name]:
+        raise InvalidRequest(
+            f"feature {name}: invalid level {level}: expected {levels[name]}, the level of the log, to {SUPPORTED[name]}, "
+            "the highest that this pylog supports; a level is never lowered"
+        )
+    return Decision((r.FeatureLevel(name=name, level=level),) if level > levels[name] else (), levels[name])
 
 
 def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:

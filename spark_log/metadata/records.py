@@ -20,6 +20,7 @@ from crc32c import crc32c
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
+from spark_log.metadata.features import check_level
 from spark_log.model import DataObject, Run, Slice
 
 BATCH_MAGIC = b"pylog-batch"
@@ -64,8 +65,10 @@ class GroupCommit(NamedTuple):
     offsets: tuple[OffsetEntry, ...]
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
-    """Base of all records."""
+class Record(
+    msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
+):
+    """Base of all records.  A field with its default is left out: an older pylog that does not know it reads the record."""
 
 
 class CreateTopic(Record, frozen=True, kw_only=True, tag="create_topic"):
@@ -231,6 +234,13 @@ class ResetClock(Record, frozen=True, kw_only=True, tag="reset_clock"):
     time: int
 
 
+class FeatureLevel(Record, frozen=True, kw_only=True, tag="feature_level"):
+    """From here on the log may hold what belongs to this level of a feature (kafka: FeatureLevelRecord).  Void if it is not higher."""
+
+    name: str
+    level: int
+
+
 class ExpireProducers(Record, frozen=True, kw_only=True, tag="expire_producers"):
     producers: tuple[str, ...]
 
@@ -252,6 +262,7 @@ AnyRecord: TypeAlias = (
     | TakeOver
     | Release
     | ResetClock
+    | FeatureLevel
     | ExpireProducers
 )
 
@@ -308,6 +319,9 @@ def decode_batch(data: bytes, name: str) -> Batch:
         raise UnsupportedVersion(
             f"{name} holds a record that this pylog does not know ({error}): update pylog"
         ) from error
+    for record in records:
+        if isinstance(record, FeatureLevel):
+            check_level(record.name, record.level, name)
     return Batch(id=first.id, time=first.time, epoch=first.epoch, records=records)
 
 

@@ -495,6 +495,12 @@ def _release(state: State, record: r.Release) -> State | None:
     return replace(state, coordinator=Coordinator(record.epoch))
 
 
+def _feature_level(state: State, record: r.FeatureLevel) -> State | None:
+    if record.level <= state.features.get(record.name, 1):
+        return None
+    return replace(state, features=state.features.set(record.name, record.level))
+
+
 def _reset_clock(state: State, record: r.ResetClock) -> State | None:
     """Nothing in the state is later than the log's time: what the wrong clock stamped was there by now, at the latest.
 
@@ -544,5 +550,6 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.TakeOver: _take_over,
     r.Release: _release,
     r.ResetClock: _reset_clock,
+    r.FeatureLevel: _feature_level,
     r.ExpireProducers: _expire_producers,
 }

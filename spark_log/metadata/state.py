@@ -170,6 +170,8 @@ class State:
     """Positions that were removed, by group, topic's name and partition, until the fence has passed that."""
     progressed: int = 0
     """The last version that set or removed a position."""
+    features: Map[str, int] = field(default_factory=Map)
+    """Levels that were raised; see `features.py`."""
 
     def topic_partitions(self, topic_id: str) -> Iterator[tuple[int, Partition]]:
         """The partitions of a topic, in order."""

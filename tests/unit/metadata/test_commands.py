@@ -42,6 +42,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     offsets(),
     c.Trim(starts=(c.Start("id", 1, c.WHOLE),)),
     c.InitProducer(producer="txn:x"),
+    c.UpdateFeature(name="metadata.version", level=1),
     c.InitProducer(producer="txn:x", timeout_ms=60_000),
     c.AbortTransaction(producer="txn:x"),
     c.JoinGroup(group="h", member="m", token="t", owner="me", timeout_ms=5),

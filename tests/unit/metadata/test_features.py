@@ -1,0 +1,72 @@
+"""Levels of features: a log that an older pylog cannot read says so, with both levels."""
+
+from __future__ import annotations
+
+import json
+
+import msgspec
+import pyarrow as pa
+import pytest
+from crc32c import crc32c
+
+from spark_log.errors import InvalidRequest, UnsupportedVersion
+from spark_log.metadata import records as r
+from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
+from spark_log.metadata.commands import UpdateFeature
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED, levels_of
+from spark_log.metadata.replay import replay, replay_records
+from spark_log.metadata.state import State
+
+NEWER = SUPPORTED[METADATA_VERSION] + 1
+
+
+def raised(level: int, name: str = METADATA_VERSION) -> r.Batch:
+    return r.Batch(id="writer", time=1, records=(r.FeatureLevel(name=name, level=level),))
+
+
+def test_a_field_with_its_default_is_left_out_of_a_record() -> None:
+    """A field that is added and not used does not keep an older pylog from reading the record."""
+    line = r.encode_batch(r.Batch(id="w", time=1, records=(r.Commit(producer="p", sequence=0, upload_epoch=1),)))
+    assert json.loads(line.splitlines()[2]) == {"type": "commit", "producer": "p", "sequence": 0, "upload_epoch": 1}
+
+
+def test_every_record_leaves_its_defaults_out() -> None:
+    for kind in msgspec.inspect.type_info(r.AnyRecord).types:  # type: ignore[attr-defined]
+        assert kind.cls.__struct_config__.omit_defaults, kind.cls
+
+
+def test_a_log_is_at_level_1_until_it_is_raised() -> None:
+    assert levels_of(State().features) == {METADATA_VERSION: 1}
+
+
+@pytest.mark.parametrize(("name", "level"), [(METADATA_VERSION, NEWER), ("of.tomorrow", 1)])
+def test_a_record_of_an_unknown_level_is_refused_with_both_levels(name: str, level: int) -> None:
+    data = r.encode_batch(raised(level, name))
+    with pytest.raises(UnsupportedVersion, match=f"at level {level} of {name}, this pylog supports .*update pylog"):
+        r.decode_batch(data, "meta/log/7.rec")
+
+
+def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:
+    """Also if it has fields that this pylog cannot read."""
+    state = replay(State(), raised(NEWER))
+    with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}, this pylog supports up to"):
+        decode_checkpoint(encode_checkpoint(state), "meta/ckpt/7")
+    plain = json.dumps({**json.loads(state_json(state)), "invented": 1}).encode()
+    body, size = pa.compress(plain, codec="zstd", asbytes=True), b"%d" % len(plain)
+    data = b"pylog-checkpoint 1 %s %08x\n" % (size, crc32c(body, crc32c(size))) + body
+    with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}"):
+        decode_checkpoint(data, "meta/ckpt/7")
+
+
+def test_a_level_is_never_lowered() -> None:
+    """By replaying, whatever the records say."""
+    state = replay_records(State(), [r.FeatureLevel(name="x", level=3), r.FeatureLevel(name="x", level=2)])
+    assert dict(state.features) == {"x": 3}
+
+
+@pytest.mark.parametrize("level", [0, NEWER])
+def test_a_level_that_this_pylog_does_not_support_is_not_set(level: int) -> None:
+    with pytest.raises(InvalidRequest, match=f"invalid level {level}"):
+        UpdateFeature(name=METADATA_VERSION, level=level)(State(), 1)
+    with pytest.raises(InvalidRequest, match=r"'x' is unknown: expected one of metadata\.version"):
+        UpdateFeature(name="x", level=1)(State(), 1)
