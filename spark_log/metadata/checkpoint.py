@@ -63,6 +63,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     coordinator: Coordinator = Coordinator()
     forgotten: list[tuple[str, str, int, Forgotten]] = []
     progressed: int = 0
+    generations: int = 0
     features: list[tuple[str, int]] = []
 
 
@@ -131,6 +132,7 @@ def _document(state: State) -> _Document:
         coordinator=state.coordinator,
         forgotten=[(*key, when) for key, when in sorted(state.forgotten.items())],
         progressed=state.progressed,
+        generations=state.generations,
         features=sorted(state.features.items()),
     )
 
@@ -205,5 +207,6 @@ def _state(doc: _Document) -> State:
         coordinator=doc.coordinator,
         forgotten=Map({(group, topic, number): when for group, topic, number, when in doc.forgotten}),
         progressed=doc.progressed,
+        generations=doc.generations,
         features=Map(doc.features),
     )

@@ -460,25 +460,22 @@ def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[
     """Journal a generation that the group protocol came to."""
     current = state.groups.get(group, Group())
     # One without a roster is another's: of an embedded consumer, or a stream, that took the group meanwhile.
-    if roster.generation < current.generation + (current.roster is None):
+    last = state.last_generation(group)
+    if roster.generation < last + (current.roster is None):
         raise IllegalGeneration(
-            f"group {group!r}: generation {roster.generation} was replaced by {current.generation}",
-            current=current.generation,
+            f"group {group!r}: generation {roster.generation} was replaced by {last}",
+            current=last,
         )
     return Decision((r.GroupGeneration(group=group, roster=roster),) if roster != current.roster else (), None)
 
 
 def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) -> Decision[None]:
-    """Forget positions of a group; all of them, and the group, if `keys` is empty.
-
-    A group whose generation could be given again keeps its entry, which expires.
-    """
+    """Forget positions of a group; all of them, and the group, if `keys` is empty."""
     known = state.groups.get(group)
     if known is None:
         return Decision((), None)
-    if not keys and _may_be_forgotten(state, known):
+    if not keys:
         return Decision((r.DeleteOffsets(group=group),), None)
-    keys = keys or tuple(sorted(known.offsets))
     found = any(key in known.offsets for key in keys)
     return Decision((r.DeleteOffsets(group=group, partitions=keys),) if found else (), None)
 
@@ -571,18 +568,10 @@ def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int
             expired_positions(state, name, limit) if group.roster is not None else _expired_alone(group, usual, limit)
         )
         old = tuple(sorted(key for key in expired if (name, *key) not in held))
-        whole = len(old) == len(group.offsets) and not members_in_force(state, name) and _may_be_forgotten(state, group)
+        whole = len(old) == len(group.offsets) and not members_in_force(state, name)
         if old or (whole and group.seen <= limit):
             records.append(r.DeleteOffsets(group=name, partitions=() if whole else old))
     return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsets) for x in records))
-
-
-def _may_be_forgotten(state: State, group: Group) -> bool:
-    """Whether the generations that follow are higher than the group's: one that is new starts with the version.
-
-    Consumers that join in the same version as others have higher ones.
-    """
-    return group.generation < state.version
 
 
 def _expired_alone(group: Group, usual: int, limit: int) -> Iterator[TopicKey]:

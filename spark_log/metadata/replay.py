@@ -361,10 +361,9 @@ def _commit_offsets(state: State, record: r.CommitOffsets) -> State | None:
 def next_generation(state: State, group: str) -> int:
     """The generation that the next consumer of a group gets.
 
-    Not below the version, and so higher than any that the group had before it was deleted or expired: a consumer of that
-    time stays fenced.
+    It is higher than any that the group had before it was deleted or expired: a consumer of that time stays fenced.
     """
-    return max(state.groups.get(group, Group()).generation + 1, state.version)
+    return state.last_generation(group) + 1
 
 
 def _join_group(state: State, record: r.JoinGroup) -> State:
@@ -381,7 +380,7 @@ def _join_group(state: State, record: r.JoinGroup) -> State:
 
 def _group_generation(state: State, record: r.GroupGeneration) -> State | None:
     group, roster = state.groups.get(record.group, Group()), record.roster
-    if roster.generation < group.generation:
+    if roster.generation < state.last_generation(record.group):
         return None
     group = group._replace(generation=roster.generation, member="", seen=state.time, session=None, roster=roster)
     return replace(state, groups=state.groups.set(record.group, group))
@@ -392,7 +391,10 @@ def _delete_offsets(state: State, record: r.DeleteOffsets) -> State | None:
     if group is None:
         return None
     state = _without_positions(state, record.group, record.partitions or tuple(group.offsets))
-    return state if record.partitions else replace(state, groups=state.groups.delete(record.group))
+    if record.partitions:
+        return state
+    generations = max(state.generations, group.generation)
+    return replace(state, groups=state.groups.delete(record.group), generations=generations)
 
 
 # --------------------------------------------------------------------------------------------------------------- upkeep

@@ -170,8 +170,15 @@ class State:
     """Positions that were removed, by group, topic's name and partition, until the fence has passed that."""
     progressed: int = 0
     """The last version that set or removed a position."""
+    generations: int = 0
+    """The highest generation of a group that was deleted or expired."""
     features: Map[str, int] = field(default_factory=Map)
     """Levels that were raised; see `features.py`."""
+
+    def last_generation(self, group: str) -> int:
+        """Of a group.  One that has had none yet goes on after all groups that are gone: it may have been one of them."""
+        known = self.groups.get(group)
+        return known.generation if known is not None and known.generation else self.generations
 
     def topic_partitions(self, topic_id: str) -> Iterator[tuple[int, Partition]]:
         """The partitions of a topic, in order."""

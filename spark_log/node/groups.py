@@ -250,10 +250,13 @@ class Groups:
             self._now_ms(),
             correlation_id=number,
             config=self._config,
-            generation=max(self._generations.get(request.group_id, 0), self._journal.state.version),
+            generation=self._last_generation(request.group_id),
         )
         self._take(request.group_id, group, outcome)
         return answer
+
+    def _last_generation(self, group_id: str) -> int:
+        return max(self._generations.get(group_id, 0), self._journal.state.last_generation(group_id))
 
     def _known(self, group_id: str) -> Group | None:
         """The group as it is here, or else as the log has it."""
@@ -291,7 +294,7 @@ class Groups:
         if group is None or _is_idle(group):
             self._groups.pop(group_id, None)
             self._bases.pop(group_id, None)
-            if group is not None and group.generation > self._journal.state.version:
+            if group is not None and group.generation > self._last_generation(group_id):
                 self._generations[group_id] = group.generation
         else:
             self._groups[group_id] = group

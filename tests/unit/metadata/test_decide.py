@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from typing import cast
 
@@ -26,6 +27,7 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
+from spark_log.groups.group import Roster
 from spark_log.metadata import commands as c
 from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
@@ -483,7 +485,7 @@ def test_a_group_that_never_committed_expires_as_well(log: History) -> None:
     assert "g" not in log.state.groups
 
 
-def test_a_group_deleted_in_the_version_of_a_join_does_not_give_its_generation_again(log: History) -> None:
+def test_a_group_deleted_in_the_version_of_a_join_is_gone_and_its_generation_is_not_given_again(log: History) -> None:
     """A coordinator decides commands that come together in one version: two consumers would commit under one generation."""
     state = next_version(log.state, log.now)
     generations = []
@@ -492,9 +494,37 @@ def test_a_group_deleted_in_the_version_of_a_join_does_not_give_its_generation_a
         generations.append(join.reply)
         state = replay_records(state, join.records)
         state = replay_records(state, d.decide_delete_offsets(state, "g", ()).records)
-    assert generations == sorted(set(generations))
-    later = replay_records(next_version(state, log.now), d.decide_delete_offsets(state, "g", ()).records)
-    assert d.decide_join_group(later, "g", "m3").reply > max(generations)
+        assert "g" not in state.groups
+    assert generations == [1, 2]
+
+
+def test_generations_do_not_grow_with_the_log(log: History) -> None:
+    """They fit into the 32 bits of Kafka's protocol, however old the log is."""
+    state = dataclasses.replace(log.state, version=2**40)
+    join = d.decide_join_group(state, "g", "m")
+    assert join.reply == 1
+    state = replay_records(state, join.records)
+    state = replay_records(state, d.decide_join_group(state, "other", "m").records)
+    state = replay_records(state, d.decide_join_group(state, "other", "n").records)
+    state = replay_records(state, d.decide_delete_offsets(state, "other", ()).records)
+    assert d.decide_join_group(state, "g", "n").reply == 2, "of a group that is there, its own"
+    assert d.decide_join_group(state, "new", "m").reply == 3, "it may be one that was deleted"
+
+
+@pytest.mark.parametrize("again", ["bookmark", "roster"])
+def test_a_group_that_comes_back_is_above_its_former_generations(log: History, again: str) -> None:
+    """Also if it comes back by positions that nobody fenced, or by members of a coordinator."""
+    topic = log.create()
+    for member in ("m1", "m2"):
+        log.do(lambda state, now, member=member: d.decide_join_group(state, "g", member))
+    log.do(lambda state, now: d.decide_delete_offsets(state, "g", ()))
+    if again == "bookmark":
+        log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 1),)))
+        assert log.do(lambda state, now: d.decide_join_group(state, "g", "m3")) == 3
+    else:
+        with pytest.raises(IllegalGeneration):
+            log.do(lambda state, now: d.decide_set_generation(state, "g", Roster(2)))
+        log.do(lambda state, now: d.decide_set_generation(state, "g", Roster(3)))
 
 
 def test_a_bookmark_is_kept_longer_than_a_group(log: History) -> None:
