@@ -14,6 +14,7 @@ from spark_log.words import counted
 if TYPE_CHECKING:
     from spark_log.metadata.state import Coordinator
     from spark_log.node.maintain import Report
+    from spark_log.node.repair import Report as RepairReport
 
 
 @click.command(cls=Verb)
@@ -144,16 +145,22 @@ def verify(session: Session, deep: bool) -> None:
 
 @click.command(cls=Verb)
 @guarded
+@click.option("--accept-loss", is_flag=True, help="Continue without versions that cannot be restored. Does not ask.")
 @pass_session
-def repair(session: Session, dry_run: bool, yes: bool) -> None:
+def repair(session: Session, accept_loss: bool, dry_run: bool, yes: bool) -> None:
     """Rebuild the metadata of a log that does not open, from the checkpoints and records that can be read.
 
     Stop all clients and the coordinator first. Damaged files are moved to meta/damaged/, and two new checkpoints are
     written. If a version of the log is lost, nothing is changed, and the error names the files that are missing.
 
+    With --accept-loss the log then continues with what is known for certain and the records of later versions that can be
+    read. Every topic gets a new id, as if it had been deleted and created again: offsets of lost records are given again,
+    and streams and clients that know them are refused. --dry-run shows what is kept.
+
     \b
     Example:
       pylog repair --dry-run
+      pylog repair --accept-loss
     """
     from spark_log.net.client import health_of
     from spark_log.node.repair import repair as run
@@ -167,10 +174,32 @@ def repair(session: Session, dry_run: bool, yes: bool) -> None:
 
     store = open_store(session.url, session.storage_options)
     report = run(store, is_alive=is_alive, dry_run=True)
-    text = f"version {report.version} from {report.base or 'the first record'}, {counted(len(report.damaged), 'damaged file')}"
-    if dry_run:
-        lines = [*(f"{name} is damaged" for name in report.damaged), *report.lost]
-        emit_line(session, "\n".join([f"can be restored: {text}", *lines]), asdict(report))
-    elif report.lost or confirmed("replace damaged files of the metadata", dry_run=False, yes=yes):
-        run(store, is_alive=is_alive)
-        emit_line(session, f"restored: {text} moved to meta/damaged/", asdict(report))
+    if not report.needed:
+        text = (
+            f"nothing to repair: {store.url} opens at version {report.version}, and no file of its metadata is damaged"
+        )
+        emit_line(session, text, asdict(report))
+        return
+    if not dry_run and (
+        accept_loss or report.lost or confirmed("replace damaged files of the metadata", dry_run=False, yes=yes)
+    ):
+        report = run(store, is_alive=is_alive, accept_loss=accept_loss)
+    emit_line(session, _repair_text(report, dry_run), asdict(report))
+
+
+def _repair_text(report: RepairReport, dry_run: bool) -> str:
+    """What a repair does, or what there is to do."""
+    base, files = report.base or "the first record", counted(len(report.damaged), "damaged file")
+    lines = [
+        f"{'can be restored' if dry_run else 'restored'}: version {report.version} from {base}, {files} moved to meta/damaged/"
+    ]
+    lines += [f"{name} is damaged" for name in report.damaged]
+    if report.lost:
+        lines += report.lost
+        lines.append(
+            f"{'with --accept-loss ' if dry_run else ''}the log continues at version {report.continues_at}, with new topic ids"
+        )
+        lines += report.kept
+        lines += [f"{name} is named by no record; it is kept for gc.fence.age.ms" for name in report.unnamed]
+        lines += [f"{name} is missing" for name in report.missing]
+    return "\n".join(lines)

@@ -183,10 +183,15 @@ def _load(names: Sequence[str], ahead: int, absent: set[str]) -> Steps[Base | No
             absent.add(name)
             return None
         try:
-            return Base(View(name, state_in(data, name), frozenset(damaged)), newest, found)
+            state = state_in(data, name)
         except CorruptObject as error:
             damaged[name] = error
-            logger.warning("a checkpoint cannot be read, the log is opened from what is older: %s", error)
+            continue
+        for why in damaged.values():
+            logger.warning(
+                "a checkpoint cannot be read, the log is opened from %s: %s", name or "its first record", why
+            )
+        return Base(View(name, state, frozenset(damaged)), newest, found)
     if tuple((yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]) != newest:
         return None
     raise CorruptObject(f"{'; '.join(str(error) for error in damaged.values())}; {REPAIR}")

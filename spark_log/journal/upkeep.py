@@ -21,6 +21,7 @@ from spark_log.journal.protocol import (
     DATA,
     KEPT_CHECKPOINTS,
     LOG,
+    WAVE_MAX,
     Command,
     Context,
     View,
@@ -28,13 +29,14 @@ from spark_log.journal.protocol import (
     checkpoint_version,
     data_key,
     log_key,
+    log_version,
     propose,
     upload_epoch,
 )
 from spark_log.metadata.checkpoint import check_checkpoint, decode_checkpoint, encode_checkpoint
 from spark_log.metadata.commands import Expire, Fence, Swap
 from spark_log.metadata.index import decode_piece, slices_of
-from spark_log.metadata.records import Piece
+from spark_log.metadata.records import Piece, decode_batch
 from spark_log.metadata.rewrite import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Slice
@@ -88,7 +90,7 @@ def write_down(view: View, context: Context, fence_before: int) -> Steps[View]:
         yield Delete([name for name in names if name < older])
         first = max(0, min(fence_before, checkpoint_version(names[0])))
         upto = min(view.state.fence, checkpoint_version(older))
-        yield Delete([log_key(version) for version in range(first + 1, upto + 1)][-context.limits.deletes_max :])
+        yield Delete([log_key(version) for version in range(first + 1, upto + 1)[-context.limits.deletes_max :]])
     return view
 
 
@@ -295,6 +297,44 @@ def damaged_checkpoints() -> Steps[dict[str, str]]:
     return found
 
 
+def damaged_between() -> Steps[dict[str, str]]:
+    """Records between the two checkpoints that are kept which are missing or cannot be read, by name, and why.
+
+    The newer one stands in for them; without them the older one cannot stand in for the newer one.
+    """
+    while True:
+        newest = (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]
+        if len(newest) < KEPT_CHECKPOINTS:
+            return {}
+        first, upto = (checkpoint_version(name) for name in newest)
+        names = [name for name in (yield List(LOG)) if first < log_version(name) <= upto]
+        found = _missing_between(first, upto, names)
+        for at in range(0, len(names), WAVE_MAX):
+            few = names[at : at + WAVE_MAX]
+            found |= _damaged(zip(few, (yield [Get(name) for name in few]), strict=True))
+        if not found or (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:] == newest:
+            return found
+
+
+def _missing_between(first: int, upto: int, names: Sequence[str]) -> dict[str, str]:
+    """The first of versions (first, upto] that has no record: those that follow it may be very many."""
+    there = {log_version(name) for name in names}
+    if len(there) == upto - first:
+        return {}
+    lost = next(version for version in range(first + 1, upto + 1) if version not in there)
+    return {log_key(lost): f"{log_key(lost)} is missing"}
+
+
+def _damaged(files: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
+    found = {}
+    for name, data in files:
+        try:
+            decode_batch(data or b"", name)
+        except CorruptObject as error:
+            found[name] = str(error)
+    return found
+
+
 def _replaced(intact: frozenset[str]) -> Steps[tuple[list[str], str]]:
     """All checkpoints, and the older of the newest two: those before it may go, and the records up to it.
 
@@ -318,7 +358,7 @@ def truncate(view: View, context: Context) -> Steps[int]:
         return 0
     upto = min(view.state.fence, checkpoint_version(older))
     old = [name for name in names if name < older]
-    records = [name for name in (yield List(LOG)) if int(name.removeprefix(LOG)[:20]) <= upto]
+    records = [name for name in (yield List(LOG)) if log_version(name) <= upto]
     yield Delete([*old, *records[: context.limits.deletes_max]])
     return len(old) + len(records[: context.limits.deletes_max])
 

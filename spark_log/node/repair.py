@@ -1,16 +1,17 @@
 """`pylog repair`: rebuilds the metadata of a log that does not open, from the checkpoints and records that can be read.
 
-Only a log of which every version is known is written again: its damaged files are moved to `meta/damaged/`, and two new
-checkpoints take their place.  If a version is lost, the offsets that its records had could be given to other records, so
-nothing is changed, and the report says what is lost.  No client and no coordinator may use the log meanwhile.
+A log of which every version is known is written again: its damaged files are moved to `meta/damaged/`, and two new
+checkpoints take their place.  If a version is lost, the offsets that its records had could be given to other records.  So
+nothing is changed, and the report says what is lost, unless the loss is accepted: then the log continues with what is known,
+and every topic has a new id (metadata/recovery.py).  No client and no coordinator may use the log meanwhile.
 """
 
 from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, SparkLogError
@@ -18,6 +19,7 @@ from spark_log.journal.journal import FORMAT_KEY, parse_format
 from spark_log.journal.ops import Delete, Get, List, Put, Steps, run
 from spark_log.journal.protocol import (
     CHECKPOINTS,
+    DATA,
     LOG,
     META,
     Context,
@@ -28,10 +30,11 @@ from spark_log.journal.protocol import (
     open_view,
     state_in,
 )
-from spark_log.journal.upkeep import checkpoint
-from spark_log.metadata.records import Batch, Commit, decode_batch
-from spark_log.metadata.replay import replay
-from spark_log.metadata.state import Coordinator, State
+from spark_log.journal.upkeep import checkpoint, damaged_between
+from spark_log.metadata.records import Batch, Commit, TakeOver, decode_batch
+from spark_log.metadata.recovery import renew, replay_after_loss, version_after_loss
+from spark_log.metadata.replay import replay as replay_batch
+from spark_log.metadata.state import Coordinator, State, TopicKey
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
 from spark_log.words import counted
@@ -52,47 +55,79 @@ class Report:
     base: str
     """The checkpoint from which it is; empty: from the first record on."""
     damaged: tuple[str, ...]
-    """Files that cannot be read and are not needed: they are moved to `meta/damaged/`."""
+    """Files that cannot be read, or are missing, and are not needed: they are moved to `meta/damaged/`."""
     lost: tuple[str, ...] = ()
-    """Versions that cannot be restored: what is known of each.  If there are any, the log is not changed."""
+    """What is known of each version from the first lost one on.  If there are any, the log is not changed unless that is accepted."""
+    continues_at: int = 0
+    """The version at which the log continues if the loss is accepted; 0: nothing is lost."""
+    kept: tuple[str, ...] = ()
+    """Which offsets of each partition it then has."""
+    unnamed: tuple[str, ...] = ()
+    """Objects that nothing names then: they may hold lost records, and are kept for `gc.fence.age.ms`."""
+    missing: tuple[str, ...] = ()
+    """Objects that are named then, and are not in the storage."""
+    needed: bool = True
+    """False: the log opens, and nothing is damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     report: Report
     state: State
+    """To be written, if nothing is lost or the loss is accepted."""
+    aside: tuple[str, ...]
+    """Files to be moved to `meta/damaged/`."""
+    holders: tuple[Coordinator, ...]
+    """Coordinators that may have the log."""
 
 
 def repair(
-    store: ObjectStore, *, is_alive: IsAlive, dry_run: bool = False, clock: Clock | None = None, seed: int | None = None
+    store: ObjectStore,
+    *,
+    is_alive: IsAlive,
+    dry_run: bool = False,
+    accept_loss: bool = False,
+    clock: Clock | None = None,
+    seed: int | None = None,
 ) -> Report:
     """Make a damaged log one that opens, with every record that was acknowledged; or, with `dry_run`, say what would be done.
 
-    is_alive:  whether a coordinator that has the log answers.
-    Raises NoLog if there is none, InvalidRequest if there is nothing to repair or a coordinator serves the log,
-    CorruptObject, with all that is lost, if versions cannot be restored, UnsupportedVersion for files of a newer pylog.
+    is_alive:     whether a coordinator that has the log answers.
+    accept_loss:  continue without versions that cannot be restored: every topic gets a new id.
+    Raises NoLog if there is none, InvalidRequest if a coordinator serves the log, CorruptObject, with all that is lost, if
+    versions cannot be restored and that is not accepted, UnsupportedVersion for files of a newer pylog.
     """
     clock = clock or SystemClock()
     store = with_retries(store, clock)
-    rng = random.SystemRandom() if seed is None else random.Random(seed)
-    found = run(_find(store.url), store, clock)
-    if is_alive(found.state.coordinator):
-        raise InvalidRequest(
-            f"the coordinator at {found.state.coordinator.address} serves {store.url}: stop it, then repair the log"
-        )
-    if found.report.lost and not dry_run:
-        more = len(found.report.lost) - SHOWN
-        raise CorruptObject(
-            f"{store.url} can be restored up to version {found.report.version}, and nothing was changed, for more is lost: "
-            f"{'; '.join(found.report.lost[:SHOWN])}{f'; and {more} more' if more > 0 else ''}. Restore the first of these "
-            "files from a copy of the log, and run `pylog repair` again"
-        )
-    if not dry_run:
-        run(_rebuild(found, Context(clock, rng)), store, clock)
-    return found.report
+    context = Context(clock, random.SystemRandom() if seed is None else random.Random(seed))
+    found = run(_find(store.url, context), store, clock)
+    report = found.report
+    if not report.needed:
+        return report
+    for holder in found.holders:
+        if is_alive(holder):
+            raise InvalidRequest(
+                f"the coordinator at {holder.address} serves {store.url}: stop it, then repair the log"
+            )
+    if dry_run:
+        return report
+    if report.lost and not accept_loss:
+        raise _not_accepted(store.url, report)
+    run(_rebuild(found, context), store, clock)
+    return report
 
 
-def _find(url: str) -> Steps[_Found]:
+def _not_accepted(url: str, report: Report) -> CorruptObject:
+    more = len(report.lost) - SHOWN
+    return CorruptObject(
+        f"{url} can be restored up to version {report.version}, and nothing was changed, for more is lost: "
+        f"{'; '.join(report.lost[:SHOWN])}{f'; and {more} more' if more > 0 else ''}. Restore the first of these files "
+        "from a copy of the log, and run `pylog repair` again. Without a copy, `pylog repair --accept-loss` continues "
+        "without them; add --dry-run to see what it keeps"
+    )
+
+
+def _find(url: str, context: Context) -> Steps[_Found]:
     form = yield Get(FORMAT_KEY)
     if form is None:
         raise NoLog(f"there is no log at {url}: it has no {FORMAT_KEY}")
@@ -100,14 +135,96 @@ def _find(url: str) -> Steps[_Found]:
     names: list[str] = yield List(CHECKPOINTS)
     records: list[str] = yield List(LOG)
     states, damaged = yield from _read_checkpoints(names)
-    best = yield from _furthest(states, frozenset(records))
+    base, state = yield from _furthest(states, frozenset(records))
     newest = max([*map(log_version, records), *map(checkpoint_version, names)], default=0)
-    lost = (yield from _lost(best[1], newest, frozenset(records))) if best[1].version < newest else ()
-    if not lost and not damaged and (yield from _opens()):
-        raise InvalidRequest(
-            f"nothing to repair: {url} opens at version {best[1].version}, and no checkpoint is damaged"
+    if state.version < newest:
+        return (
+            yield from _find_loss(
+                Report(version=state.version, base=base, damaged=damaged), state, newest, records, context
+            )
         )
-    return _Found(Report(version=best[1].version, base=best[0], damaged=damaged, lost=lost), best[1])
+    damaged += tuple((yield from damaged_between()))
+    needed = bool(damaged) or not (yield from _opens())
+    report = Report(version=state.version, base=base, damaged=damaged, needed=needed)
+    return _Found(report, state, damaged, (state.coordinator,))
+
+
+def _find_loss(report: Report, known: State, newest: int, names: Sequence[str], context: Context) -> Steps[_Found]:
+    """Also the state with which the log can continue without the versions that are lost."""
+    stored = frozenset((yield List(DATA)))
+    state, lost, holders, last = known, list[str](), [known.coordinator], known.version
+    after = [name for name in names if log_version(name) > known.version]
+    for key in after:
+        version = log_version(key)
+        lost += _missing(last + 1, version)
+        last, batch = version, (yield from _batch(key))
+        if batch is None:
+            lost.append(f"{key} is damaged")
+            continue
+        before, state = state, replay_after_loss(state, version, batch, known, stored)
+        lost.append(f"{key} can be read, and follows a lost one{_content(before, state, batch)}")
+        holders += [Coordinator(one.epoch, one.address, one.host) for one in batch.records if isinstance(one, TakeOver)]
+    lost += _missing(last + 1, newest + 1)
+    version = version_after_loss(newest)
+    renewed = renew(state, version, {key: context.unique() + context.unique() for key in state.names.values()}, stored)
+    report = replace(
+        report,
+        lost=tuple(lost),
+        continues_at=version,
+        kept=tuple(_kept(known, state)),
+        unnamed=tuple(sorted(renewed.dropped)),
+        missing=tuple(_missing_objects(state, stored)),
+    )
+    return _Found(report, renewed, (*report.damaged, *after), tuple(holders))
+
+
+def _missing(first: int, end: int) -> list[str]:
+    """What is said of versions [first, end) that have no record."""
+    if first >= end:
+        return []
+    return [
+        f"{log_key(first)} is missing" if end - first == 1 else f"{log_key(first)} to {log_key(end - 1)} are missing"
+    ]
+
+
+def _content(before: State, after: State, batch: Batch) -> str:
+    """How many records it adds to which partitions, and whether that can be kept."""
+    rows = Counter[TopicKey]()
+    for record in batch.records:
+        if isinstance(record, Commit):
+            for _, run_ in record.slices:
+                rows[run_.topic_id, run_.partition] += run_.rows
+            for topic_id, number, piece in record.pieces:
+                rows[topic_id, number] += piece.end - piece.start
+    parts = ", ".join(f"{counted(count, 'record')} of {_named(after, key)}" for key, count in sorted(rows.items()))
+    lost = any(_end(after, key) - _end(before, key) < count for key, count in rows.items())
+    return f": {parts}{', not all of which can be kept' if lost else ''}" if parts else ""
+
+
+def _named(state: State, key: TopicKey) -> str:
+    topic = state.topics.get(key[0])
+    return f"{topic.name if topic else key[0]}-{key[1]}"
+
+
+def _end(state: State, key: TopicKey) -> int:
+    part = state.partitions.get(key)
+    return 0 if part is None else part.end
+
+
+def _kept(known: State, state: State) -> Iterator[str]:
+    """Which offsets of each partition are what they were, and which are new."""
+    for _, topic_id in sorted(state.names.items()):
+        for number, part in state.topic_partitions(topic_id):
+            key = (topic_id, number)
+            sure, new = _end(known, key), part.end - _end(known, key)
+            text = f"{_named(state, key)}: offsets {part.start} to {sure - 1} are kept" if sure > part.start else ""
+            text = text or f"{_named(state, key)}: no offsets are known for certain"
+            yield f"{text}; {counted(new, 'record')} of later versions get the offsets from {sure} on" if new else text
+
+
+def _missing_objects(state: State, stored: Container[str]) -> Iterator[str]:
+    """Objects of the state that are not in the storage."""
+    return (name for name in sorted(state.objects) if name not in stored)
 
 
 def _read_checkpoints(names: Sequence[str]) -> Steps[tuple[dict[str, State], tuple[str, ...]]]:
@@ -130,7 +247,7 @@ def _furthest(states: dict[str, State], records: frozenset[str]) -> Steps[tuple[
             batch = yield from _batch(key)
             if batch is None:
                 break
-            state = replay(state, batch)
+            state = replay_batch(state, batch)
         if state.version > best[1].version:
             best = (name, state)
     return best
@@ -144,38 +261,6 @@ def _batch(key: str) -> Steps[Batch | None]:
         return None
 
 
-def _lost(state: State, newest: int, records: frozenset[str]) -> Steps[tuple[str, ...]]:
-    """What is known of the versions after `state`."""
-    said = []
-    for version in range(state.version + 1, newest + 1):
-        key = log_key(version)
-        if key not in records:
-            said.append(f"{key} is missing")
-        elif (batch := (yield from _batch(key))) is None:
-            said.append(f"{key} is damaged")
-        else:
-            said.append(f"{key} can be read, and cannot be applied{_content(state, batch)}")
-    return tuple(said)
-
-
-def _content(state: State, batch: Batch) -> str:
-    """How many records it adds to which partitions."""
-    rows = Counter[str]()
-    for record in batch.records:
-        if isinstance(record, Commit):
-            for _, run_ in record.slices:
-                rows[_named(state, run_.topic_id, run_.partition)] += run_.rows
-            for topic_id, number, piece in record.pieces:
-                rows[_named(state, topic_id, number)] += piece.end - piece.start
-    parts = ", ".join(f"{counted(count, 'record')} of {name}" for name, count in sorted(rows.items()))
-    return f": {parts}" if parts else ""
-
-
-def _named(state: State, topic_id: str, number: int) -> str:
-    topic = state.topics.get(topic_id)
-    return f"{topic.name if topic else topic_id}-{number}"
-
-
 def _opens() -> Steps[bool]:
     try:
         yield from open_view()
@@ -185,13 +270,13 @@ def _opens() -> Steps[bool]:
 
 
 def _rebuild(found: _Found, context: Context) -> Steps[None]:
-    """Copy the damaged files, write two checkpoints, and delete the damaged files: it may be broken off at any point."""
-    damaged = found.report.damaged
-    for name in damaged:
+    """Copy the files, write two checkpoints, and delete the files: it may be broken off at any point."""
+    for name in found.aside:
         data = yield Get(name)
-        yield Put(DAMAGED + name.removeprefix(META).replace("/", "-"), (data or b"",))
-    view = View(found.report.base, found.state, frozenset(damaged))
+        if data is not None:
+            yield Put(DAMAGED + name.removeprefix(META).replace("/", "-"), (data,))
+    view = View(found.report.base, found.state, frozenset(found.report.damaged))
     yield from checkpoint(view, context)
-    yield Delete(list(damaged))
+    yield Delete(list(found.aside))
     yield from checkpoint(view, context)
     yield from open_view()

@@ -1,6 +1,6 @@
 """`pylog verify`: whether what the state says is what the storage holds.  Reads only.
 
-Checked of the metadata: the chain of records, that the checkpoints can be read, that partitions have no gaps, that slice indexes decode and say what their
+Checked of the metadata: the chain of records, that the checkpoints and the records between them can be read, that partitions have no gaps, that slice indexes decode and say what their
 pieces say, and that the count of live slices of each object is that of a recount.  Of the objects: that each is there with
 its size.  `deep` also reads every byte: checksums of runs and batches, indexes against runs, timestamps within their bounds.
 """
@@ -23,7 +23,7 @@ from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
 from spark_log.journal.journal import Journal
 from spark_log.journal.ops import Get, List, Steps
 from spark_log.journal.protocol import LOG, View, check_chain, open_view
-from spark_log.journal.upkeep import damaged_checkpoints
+from spark_log.journal.upkeep import damaged_between, damaged_checkpoints
 from spark_log.metadata.index import decode_piece, slices_of
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
@@ -33,6 +33,7 @@ from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import ObjectStore
 
 CHAIN_TRIES = 2
+SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
     view, problems = journal.run(_chain())
     damaged = journal.run(damaged_checkpoints())
     problems += [Problem(name, f"{why}; `pylog maintain` writes a new one") for name, why in damaged.items()]
+    between = journal.run(damaged_between())
+    problems += [Problem(name, f"{why}; {SPARE}") for name, why in between.items()]
     slices, found = journal.run(_resolve(view.state))
     problems += found
     problems += _counts(view.state, slices)

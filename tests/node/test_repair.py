@@ -44,11 +44,11 @@ def contents(store: LocalStore) -> dict[str, bytes]:
     return {key: store.get(key) for key in store.list("meta/")}
 
 
-def repair(store: LocalStore, *, dry_run: bool = False, alive: bool = False) -> Report:
+def repair(store: LocalStore, *, dry_run: bool = False, accept_loss: bool = False, alive: bool = False) -> Report:
     def is_alive(holder: Coordinator) -> bool:
         return alive and bool(holder.address)
 
-    return run_repair(store, is_alive=is_alive, dry_run=dry_run)
+    return run_repair(store, is_alive=is_alive, dry_run=dry_run, accept_loss=accept_loss)
 
 
 def damage(store: LocalStore, *keys: str) -> None:
@@ -71,8 +71,7 @@ def test_two_damaged_checkpoints_are_rebuilt_from_records(store: LocalStore) -> 
     assert sorted(store.get(key) for key in store.list(DAMAGED)) == sorted(before[key] for key in damaged)
     assert not set(damaged) & set(store.list(CHECKPOINTS)) and len(store.list(CHECKPOINTS)) >= 2
     assert open_log(store).append("t", [{"value": b"x"}])[spark_log.TopicPartition("t", 0)] == range(17, 18)
-    with pytest.raises(InvalidRequest, match="nothing to repair"):
-        repair(store)
+    assert not repair(store).needed
 
 
 def test_one_damaged_checkpoint_is_replaced(store: LocalStore) -> None:
@@ -100,7 +99,7 @@ def test_a_lost_version_is_named_and_nothing_changes(store: LocalStore, gone: bo
     report = repair(store, dry_run=True)
     assert report.version == version - 1 and len(report.lost) == end - version + 1
     assert report.lost[0] == f"{key} is {'missing' if gone else 'damaged'}"
-    assert report.lost[1] == f"{log_key(version + 1)} can be read, and cannot be applied: 1 record of t-0"
+    assert report.lost[1] == f"{log_key(version + 1)} can be read, and follows a lost one: 1 record of t-0"
     with pytest.raises(CorruptObject, match=rf"up to version {version - 1}, and nothing was changed.*{key}"):
         repair(store)
     assert contents(store) == before
@@ -108,10 +107,12 @@ def test_a_lost_version_is_named_and_nothing_changes(store: LocalStore, gone: bo
     assert values(store) == VALUES
 
 
-def test_a_healthy_log_and_no_log_are_refused(store: LocalStore, tmp_path: Path) -> None:
+def test_a_healthy_log_is_not_changed_and_no_log_is_refused(store: LocalStore, tmp_path: Path) -> None:
     """There is nothing to do."""
-    with pytest.raises(InvalidRequest, match="nothing to repair"):
-        repair(store)
+    before = contents(store)
+    report = repair(store)
+    assert not report.needed and report.version == open_log(store).journal.state.version
+    assert contents(store) == before
     with pytest.raises(NoLog):
         repair(LocalStore(str(tmp_path / "none")))
 

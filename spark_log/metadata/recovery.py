@@ -1,0 +1,136 @@
+"""The state of a log that goes on without versions that are lost.  Pure.
+
+A lost version may have given offsets to records that consumers have seen, and how many is not known.  So every topic gets
+a new id: an offset means something under a topic's id alone, and whoever has one of before (a stream's checkpoint, a
+position, an upload) is refused as after a topic was deleted and created again.  The version goes beyond every one that a
+lost record may have had, and the fence with it: what was being written is void (docs/decisions/0035-accepted-loss.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
+
+from immutables import Map
+from msgspec.structs import replace as moved
+
+from spark_log.metadata import records as r
+from spark_log.metadata.commands import TRANSACTIONAL
+from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.state import Coordinator, Group, Producer, State, TopicKey
+
+VERSIONS = 1_000_000_000
+"""A log that goes on after a loss begins at the next multiple: so far no log gets otherwise."""
+
+
+def version_after_loss(newest: int) -> int:
+    """The version at which a log continues, `newest` being the last one that the storage knows of."""
+    return (newest // VERSIONS + 1) * VERSIONS
+
+
+def replay_after_loss(state: State, version: int, batch: r.Batch, known: State, stored: Container[str]) -> State:
+    """The state with what a version after a lost one holds, as far as that can be told without the lost one.
+
+    Its records get the offsets that are next; commits count though earlier ones of their producer or coordinator are lost.
+
+    known:   the state before the first lost version.
+    stored:  names of the objects that are in the storage: a commit that names another one adds nothing.
+    """
+    state = next_version(replace(state, version=version - 1), batch.time)
+    for record in batch.records:
+        state = _replay_one(state, record, known, stored)
+    return state
+
+
+def _replay_one(state: State, record: r.AnyRecord, known: State, stored: Container[str]) -> State:
+    """Offsets at or beyond the end of `known` had another meaning when the record was written."""
+    match record:
+        case r.Swap() | r.TakeOver() | r.Release():
+            return state
+        case r.Trim():
+            record = moved(record, start=min(record.start, _end(known, (record.topic_id, record.partition))))
+        case r.CommitOffsets():
+            record = moved(record, commits=_within(known, record.commits))
+        case r.Commit():
+            if any(named.name not in stored for named in record.objects):
+                return state
+            state = _without_older_epoch(state, record)
+            record = moved(record, birth=-1, dense=False, groups=_within(known, record.groups))
+        case _:
+            pass
+    return replay_records(state, [record])
+
+
+def _end(state: State, key: TopicKey) -> int:
+    part = state.partitions.get(key)
+    return 0 if part is None else part.end
+
+
+def _within(known: State, commits: Iterable[r.GroupCommit]) -> tuple[r.GroupCommit, ...]:
+    return tuple(
+        r.GroupCommit(
+            commit.group,
+            -1,
+            tuple(
+                at._replace(offset=min(at.offset, _end(known, (at.topic_id, at.partition)))) for at in commit.offsets
+            ),
+        )
+        for commit in commits
+    )
+
+
+def _without_older_epoch(state: State, record: r.Commit) -> State:
+    """Without the commit's producer, if the record that began its epoch is lost."""
+    producer = state.producers.get(record.producer)
+    if producer is None or producer.epoch >= record.epoch:
+        return state
+    return replace(state, producers=state.producers.delete(record.producer))
+
+
+def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[str]) -> State:
+    """The state with which the log continues at `version`.
+
+    ids:     the new id of each topic that is not deleted.
+    stored:  names of the objects that are in the storage.  Those that the state does not name may have records of lost
+             versions, and are kept until the fence has passed `version`.
+    """
+    names = {key: ids.get(key, key) for key in state.topics}
+    partitions = {(names[key], number): part for (key, number), part in state.partitions.items()}
+    return replace(
+        state,
+        version=version,
+        changed=version,
+        progressed=version,
+        fence=version - 1,
+        times=((version, state.time),),
+        names=Map({name: names[key] for name, key in state.names.items()}),
+        topics=Map({names[key]: topic for key, topic in state.topics.items()}),
+        partitions=Map(partitions),
+        dropped=Map({name: version for name in stored if name not in state.objects}),
+        producers=Map({name: _renew_producer(state, name, version, names) for name in state.producers}),
+        groups=Map({name: _renew_group(state, group, version, names) for name, group in state.groups.items()}),
+        coordinator=Coordinator(version),
+    )
+
+
+def _renew_producer(state: State, name: str, version: int, names: Mapping[str, str]) -> Producer:
+    """A transactional id gets an epoch that nobody has; other producers have their commits under the new ids."""
+    known = state.producers[name]
+    if name.startswith(TRANSACTIONAL):
+        return Producer(epoch=version, version=version, time=state.time, aborted=True)
+    kept = tuple(
+        commit._replace(
+            ranges=tuple((names.get(key, key), number, start, end) for key, number, start, end in commit.ranges)
+        )
+        for commit in known.kept
+    )
+    return known._replace(kept=kept)
+
+
+def _renew_group(state: State, group: Group, version: int, names: Mapping[str, str]) -> Group:
+    """Its members are fenced; its positions are where they were, at most at the end."""
+    offsets = {
+        (names[key[0]], key[1]): at._replace(offset=min(at.offset, _end(state, key)), version=version)
+        for key, at in group.offsets.items()
+    }
+    return Group(generation=max(group.generation + 1, version), offsets=Map(offsets), seen=group.seen)

@@ -1,0 +1,280 @@
+"""`pylog repair --accept-loss`: the log continues without lost versions, and no offset that they gave means another record."""
+
+from __future__ import annotations
+
+import random
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.errors import (
+    CorruptObject,
+    IllegalGeneration,
+    InvalidRequest,
+    ProducerFenced,
+    SparkLogError,
+    StorageError,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.journal.journal import Journal
+from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
+from spark_log.metadata.decide import decide_set_configs, decide_take_over
+from spark_log.metadata.recovery import VERSIONS
+from spark_log.metadata.state import Coordinator
+from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.node.maintain import maintain_once
+from spark_log.node.repair import DAMAGED, Report, repair
+from spark_log.node.verify import verify
+from spark_log.store.base import ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Faults, FaultyStore
+from tests.node.logs import pass_the_fence
+
+P0 = TopicPartition("t", 0)
+VALUES = [b"%d" % number for number in range(17)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    """With two checkpoints, a few versions behind the newest, and no more checkpoints for long."""
+    store = LocalStore(str(tmp_path / "log"), durability="os")
+    log = open_log(store)
+    set_interval(log, 5)
+    for value in VALUES:
+        log.append("t", [{"value": value}])
+    set_interval(log, 1000)
+    return store
+
+
+def set_interval(log: spark_log.Log, versions: int) -> None:
+    configs: dict[str, str | None] = {"metadata.checkpoint.interval": str(versions)}
+    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+
+
+def open_log(store: ObjectStore) -> spark_log.Log:
+    return spark_log.Log(Journal.open(store, create=True))
+
+
+def values(log: spark_log.Log, topic: str = "t") -> list[bytes]:
+    return [value.as_py() for value in log.read(topic)["value"]]
+
+
+def first_after_checkpoints(store: LocalStore) -> int:
+    return checkpoint_version(store.list(CHECKPOINTS)[-1]) + 1
+
+
+def lose_first(store: LocalStore) -> int:
+    """The first version behind the newest checkpoint: one record, which is not the last.  How many records are before it."""
+    version = first_after_checkpoints(store)
+    store.delete([log_key(version)])
+    return version - 3  # one version set the configs, one created the topic
+
+
+def accept(store: ObjectStore, *, dry_run: bool = False, alive: bool = False) -> Report:
+    def is_alive(holder: Coordinator) -> bool:
+        return alive and bool(holder.address)
+
+    return repair(store, is_alive=is_alive, dry_run=dry_run, accept_loss=True)
+
+
+def topic_id(log: spark_log.Log) -> str:
+    return log.admin.describe_topics(["t"])["t"].topic_id
+
+
+def test_what_is_certain_and_what_can_be_read_is_kept(store: LocalStore) -> None:
+    """Without the flag nothing changes; with it the lost record alone is missing, and the log takes records again."""
+    before = lose_first(store)
+    files = {key: store.get(key) for key in store.list("meta/")}
+    report = accept(store, dry_run=True)
+    assert {key: store.get(key) for key in store.list("meta/")} == files
+    with pytest.raises(CorruptObject, match=r"nothing was changed.*--accept-loss"):
+        repair(store, is_alive=lambda holder: False)
+    assert {key: store.get(key) for key in store.list("meta/")} == files
+    later = len(VALUES) - before - 1
+    assert report.kept == (
+        f"t-0: offsets 0 to {before - 1} are kept; {later} records of later versions get the offsets from {before} on",
+    )
+    assert len(report.unnamed) == 1 and report.missing == ()
+    assert accept(store) == report
+    log = open_log(store)
+    assert values(log) == [*VALUES[:before], *VALUES[before + 1 :]]
+    assert log.append("t", [{"value": b"x"}])[P0] == range(before + later, before + later + 1)
+    assert verify(log, deep=True) == []
+
+
+def test_offsets_of_before_mean_nothing_any_more(store: LocalStore) -> None:
+    """The topic has another id, and the version is beyond any that was lost."""
+    old = open_log(store)
+    version, before = old.journal.state.version, topic_id(old)
+    lose_first(store)
+    report = accept(store)
+    log = open_log(store)
+    assert version < report.continues_at == log.journal.state.version == VERSIONS
+    assert topic_id(log) != before
+
+
+def test_a_client_that_knew_the_lost_versions_writes_nothing_under_them(store: LocalStore) -> None:
+    """An upload that began before is void; its records for the topic that it knew are refused."""
+    client = open_log(store)
+    writing = client.transaction("etl")
+    writing.__enter__()
+    writing.append("t", [{"value": b"zombie"}])
+    lose_first(store)
+    accept(store)
+    before = values(open_log(store))
+    with pytest.raises((ProducerFenced, UploadFenced, UnknownTopicOrPartition)):
+        writing.__exit__(None, None, None)
+    assert values(open_log(store)) == before
+
+
+def test_a_transaction_that_was_open_can_commit_no_more(store: LocalStore) -> None:
+    """Neither by its holder, nor by one whom a lost version let take the id over."""
+    log = open_log(store)
+    with log.transaction("etl") as transaction:
+        transaction.append("t", [{"value": b"first"}])
+    log.append("t", [{"value": b"between"}])
+    holder = log.transaction("etl")
+    holder.__enter__()
+    log.append("t", [{"value": b"last"}])
+    store.delete([log_key(log.journal.refresh().version - 1)])
+    accept(store)
+    new = open_log(store)
+    assert [one.state for one in new.admin.list_transactions()] == ["CompleteAbort"]
+    holder.append("t", [{"value": b"zombie"}])
+    with pytest.raises(SparkLogError):
+        holder.__exit__(None, None, None)
+    assert b"zombie" not in values(open_log(store))
+    with new.transaction("etl") as transaction:
+        transaction.append("t", [{"value": b"next"}])
+    assert values(new)[-1] == b"next"
+
+
+def test_members_of_groups_are_fenced_and_positions_stay(store: LocalStore) -> None:
+    """At most at the end of what is certain: records are read twice rather than missed."""
+    log = open_log(store)
+    consumer = log.consumer("t", group_id="g", auto_offset_reset="earliest", enable_auto_commit=False)
+    assert len(consumer.poll(0, max_records=3)[P0]) == 3
+    consumer.commit()
+    log.admin.alter_consumer_group_offsets("far", {P0: OffsetAndMetadata(len(VALUES), "")})
+    log.append("t", [{"value": b"lost"}])
+    log.append("t", [{"value": b"later"}])
+    log.admin.alter_consumer_group_offsets("last", {P0: OffsetAndMetadata(len(VALUES) + 2, "")})
+    lost = next(v for v in range(log.journal.refresh().version, 0, -1) if b'"commit"' in store.get(log_key(v))) - 1
+    store.delete([log_key(lost)])
+    accept(store)
+    with pytest.raises(IllegalGeneration):
+        consumer.commit({P0: OffsetAndMetadata(5, "")})
+    admin = open_log(store).admin
+    assert admin.list_consumer_group_offsets("g") == {P0: OffsetAndMetadata(3)}
+    assert admin.list_consumer_group_offsets("far") == {P0: OffsetAndMetadata(len(VALUES))}
+    assert admin.list_consumer_group_offsets("last") == {P0: OffsetAndMetadata(len(VALUES))}
+    assert values(open_log(store)) == [*VALUES, b"later"]
+
+
+def test_objects_of_lost_versions_are_not_collected_at_once(store: LocalStore) -> None:
+    """They go when `gc.fence.age.ms` has passed, as if they had been dropped."""
+    lose_first(store)
+    (lost,) = accept(store).unnamed
+    log = open_log(store)
+    maintain_once(log)
+    assert lost in store.list(DATA)
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    for _ in range(2):
+        log.append("t", [{"value": b"x"}])
+        pass_the_fence(log)
+    assert lost not in store.list(DATA)
+
+
+def test_moved_files_are_kept(store: LocalStore) -> None:
+    """All records from the first lost version on, as they were."""
+    version = first_after_checkpoints(store)
+    damaged = store.get(log_key(version))[:-3]
+    store.put(log_key(version), [damaged])
+    aside = {
+        key.removeprefix("meta/").replace("/", "-"): store.get(key)
+        for key in store.list(LOG)
+        if key >= log_key(version)
+    }
+    accept(store)
+    assert {key.removeprefix(DAMAGED): store.get(key) for key in store.list(DAMAGED)} == aside
+
+
+def test_it_can_be_killed_anywhere_and_run_again(store: LocalStore) -> None:
+    """It is either as before, or done."""
+    before = lose_first(store)
+    expected = [*VALUES[:before], *VALUES[before + 1 :]]
+    for full_after in range(0, 6000, 200):
+        broken = FaultyStore(store, random.Random(0), Faults(full_after=full_after))
+        with suppress(StorageError):
+            accept(broken)
+        with suppress(CorruptObject):
+            assert values(open_log(store)) == expected
+    accept(store)
+    assert values(open_log(store)) == expected
+    assert verify(open_log(store)) == []
+    assert open_log(store).journal.state.version == VERSIONS
+
+
+def test_a_coordinator_that_only_a_later_version_names_is_asked(store: LocalStore) -> None:
+    """It may have the log."""
+    journal = open_log(store).journal
+    journal.propose(lambda state, now: decide_take_over(state, 0, "127.0.0.1:1", "host", journal.cluster_id))
+    lose_first(store)
+    with pytest.raises(InvalidRequest, match=r"coordinator at 127\.0\.0\.1:1 serves"):
+        accept(store, alive=True)
+    accept(store)
+    assert open_log(store).journal.state.coordinator == Coordinator(VERSIONS)
+
+
+def test_a_second_loss_is_accepted_as_the_first(store: LocalStore) -> None:
+    """Every loss has versions of its own."""
+    lose_first(store)
+    accept(store)
+    log = open_log(store)
+    kept = values(log)
+    for number in range(3):
+        log.append("t", [{"value": b"%d" % number}])
+    store.delete([log_key(log.journal.state.version - 1)])
+    assert accept(store).continues_at == 2 * VERSIONS
+    assert values(open_log(store)) == [*kept, b"0", b"2"]
+
+
+def test_upkeep_goes_on_after_a_loss(store: LocalStore) -> None:
+    """Checkpoints, truncation and merging: versions that there never were are not gone through one by one."""
+    lose_first(store)
+    accept(store)
+    log = open_log(store)
+    kept = values(log)
+    for number in range(30):
+        log.append("t", [{"value": b"%d" % number}])
+    maintain_once(log)
+    assert values(open_log(store)) == [*kept, *(b"%d" % number for number in range(30))]
+    assert verify(open_log(store), deep=True) == []
+    assert all(int(key[len(LOG) :][:20]) > VERSIONS for key in store.list(LOG))
+
+
+def test_records_of_a_topic_that_a_lost_version_created_are_named(store: LocalStore) -> None:
+    """Its name is not known."""
+    log = open_log(store)
+    log.append("new", [{"value": b"1"}])
+    log.append("new", [{"value": b"2"}])
+    created = next(v for v in range(log.journal.refresh().version, 0, -1) if b'"create_topic"' in store.get(log_key(v)))
+    store.delete([log_key(created)])
+    report = accept(store, dry_run=True)
+    assert any("not all of which can be kept" in line for line in report.lost)
+    accept(store)
+    assert values(open_log(store)) == VALUES
+
+
+def test_a_log_without_a_checkpoint_or_first_record_starts_empty(store: LocalStore) -> None:
+    """The report shows that no topic is known."""
+    for key in [*store.list(CHECKPOINTS), log_key(1), log_key(2)]:
+        store.delete([key])
+    report = accept(store)
+    assert (report.version, report.kept) == (0, ()) and len(report.unnamed) == len(store.list(DATA))
+    log = open_log(store)
+    assert log.admin.list_topics() == []
+    assert log.append("t", [{"value": b"x"}])[P0] == range(1)
