@@ -85,6 +85,24 @@ def test_one_damaged_checkpoint_is_replaced(store: LocalStore) -> None:
 
 
 @pytest.mark.parametrize("gone", [True, False])
+def test_a_record_between_the_checkpoints_is_made_up_for(store: LocalStore, gone: bool) -> None:
+    """Two new checkpoints do without it."""
+    newest = store.list(CHECKPOINTS)[-1]
+    lost = log_key(checkpoint_version(newest))
+    if gone:
+        store.delete([lost])
+    else:
+        damage(store, lost)
+    assert repair(store).damaged == (lost,)
+    for damaged in store.list(CHECKPOINTS)[-2:]:
+        data = store.get(damaged)
+        store.put(damaged, [b""])
+        assert values(store) == VALUES
+        store.put(damaged, [data])
+    assert not repair(store).needed
+
+
+@pytest.mark.parametrize("gone", [True, False])
 def test_a_lost_version_is_named_and_nothing_changes(store: LocalStore, gone: bool) -> None:
     """Its offsets are not given to other records; once the file is back the log opens."""
     version = checkpoint_version(store.list(CHECKPOINTS)[-1]) + 1

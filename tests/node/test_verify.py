@@ -119,6 +119,20 @@ def test_a_checkpoint_that_cannot_be_read(log: Log, tmp_path: Path) -> None:
         assert f"meta/ckpt/{newest.name} is damaged" in messages(again)
 
 
+def test_a_record_between_the_two_checkpoints_that_cannot_be_read(log: Log, tmp_path: Path) -> None:
+    """Without it the older checkpoint could not be used if the newer one were damaged."""
+    older, newest = (int(file.name[:20]) for file in sorted(tmp_path.glob("meta/ckpt/*"))[-2:])
+    for version in (older + 1, newest):
+        file = tmp_path / f"meta/log/{version:020}.rec"
+        data = file.read_bytes()
+        file.write_bytes(data[:-1])
+        assert f"meta/log/{file.name} is damaged" in messages(log)
+        file.unlink()
+        assert f"meta/log/{file.name} is missing; without it the older checkpoint" in messages(log)
+        file.write_bytes(data)
+    assert messages(log) == ""
+
+
 def test_what_is_replaced_meanwhile_is_no_problem(log: Log) -> None:
     """Writers and maintainers go on while a log is verified."""
     append_small(log, 3, first=293)

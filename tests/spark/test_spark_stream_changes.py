@@ -6,6 +6,8 @@ import pytest
 
 import spark_log
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
+from spark_log.journal.protocol import log_key
+from spark_log.node.repair import repair
 from tests.spark.driver import Stream, rows
 from tests.spark.lossy import GOING_ON, losses, put, recreate, trim
 
@@ -138,6 +140,23 @@ def test_a_topic_created_again_is_recognised(url: str, log: spark_log.Log, count
     with pytest.raises(DataLoss, match="t-0 is gone, all of it had been read: topic 't' was deleted and created again"):
         stream.batch()
     assert stream.restart(failOnDataLoss="false").run() == rows("t-0", 0, count)
+
+
+@pytest.mark.parametrize("more", [0, 9])
+def test_offsets_of_a_version_whose_loss_was_accepted_stop_a_stream(url: str, log: spark_log.Log, more: int) -> None:
+    """However many records follow by now: at these offsets lie others."""
+    put(log, 3)
+    put(log, 2)
+    put(log, 1)
+    stream = Stream(url)
+    stream.run()
+    store = log.journal.store
+    store.delete([log_key(log.journal.refresh().version - 1)])
+    repair(store, is_alive=lambda holder: False, accept_loss=True)
+    put(spark_log.connect(url), more)
+    with pytest.raises(DataLoss, match="topic 't' was deleted and created again"):
+        stream.restart().batch()
+    assert len(stream.restart(failOnDataLoss="false").run()) == 4 + more
 
 
 def test_what_was_not_read_of_a_topic_created_again_is_named(

@@ -98,6 +98,17 @@ def test_a_newest_checkpoint_that_is_damaged_is_passed_by(store: LocalStore, cap
         assert any(newest in record.getMessage() for record in caplog.records)
 
 
+def test_both_checkpoints_damaged_is_one_error(store: LocalStore, caplog: pytest.LogCaptureFixture) -> None:
+    """It says what to run; no warning says before that the log was opened."""
+    older, newest = store.list(CHECKPOINTS)
+    for key in (older, newest):
+        path_of(store, key).write_bytes(b"")
+    pattern = rf"^{newest} .*; {older} .*; stop all writers and run `pylog repair"
+    with caplog.at_level(logging.WARNING, "spark_log"), pytest.raises(CorruptObject, match=pattern):
+        open_log(store)
+    assert caplog.records == []
+
+
 @pytest.mark.parametrize("cut", [lambda data: data[:-1], lambda data: b"", lambda data: data + b"\n"])
 def test_a_truncated_file_is_passed_by_or_named(store: LocalStore, cut: Callable[[bytes], bytes]) -> None:
     """Or one that has more at its end."""
