@@ -8,7 +8,8 @@ swaps re-check what they replace, and deleting is idempotent.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -177,11 +178,16 @@ def _entries_in(state: State, key: TopicKey, find: FindRange) -> tuple[Slice | P
 
 
 def swap_in(
-    view: View, context: Context, epoch: int, rewrites: Sequence[Rewrite], objects: Sequence[DataObject] = ()
+    view: View,
+    context: Context,
+    epoch: int,
+    rewrites: Sequence[Rewrite],
+    objects: Sequence[DataObject] = (),
+    uncounted: Mapping[str, int] = MappingProxyType({}),
 ) -> Steps[tuple[View, bool]]:
     """Upload the index of `rewrites`, if they need one, and propose their swap.  False: it did not fit any more."""
     name = data_key(epoch, f"{context.unique()}.idx")
-    swap, data = build_swap(epoch, rewrites, name, objects)
+    swap, data = build_swap(epoch, rewrites, name, objects, uncounted)
     if data:
         yield Put(name, (data,))
     command = Command(Swap(swap=swap))

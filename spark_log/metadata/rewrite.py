@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from spark_log.metadata.index import IndexPart, encode_index
 from spark_log.metadata.records import Change, Piece, Swap
@@ -35,14 +36,22 @@ class Rewrite:
 
 
 def build_swap(
-    upload_epoch: int, rewrites: Sequence[Rewrite], index_name: str, objects: Sequence[DataObject] = ()
+    upload_epoch: int,
+    rewrites: Sequence[Rewrite],
+    index_name: str,
+    objects: Sequence[DataObject] = (),
+    uncounted: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Swap, bytes]:
-    """The swap that carries out `rewrites`, and the bytes of its index object (empty: it needs none)."""
+    """The swap that carries out `rewrites`, and the bytes of its index object (empty: it needs none).
+
+    uncounted:  slices of each object that go with the old entries, and are not among `old_slices`: their index is lost.
+    """
     parts = [IndexPart(*rw.key, rw.new_slices) for rw in rewrites if rw.sealed and rw.new_slices]
     data, made = encode_index(index_name, parts) if parts else (b"", [])
     pieces = {(part.topic_id, part.partition): piece for part, piece in zip(parts, made, strict=True)}
     before = _count(rw.old_slices for rw in rewrites)
     before.update(entry.object for rw in rewrites for entry in rw.old if isinstance(entry, Piece))
+    before.update(uncounted)
     after = _count(rw.new_slices for rw in rewrites)
     after.update(piece.object for piece in made)
     index = (DataObject(index_name, len(data), 0),) if data else ()

@@ -20,6 +20,7 @@ from spark_log.journal.upkeep import collect, fence_and_expire, garbage, is_due,
 from spark_log.metadata.decide import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.node.isolation import Failures, OnFailure, log_failure
+from spark_log.node.lost_index import prune_lost
 from spark_log.node.merge import Progress, Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.pins import drop_pins
@@ -99,6 +100,7 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[Report, Failures]:
 
     def run(view: View, context: Context) -> Steps[Report]:
         view, expired = yield from attempt("retention", _expire(view, context, failed), (view, 0))
+        view = yield from attempt("pruning without slice indexes", prune_lost(view, context), view)
         view = yield from attempt("pruning", prune(view, context), view)
         # Before merging, which takes space: a full disk is emptied by what retention drops.
         view = yield from attempt("advancing the fence", fence_and_expire(view, context), view)

@@ -34,6 +34,7 @@ from spark_log.store.base import ObjectStore
 
 CHAIN_TRIES = 2
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
+RESTORE = "restore it from a copy, or trim the partition past these offsets and run `pylog maintain`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +143,11 @@ def _holes(name: str, entries: Sequence[Slice | Piece]) -> Iterator[Problem]:
 def _piece(piece: Piece, data: bytes | None, where: str) -> tuple[list[Slice], list[Problem]]:
     if data is None:
         which = f"the slice index of offsets {piece.start} to {piece.end - 1} of {where}"
-        return [], [Problem(piece.object, f"{which} is not there: restore it from a copy")]
+        return [], [Problem(piece.object, f"{which} is not there: {RESTORE}")]
     try:
         rows = slices_of(decode_piece(piece, data))
     except CorruptObject as error:
-        return [], [Problem(piece.object, str(error))]
+        return [], [Problem(piece.object, f"{error}: {RESTORE}")]
     return rows, list(_piece_sums(piece, rows))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.model import OffsetAndMetadata, Slice
 from spark_log.node.maintain import checkpoint, maintain_once
 from spark_log.node.verify import verify
-from tests.node.logs import append_small, new_log, rows
+from tests.node.logs import append_small, new_log, pass_the_fence, rows
 
 NAMED = r"data/\w+/\w+\.idx is not there, .* offsets 0 to \d+ of topic 't', partition 0: `pylog verify`"
 
@@ -25,11 +26,18 @@ MISSING = r"\.idx is missing: offsets of t-0"
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
     """Topic "t" has an index whose object is gone, and topic "other" is sound."""
+    return lossy_log(tmp_path, "missing")
+
+
+def lossy_log(tmp_path: Path, damage: str) -> Log:
     log = new_log(tmp_path)
     append_small(log, 270)
     checkpoint(log)
     (index,) = tmp_path.glob("data/*/*.idx")
-    index.unlink()
+    if damage == "missing":
+        index.unlink()
+    else:
+        index.write_bytes(index.read_bytes()[:-1])
     append_small(log, 3, first=270)
     log.create_topic(NewTopic("other", 1))
     for number in range(20):
@@ -82,15 +90,49 @@ def test_upkeep_passes_over_the_partition_and_says_so(
     assert log.read("other").num_rows == 20
 
 
-def test_a_deleted_topic_with_a_missing_index_holds_up_no_other(log: Log, caplog: pytest.LogCaptureFixture) -> None:
-    """Its other entries' objects and those of topics deleted with it are collected in time."""
+def test_a_deleted_topic_with_a_missing_index_goes_with_its_objects(log: Log) -> None:
+    """Nobody needs the index any more."""
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
     log.admin.delete_topics(["t", "other"])
-    with caplog.at_level(logging.WARNING, "spark_log"):
-        maintain_once(log)
+    pass_the_fence(log)
     state = log.journal.refresh()
-    left = {state.topics[topic_id].name for (topic_id, _), part in state.partitions.items() if part.entries}
-    assert left == {"t"}
-    assert any(".idx is not there" in record.getMessage() for record in caplog.records)
+    assert dict(state.partitions) == {} and dict(state.objects) == {}
+    assert log.journal.store.list("data/") == []
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_a_partition_that_is_trimmed_past_a_lost_index_is_sound(tmp_path: Path, damage: str) -> None:
+    """Its records are gone, its objects are collected, and upkeep and verify find nothing more."""
+    log = lossy_log(tmp_path, damage)
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    assert verify(log) != []
+    log.admin.delete_records({TopicPartition("t", 0): -1})
+    pass_the_fence(log)
+    assert verify(log, deep=True) == []
+    state = log.journal.refresh()
+    assert log.read("t").num_rows == 0 and log.read("other").num_rows == 20
+    assert set(log.journal.store.list("data/")) == {*state.objects, *state.dropped}
+    append_small(log, 1)
+    assert log.read("t").num_rows == 3
+
+
+def test_objects_stay_while_another_index_is_lost(tmp_path: Path) -> None:
+    """It is not known which of them it names; with the last lost index they go."""
+    log = new_log(tmp_path, partitions=2)
+    append_small(log, 270, partitions=2)
+    checkpoint(log)
+    for index in tmp_path.glob("data/*/*.idx"):
+        index.unlink()
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    before = set(log.journal.store.list("data/"))
+    log.admin.delete_records({TopicPartition("t", 0): -1})
+    for _ in range(3):
+        with suppress(CorruptObject):
+            maintain_once(log)
+    assert before <= set(log.journal.store.list("data/"))
+    log.admin.delete_records({TopicPartition("t", 1): -1})
+    pass_the_fence(log)
+    assert verify(log) == [] and not before & set(log.journal.store.list("data/"))
 
 
 def test_retention_by_size_passes_over_the_partition(log: Log, caplog: pytest.LogCaptureFixture) -> None:

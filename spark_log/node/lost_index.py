@@ -1,0 +1,82 @@
+"""Pruning entries whose slice index is lost, missing or damaged: below a partition's start nobody needs it any more.
+
+Which slices a lost index held is not known, and so neither is which objects lose them: an object's segments do not say at
+which offsets they lie.  If it is the only one, these are the slices that are counted and that nothing else names.
+Otherwise their objects stay until the last lost index is pruned.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from spark_log.errors import CorruptObject
+from spark_log.journal.ops import Steps
+from spark_log.journal.protocol import Context, View, refresh
+from spark_log.journal.upkeep import read_found, swap_in
+from spark_log.metadata.records import Piece
+from spark_log.metadata.rewrite import Rewrite, prune_range, resolve
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import Slice
+
+Entries = tuple[Slice | Piece, ...]
+
+
+def prune_lost(view: View, context: Context) -> Steps[View]:
+    """Take entries below the partitions' starts, and those of deleted topics, out where their index cannot be read."""
+    if not (yield from _lost(_pieces(_prunable(view.state).values()))):
+        return view
+    view = yield from refresh(view)  # an index is also gone where a newer state has replaced it
+    state = view.state
+    everything = {key: part.entries for key, part in state.partitions.items()}
+    lost = yield from _lost(_pieces(everything.values()))
+    old = {key: entries for key, entries in _prunable(state).items() if not lost.isdisjoint(entries)}
+    if not old:
+        return view
+    known = yield from _read(set(_pieces(everything.values())) - lost)
+    known |= {piece: [] for piece in lost}
+    pruned = lost.intersection(_pieces(old.values()))
+    rewrites = [
+        Rewrite(key, state.partitions[key].edition, entries, resolve(entries, known), (), sealed=False)
+        for key, entries in old.items()
+    ]
+    uncounted = _uncounted(state, known) if pruned == lost else Counter[str]()
+    view, _ = yield from swap_in(view, context, state.version, rewrites, uncounted=uncounted)
+    return view
+
+
+def _prunable(state: State) -> dict[TopicKey, Entries]:
+    found = {}
+    for key, part in state.partitions.items():
+        low, high = prune_range(part, state.topics[key[0]].deleted)
+        found[key] = part.entries[low:high]
+    return found
+
+
+def _pieces(groups: Iterable[Entries]) -> list[Piece]:
+    return [entry for entries in groups for entry in entries if isinstance(entry, Piece)]
+
+
+def _lost(pieces: Iterable[Piece]) -> Steps[frozenset[Piece]]:
+    pieces = frozenset(pieces)
+    return pieces - (yield from _read(pieces)).keys()
+
+
+def _read(pieces: Iterable[Piece]) -> Steps[dict[Piece, list[Slice]]]:
+    """The slices of each piece, without pieces that cannot be read."""
+    found: dict[Piece, list[Slice]] = {}
+    for piece in pieces:
+        try:
+            found |= yield from read_found([piece])
+        except CorruptObject:
+            continue
+    return found
+
+
+def _uncounted(state: State, known: dict[Piece, list[Slice]]) -> Counter[str]:
+    """Slices of each object that are counted as live and that nothing names which can be read."""
+    counted = Counter({name: row.live for name, row in state.objects.items()})
+    for part in state.partitions.values():
+        counted.subtract(one.object for one in resolve(part.entries, known))
+        counted.subtract(entry.object for entry in part.entries if isinstance(entry, Piece))
+    return +counted
