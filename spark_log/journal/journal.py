@@ -164,7 +164,8 @@ class Journal:
         """The state at the end of the log."""
         with self._reading:
             now = self.context.clock.monotonic_ms()
-            self._install(self.run(refresh(self._view, together=self._together(now))))
+            known = self._view
+            self._install(self.run(refresh(known, together=self._together(now))), known)
             self._listed_ms = now
         return self._view.state
 
@@ -181,8 +182,9 @@ class Journal:
         """`refresh`, and reads that are carried out in the same rounds."""
         with self._reading:
             now = self.context.clock.monotonic_ms()
-            view, result = self.run(beside(refresh(self._view, together=self._together(now)), steps))
-            self._install(view)
+            known = self._view
+            view, result = self.run(beside(refresh(known, together=self._together(now)), steps))
+            self._install(view, known)
             self._listed_ms = now
         return self._view.state, result
 
@@ -191,13 +193,19 @@ class Journal:
         age = cluster_config(self._view.state.configs, "gc.fence.age.ms")
         return not self.store.local and now - self._listed_ms < age // 4
 
-    def _install(self, view: View) -> None:
-        """Go on from a view, unless there is a newer one: readers do not wait for changes, nor changes for readers."""
+    def _install(self, view: View, known: View) -> None:
+        """Go on from a view that was made of `known`: readers do not wait for changes, nor changes for readers.
+
+        If another thread has installed one meanwhile, the newer state and the newer checkpoint count.
+        """
         with self._installing:
-            known = self._view
-            newer = view if view.state.version >= known.state.version else known
-            damaged = view.damaged | known.damaged
-            checkpoint = max((name for name in (view.checkpoint, known.checkpoint) if name not in damaged), default="")
+            now = self._view
+            if now is known and view.state.version >= known.state.version:
+                self._view = view
+                return
+            newer = view if view.state.version >= now.state.version else now
+            damaged = view.damaged | now.damaged
+            checkpoint = max((name for name in (view.checkpoint, now.checkpoint) if name not in damaged), default="")
             self._view = View(checkpoint, newer.state, damaged)
 
     def poll(self) -> State:
@@ -240,7 +248,7 @@ class Journal:
             with self._reading:
                 view = self._view
                 if view.state.version == known.version:
-                    self._install(self.run(follow(view, changes)))
+                    self._install(self.run(follow(view, changes)), view)
         return self._view.state
 
     def _look(self) -> State:
@@ -250,7 +258,7 @@ class Journal:
             view = self.run(poll(known, relist, self._together(now)))
             if view is not known:
                 self._listed_ms = now
-                self._install(view)
+                self._install(view, known)
         return self._view.state
 
     def propose(
@@ -328,7 +336,8 @@ class Journal:
         try:
             if not is_led_elsewhere(self._view.state, self.context):
                 self.check_store()
-            self._install(self.run(propose(self._view, commands, self.context)))
+            known = self._view
+            self._install(self.run(propose(known, commands, self.context)), known)
         except SparkLogError as error:
             failed: SparkLogError = error
             if isinstance(error, StorageError) and error.maybe_applied:
@@ -399,14 +408,15 @@ class Journal:
             self._keeping.release()
 
     def _keep_small(self) -> None:
-        self._install(self.run(look_again(self._view)))
+        known = self._view
+        self._install(self.run(look_again(known)), known)
         if not is_due(self._view):
             return  # another process has done it
         with self._lock:
-            fence_before = self._view.state.fence
-            view = self.run(shrink(self._view, self.context))
-            self._install(view)
-        self._install(self.run(write_down(view, self.context, fence_before)))
+            known = self._view
+            view = self.run(shrink(known, self.context))
+            self._install(view, known)
+        self._install(self.run(write_down(view, self.context, known.state.fence)), view)
 
     def check_store(self) -> None:
         """Before a change: probe put-if-absent again where the store's library is another than the one that was probed."""

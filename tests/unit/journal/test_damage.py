@@ -15,7 +15,7 @@ import spark_log
 from spark_log.errors import CorruptObject, OutOfOrderSequence, SparkLogError, UnknownProducerId
 from spark_log.journal.journal import Journal
 from spark_log.journal.protocol import CHECKPOINTS, LOG, checkpoint_version, log_key, open_view
-from spark_log.journal.upkeep import truncate, write_down
+from spark_log.journal.upkeep import checkpoint, truncate, write_down
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.store.local import LocalStore
 
@@ -206,6 +206,28 @@ def test_a_client_that_a_restored_log_has_overtaken_writes_nothing_of_what_it_kn
             log.append("t", [{"value": b"stale"}])
     assert values(store)[: len(VALUES) + len(new)] == [*VALUES, *new]
     assert log.journal.refresh() == open_log(store).journal.state
+
+
+def test_a_client_that_opened_a_restored_log_anew_says_so_once(
+    store: LocalStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The checkpoint that it knew is forgotten: later looks at the log find nothing strange."""
+    folder, copy = path_of(store, ""), tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    log = open_log(store)
+    journal = log.journal
+    journal.run(checkpoint(journal.run(open_view()), journal.context))
+    log.journal.refresh()
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    with caplog.at_level(logging.WARNING, "spark_log"):
+        log.journal.refresh()
+        assert len(caplog.records) == 1
+        log.journal.refresh()
+        log.append("t", [{"value": b"more"}])
+        log.journal.refresh()
+    assert len(caplog.records) == 1
+    assert values(store) == [*VALUES, b"more"]
 
 
 def test_nothing_goes_while_one_of_the_newest_two_is_damaged(store: LocalStore) -> None:
