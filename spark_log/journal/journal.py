@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
+from crc32c import crc32c
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
@@ -80,6 +81,16 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     created_ms: int
     probed: str
     """Fingerprint of the store library with which the probe succeeded."""
+    crc: str = ""
+    """crc32c of the other fields, in hex; empty in a file that an earlier pylog wrote."""
+
+    def checksum(self) -> str:
+        """What `crc` is to be."""
+        return f"{crc32c(msgspec.json.encode([self.pylog, self.cluster_id, self.created_ms, self.probed])):08x}"
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        return msgspec.json.encode(msgspec.structs.replace(self, crc=self.checksum())) + b"\n"
 
 
 class Journal:
@@ -426,7 +437,7 @@ class Journal:
         if fingerprint != self._format.probed:
             probe(self.store, nonce=self.context.unique())
             self._format = msgspec.structs.replace(self._format, probed=fingerprint)
-            self.run(_put(FORMAT_KEY, msgspec.json.encode(self._format) + b"\n"))
+            self.run(_put(FORMAT_KEY, self._format.encode()))
         self._probed = True
 
 
@@ -445,7 +456,7 @@ def _begin(store: ObjectStore, context: Context) -> bytes:
         created_ms=context.clock.now_ms(),
         probed=store.fingerprint(),
     )
-    return run(_begin_steps(msgspec.json.encode(form) + b"\n", store.url), store, context.clock)
+    return run(_begin_steps(form.encode(), store.url), store, context.clock)
 
 
 def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
@@ -481,13 +492,19 @@ def _put(key: str, data: bytes) -> Steps[None]:
 
 def parse_format(data: bytes, url: str) -> Format:
     """What `meta/format` says.  Raises UnsupportedVersion for a file that is damaged, not pylog's, or of a newer one."""
+    damaged = UnsupportedVersion(
+        f"{url}/{FORMAT_KEY} is not pylog's, or damaged: it starts with {data[:32]!r}; a damaged one is restored from a copy"
+    )
     try:
         fields: Any = msgspec.json.decode(data)
         version = fields["pylog"]
-        if version == FORMAT_VERSION:
-            return msgspec.convert(fields, Format)
-    except (msgspec.MsgspecError, KeyError, TypeError) as error:
+        form = msgspec.convert(fields, Format) if version == FORMAT_VERSION else None
+    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeError) as error:
+        raise damaged from error
+    if form is None:
         raise UnsupportedVersion(
-            f"{url}/{FORMAT_KEY} is not pylog's, or damaged: it starts with {data[:32]!r}; a damaged one is restored from a copy"
-        ) from error
-    raise UnsupportedVersion(f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog")
+            f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog"
+        )
+    if form.crc and form.crc != form.checksum():
+        raise damaged
+    return form

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -142,6 +143,30 @@ def test_a_damaged_format_file_is_named(store: LocalStore, found: bytes, damaged
     for use in (open_log, repair):
         with pytest.raises(UnsupportedVersion, match=r"meta/format is not pylog's, or damaged: .*restored from a copy"):
             use(store)
+
+
+def test_a_flipped_bit_in_the_format_file_never_gives_a_log_another_identity(store: LocalStore) -> None:
+    """Nor any other of its fields another value: it is named, or nothing of it was needed."""
+    data, identity = store.get(FORMAT_KEY), open_log(store).cluster_id
+    refused = 0
+    for bit in range(8 * len(data)):
+        flipped = bytearray(data)
+        flipped[bit // 8] ^= 1 << bit % 8
+        store.put(FORMAT_KEY, [bytes(flipped)])
+        try:
+            assert open_log(store).cluster_id == identity
+        except UnsupportedVersion:
+            refused += 1
+    assert refused > 7 * len(data)
+
+
+def test_a_format_file_without_a_checksum_is_read(store: LocalStore) -> None:
+    """As earlier versions wrote it."""
+    form = json.loads(store.get(FORMAT_KEY))
+    del form["crc"]
+    store.put(FORMAT_KEY, [json.dumps(form).encode()])
+    assert open_log(store).cluster_id == form["cluster_id"]
+    assert values(store) == VALUES
 
 
 def test_a_log_that_a_coordinator_serves_is_refused(store: LocalStore) -> None:
