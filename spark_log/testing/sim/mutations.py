@@ -226,14 +226,14 @@ def _counted_and_forgotten(state: State, record: r.Swap) -> State:
     return with_fields(_counted(state, record), dropped=state.dropped)
 
 
-def _build_uncounted(epoch: int, rewrites: Sequence[rewrite.Rewrite], name: str, objects: Any = ()) -> Any:
-    swap, data = _build_swap(epoch, rewrites, name, objects)
+def _build_uncounted(epoch: int, rewrites: Sequence[rewrite.Rewrite], name: str, *more: Any) -> Any:
+    swap, data = _build_swap(epoch, rewrites, name, *more)
     hidden = Counter(piece.object for rw in rewrites if rw.sealed for piece in rw.new_slices)
     return with_values(swap, removed=dict(Counter(swap.removed) + hidden)), data
 
 
-def _build_unnamed(epoch: int, rewrites: Sequence[rewrite.Rewrite], name: str, objects: Any = ()) -> Any:
-    swap, data = _build_swap(epoch, rewrites, name, objects)
+def _build_unnamed(epoch: int, rewrites: Sequence[rewrite.Rewrite], name: str, *more: Any) -> Any:
+    swap, data = _build_swap(epoch, rewrites, name, *more)
     visible = {entry.object for rw in rewrites for entry in rw.old}
     return with_values(swap, removed={key: n for key, n in swap.removed.items() if key in visible}), data
 
