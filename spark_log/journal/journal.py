@@ -217,7 +217,7 @@ class Journal:
             newer = view if view.state.version >= now.state.version else now
             damaged = view.damaged | now.damaged
             checkpoint = max((name for name in (view.checkpoint, now.checkpoint) if name not in damaged), default="")
-            self._view = View(checkpoint, newer.state, damaged)
+            self._view = View(checkpoint, newer.state, damaged, newer.head)
 
     def poll(self) -> State:
         """Like `refresh`, for waiting: one get while nothing happens, or one question to the coordinator."""

@@ -40,10 +40,10 @@ from spark_log.errors import (
 )
 from spark_log.journal.clock_check import ClockWatch, check_clock, stamp_of
 from spark_log.journal.limits import LIMITS, Limits
-from spark_log.journal.ops import Answer, Answered, Ask, Changes, Get, List, Op, PutNew, Sleep, Steps
+from spark_log.journal.ops import Answer, Answered, Ask, Changes, Delete, Get, List, Op, PutNew, Sleep, Steps
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
-from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch
+from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch, first_line
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State
 
@@ -106,10 +106,12 @@ class View(NamedTuple):
     state: State
     damaged: frozenset[str] = frozenset()
     """Checkpoints that could not be read here."""
+    head: bytes = b""
+    """First line of the record of its version, by which the log is known again; empty: not known here."""
 
-    def moved(self, state: State, names: Sequence[str]) -> View:
+    def moved(self, state: State, names: Sequence[str], head: bytes) -> View:
         """The view with another state, confirmed by a listing of checkpoints."""
-        return View(_newest([name for name in names if name not in self.damaged]), state, self.damaged)
+        return View(_newest([name for name in names if name not in self.damaged]), state, self.damaged, head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +271,8 @@ def catch_up(
     base:      from which the log is being opened: records beyond the end are looked for as well.
     Raises CorruptObject for a record that is damaged or missing.
     """
-    state, wave, names = view.state, len(found) or wave, None
+    state, head, wave, names = view.state, view.head, len(found) or wave, None
+    last: Sequence[bytes | None] = ()
     failed: SparkLogError | None = None
     while names is None:
         keys = _log_keys(state.version + 1, wave)
@@ -277,20 +280,20 @@ def catch_up(
             answers, found = found, ()
         else:
             far = wave >= WAVE_FAR
-            reads: list[Op] = [*map(Get, keys), *([List(CHECKPOINTS)] if together or far else [])]
+            reads: list[Op] = [*map(Get, keys), *(_confirming(view) if together or far else [])]
             answers = yield reads
             if far and not _is_confirmed(view, answers[-1], base):
                 return None
             if together and answers[0] is None:
-                names = answers[-1]
+                *last, names = answers[wave:]
                 break
         before = state.version
-        state, failed = _replayed(state, zip(keys, answers, strict=False), seen)
+        state, head, failed = _replayed(state, head, zip(keys, answers, strict=False), seen)
         ended = failed is not None or state.version < before + wave
         if ended and failed is None and base is not None:
             names = yield from _list_beyond(state.version, view, base)
         elif ended:
-            names = yield List(CHECKPOINTS)
+            *last, names = yield _confirming(view)
         wave = min(2 * wave, WAVE_MAX)
     if not _is_confirmed(view, names, base):
         return None
@@ -298,18 +301,60 @@ def catch_up(
         raise _unreadable(failed)
     if base is not None:
         _check_reached(state.version, base)
-    elif _went_back(view, names):
-        reads = [Get(log_key(view.state.version)), Get(view.checkpoint, 0, 1)]
-        last, known = yield reads
-        if last is None and known is None:
-            raise CorruptObject(
-                f"version {view.state.version} and {view.checkpoint} were in the log and are gone: an older copy of the log was "
-                "restored; end this process, and compare what it wrote with what the log has"
-            )
-        if known is None:
-            logger.warning("%s is gone: an older copy of the log was restored, which is opened anew", view.checkpoint)
-            return None
-    return view.moved(state, names)
+    elif not (yield from _is_same_log(view, state, names, last)):
+        return None
+    return view.moved(state, names, head)
+
+
+def _confirming(view: View) -> list[Op]:
+    """Reads the start of the record of the view's version, by which the log is known again, and lists the checkpoints."""
+    first = [Get(log_key(view.state.version), 0, len(view.head))] if view.head else []
+    return [*first, List(CHECKPOINTS)]
+
+
+def _is_same_log(view: View, state: State, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:
+    """Whether the log is still the one that the view is of.
+
+    False: an older copy was restored, and has come as far by now; what the view knows is not in it.
+    Raises CorruptObject if the restored copy has not come as far: what this process wrote is not in it.
+
+    state:  at the end of the log, read on from the view.
+    last:   the start of the record of the view's version, as it is now; none if it was not asked for.
+    """
+    version = view.state.version
+    if None in last and (yield from _is_gone(view, state)):
+        raise _restored(f"version {version} was")
+    if last and last[0] not in (None, view.head):
+        logger.warning(
+            "version %d is not what it was: an older copy of the log was restored, which is opened anew", version
+        )
+        return False
+    if not _went_back(view, names):
+        return True
+    reads: list[Op] = [Get(log_key(version)), Get(view.checkpoint, 0, 1)]
+    record, known = yield reads
+    if record is None and known is None:
+        raise _restored(f"version {version} and {view.checkpoint} were")
+    if known is None:
+        logger.warning("%s is gone: an older copy of the log was restored, which is opened anew", view.checkpoint)
+    return known is not None
+
+
+def _is_gone(view: View, state: State) -> Steps[bool]:
+    """Whether the record of the view's version, which was found absent, has been deleted by nobody who may do so.
+
+    Whoever may has seen a fence at or beyond it, which is in a later version, and two checkpoints at or beyond it.
+    """
+    if state.fence >= view.state.version or (yield Get(log_key(state.version + 1))) is not None:
+        return False
+    return _follows(view, _newest((yield List(CHECKPOINTS))))
+
+
+def _restored(what: str) -> CorruptObject:
+    return CorruptObject(
+        f"{what} in the log, and not any more: an older copy of the log was restored; end this process, and compare what it "
+        "wrote with what the log has"
+    )
 
 
 def _list_beyond(version: int, view: View, base: Base) -> Steps[Sequence[str] | None]:
@@ -359,20 +404,21 @@ def _unreadable(error: SparkLogError) -> SparkLogError:
 
 
 def _replayed(
-    state: State, objects: Iterable[tuple[str, bytes | None]], seen: dict[str, int] | None
-) -> tuple[State, SparkLogError | None]:
-    """The state after objects of the log up to the first that is absent or cannot be read, with what is wrong with that."""
+    state: State, head: bytes, objects: Iterable[tuple[str, bytes | None]], seen: dict[str, int] | None
+) -> tuple[State, bytes, SparkLogError | None]:
+    """The state after objects of the log up to the first that is absent or cannot be read, the first line of the last one,
+    and what is wrong with the one that cannot be read."""
     for key, data in objects:
         if data is None:
             break
         try:
             batch = decode_batch(data, key)
         except SparkLogError as error:  # it may be a leftover below a newer checkpoint: a listing tells
-            return state, error
-        state = replay(state, batch)
+            return state, head, error
+        state, head = replay(state, batch), first_line(data)
         if seen is not None:
             seen[batch.id] = state.version
-    return state, None
+    return state, head, None
 
 
 def _follows(view: View, newest: str) -> bool:
@@ -605,13 +651,13 @@ def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
 def follow(view: View, told: Answered | Changes) -> Steps[View]:
     """The view with what the coordinator told of the log, or read from the storage if that was nothing."""
     if told.state is not None:
-        return view._replace(state=told.state)
+        return view._replace(state=told.state, head=b"")
     if not told.batches:
         return (yield from _skip_on(view))
     state = view.state
     for data in told.batches:
         state = replay(state, decode_batch(data, log_key(state.version + 1)))
-    return view._replace(state=state)
+    return view._replace(state=state, head=first_line(told.batches[-1]))
 
 
 def _skip_on(view: View) -> Steps[View]:
@@ -640,12 +686,16 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
     answer = yield PutNew(key, data)
     try:
         if answer is Answer.CREATED:
-            reads: list[Op] = [Get(key), List(CHECKPOINTS)]
-            found, names = yield reads
-            if found == data and _follows(view, _newest(names)) and not _went_back(view, names):
-                counts = batch.epoch == view.state.coordinator.in_force
-                state = end_version(view.state, batch, decided) if counts else replay(view.state, batch)
-                return view.moved(state, names), {batch.id: view.state.version + 1}
+            reads: list[Op] = [Get(key), *_confirming(view)]
+            found, *last, names = yield reads
+            counts = batch.epoch == view.state.coordinator.in_force
+            state = end_version(view.state, batch, decided) if counts else replay(view.state, batch)
+            known = not last or last == [view.head]
+            if found == data and known and _follows(view, _newest(names)) and not _went_back(view, names):
+                return view.moved(state, names, first_line(data)), {batch.id: view.state.version + 1}
+            if None in last and (yield from _is_gone(view, state)):
+                yield Delete([key])  # it would be taken for the restored log's when that has come as far
+                raise _restored(f"version {view.state.version} was")
         seen: dict[str, int] = {}
         view = yield from refresh(view, seen)
     except (StorageError, CorruptObject) as error:

@@ -69,7 +69,7 @@ def housekeeping(view: View, context: Context) -> Steps[View]:
 
 def look_again(view: View) -> Steps[View]:
     """The view with the newest checkpoint that there is: who follows a coordinator does not list them."""
-    return view.moved(view.state, (yield List(CHECKPOINTS)))
+    return view.moved(view.state, (yield List(CHECKPOINTS)), view.head)
 
 
 def shrink(view: View, context: Context) -> Steps[View]:
@@ -271,7 +271,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
         view = view._replace(damaged=view.damaged | damaged)
         if not damaged:
             break
-    return view.moved(view.state, names), intact
+    return view.moved(view.state, names, view.head), intact
 
 
 def _read_checkpoints(names: Iterable[str]) -> Steps[tuple[frozenset[str], frozenset[str]]]:

@@ -325,6 +325,11 @@ def decode_batch(data: bytes, name: str) -> Batch:
     return Batch(id=first.id, time=first.time, epoch=first.epoch, records=records)
 
 
+def first_line(data: bytes) -> bytes:
+    """Of the bytes of a batch: length and checksum, by which it is known again, as its id is random."""
+    return data[: data.find(b"\n")]
+
+
 def check_format(found: bytes, known: int, name: str) -> None:
     """Raises UnsupportedVersion for a format newer than `known`, CorruptObject for what is not a format."""
     if found == b"%d" % known:

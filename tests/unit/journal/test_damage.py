@@ -170,12 +170,15 @@ def test_a_damaged_checkpoint_of_an_idle_log_is_replaced_by_maintain(store: Loca
     assert values(store) == VALUES
 
 
-def test_a_client_of_a_log_that_was_restored_from_an_older_copy_says_so(store: LocalStore, tmp_path: Path) -> None:
-    """Its next commit and its next look at the log fail, if a checkpoint was written since the copy was made."""
+@pytest.mark.parametrize("commits", [1, 2, 2 * INTERVAL])
+def test_a_client_of_a_log_that_was_restored_from_an_older_copy_says_so(
+    store: LocalStore, tmp_path: Path, commits: int
+) -> None:
+    """Its next commit and its next look at the log fail, and it leaves nothing behind, though no checkpoint was written since."""
     folder, copy = path_of(store, ""), tmp_path / "copy"
     shutil.copytree(folder, copy)
     log = open_log(store)
-    for _ in range(2 * INTERVAL):
+    for _ in range(commits):
         log.append("t", [{"value": b"newer"}])
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)
@@ -184,6 +187,36 @@ def test_a_client_of_a_log_that_was_restored_from_an_older_copy_says_so(store: L
     with pytest.raises(CorruptObject, match="an older copy of the log was restored") as raised:
         log.append("t", [{"value": b"lost"}])
     assert raised.value.maybe_applied
+    assert values(store) == VALUES
+    for number in range(commits + 2):
+        open_log(store).append("t", [{"value": b"%d" % number}])
+    assert values(store) == [*VALUES, *(b"%d" % number for number in range(commits + 2))]
+
+
+@pytest.mark.parametrize("more", [0, 1, 3])
+def test_a_client_that_a_restored_log_has_overtaken_takes_note(
+    store: LocalStore, tmp_path: Path, more: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its version is there again, with another record, and no checkpoint: it goes on with the log as it is, or says why not."""
+    folder, copy = path_of(store, ""), tmp_path / "copy"
+    configs: dict[str, str | None] = {"metadata.checkpoint.interval": "1000"}
+    open_log(store).journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+    shutil.copytree(folder, copy)
+    writer, reader = open_log(store), open_log(store)
+    writer.append("t", [{"value": b"lost"}])
+    reader.journal.refresh()
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    new = [b"new %d" % number for number in range(1 + more)]
+    for value in new:
+        open_log(store).append("t", [{"value": value}])
+    with caplog.at_level(logging.WARNING, "spark_log"):
+        assert reader.journal.refresh() == open_log(store).journal.state
+        assert [value.as_py() for value in reader.read("t")["value"]] == [*VALUES, *new]
+        with pytest.raises((OutOfOrderSequence, UnknownProducerId)):  # what it has committed is not in this log
+            writer.append("t", [{"value": b"stale"}])
+    assert values(store) == [*VALUES, *new]
+    assert sum("an older copy of the log was restored" in one.getMessage() for one in caplog.records) == 2
 
 
 def test_a_client_that_a_restored_log_has_overtaken_writes_nothing_of_what_it_knew(
