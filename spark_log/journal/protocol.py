@@ -301,7 +301,7 @@ def catch_up(
         raise _unreadable(failed)
     if base is not None:
         _check_reached(state.version, base)
-    elif not (yield from _is_same_log(view, state, names, last)):
+    elif not (yield from _is_same_log(view, names, last)):
         return None
     return view.moved(state, names, head)
 
@@ -312,19 +312,21 @@ def _confirming(view: View) -> list[Op]:
     return [*first, List(CHECKPOINTS)]
 
 
-def _is_same_log(view: View, state: State, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:
+def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:
     """Whether the log is still the one that the view is of.
 
-    False: an older copy was restored, and has come as far by now; what the view knows is not in it.
+    False: it is to be opened anew. An older copy was restored, and has come as far as the view by now, or that is not known.
     Raises CorruptObject if the restored copy has not come as far: what this process wrote is not in it.
 
-    state:  at the end of the log, read on from the view.
-    last:   the start of the record of the view's version, as it is now; none if it was not asked for.
+    last:  the start of the record of the view's version, as it is now; none if it was not asked for.
     """
     version = view.state.version
-    if None in last and (yield from _is_gone(view, state)):
-        raise _restored(f"version {version} was")
-    if last and last[0] not in (None, view.head):
+    if last and last[0] != view.head:
+        newest = yield from _newest_from(view)
+        if newest is not None:
+            return newest == view.checkpoint
+        if last[0] is None:
+            raise _restored(f"version {version} was")
         logger.warning(
             "version %d is not what it was: an older copy of the log was restored, which is opened anew", version
         )
@@ -340,14 +342,13 @@ def _is_same_log(view: View, state: State, names: Sequence[str], last: Sequence[
     return known is not None
 
 
-def _is_gone(view: View, state: State) -> Steps[bool]:
-    """Whether the record of the view's version, which was found absent, has been deleted by nobody who may do so.
+def _newest_from(view: View) -> Steps[str | None]:
+    """The newest checkpoint, if it is at or beyond the view's version.
 
-    Whoever may has seen a fence at or beyond it, which is in a later version, and two checkpoints at or beyond it.
+    If none is, nobody has deleted the record of that version: whoever does has seen two such checkpoints, and they stay.
     """
-    if state.fence >= view.state.version or (yield Get(log_key(state.version + 1))) is not None:
-        return False
-    return _follows(view, _newest((yield List(CHECKPOINTS))))
+    newest = _newest((yield List(CHECKPOINTS)))
+    return newest if checkpoint_version(newest) >= view.state.version else None
 
 
 def _restored(what: str) -> CorruptObject:
@@ -693,7 +694,7 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
             known = not last or last == [view.head]
             if found == data and known and _follows(view, _newest(names)) and not _went_back(view, names):
                 return view.moved(state, names, first_line(data)), {batch.id: view.state.version + 1}
-            if None in last and (yield from _is_gone(view, state)):
+            if None in last and (yield from _newest_from(view)) is None:
                 yield Delete([key])  # it would be taken for the restored log's when that has come as far
                 raise _restored(f"version {view.state.version} was")
         seen: dict[str, int] = {}
