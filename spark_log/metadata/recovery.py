@@ -21,6 +21,8 @@ from spark_log.metadata.state import Coordinator, Group, Producer, State, TopicK
 
 VERSIONS = 1_000_000_000
 """A log that goes on after a loss begins at the next multiple: so far no log gets otherwise."""
+RAISED = 1_000_000
+"""Generations and epochs go up by so much: by more than lost versions can have raised any of them."""
 
 
 def version_after_loss(newest: int) -> int:
@@ -95,6 +97,8 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
              versions, and are kept until the fence has passed `version`.
     """
     names = {key: ids.get(key, key) for key in state.topics}
+    generation = max((group.generation for group in state.groups.values()), default=0)
+    generation = max(generation, state.generations) + RAISED
     partitions = {(names[key], number): part for (key, number), part in state.partitions.items()}
     return replace(
         state,
@@ -108,8 +112,11 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         partitions=Map(partitions),
         dropped=Map({name: version for name in stored if name not in state.objects}),
         producers=Map({name: _renew_producer(state, name, version, names) for name in state.producers}),
-        groups=Map({name: _renew_group(state, group, version, names) for name, group in state.groups.items()}),
-        coordinator=Coordinator(version),
+        groups=Map(
+            {name: _renew_group(state, group, version, generation, names) for name, group in state.groups.items()}
+        ),
+        generations=generation,
+        coordinator=Coordinator(state.coordinator.epoch + RAISED),
     )
 
 
@@ -117,7 +124,7 @@ def _renew_producer(state: State, name: str, version: int, names: Mapping[str, s
     """A transactional id gets an epoch that nobody has; other producers have their commits under the new ids."""
     known = state.producers[name]
     if name.startswith(TRANSACTIONAL):
-        return Producer(epoch=version, version=version, time=state.time, aborted=True)
+        return Producer(epoch=known.epoch + RAISED, version=version, time=state.time, aborted=True)
     kept = tuple(
         commit._replace(
             ranges=tuple((names.get(key, key), number, start, end) for key, number, start, end in commit.ranges)
@@ -127,10 +134,10 @@ def _renew_producer(state: State, name: str, version: int, names: Mapping[str, s
     return known._replace(kept=kept)
 
 
-def _renew_group(state: State, group: Group, version: int, names: Mapping[str, str]) -> Group:
+def _renew_group(state: State, group: Group, version: int, generation: int, names: Mapping[str, str]) -> Group:
     """Its members are fenced; its positions are where they were, at most at the end."""
     offsets = {
         (names[key[0]], key[1]): at._replace(offset=min(at.offset, _end(state, key)), version=version)
         for key, at in group.offsets.items()
     }
-    return Group(generation=max(group.generation + 1, version), offsets=Map(offsets), seen=group.seen)
+    return Group(generation=generation, offsets=Map(offsets), seen=group.seen)

@@ -22,7 +22,7 @@ from spark_log.errors import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
 from spark_log.metadata.decide import decide_set_configs, decide_take_over
-from spark_log.metadata.recovery import VERSIONS
+from spark_log.metadata.recovery import RAISED, VERSIONS
 from spark_log.metadata.state import Coordinator
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.node.maintain import maintain_once
@@ -226,7 +226,7 @@ def test_a_coordinator_that_only_a_later_version_names_is_asked(store: LocalStor
     with pytest.raises(InvalidRequest, match=r"coordinator at 127\.0\.0\.1:1 serves"):
         accept(store, alive=True)
     accept(store)
-    assert open_log(store).journal.state.coordinator == Coordinator(VERSIONS)
+    assert open_log(store).journal.state.coordinator == Coordinator(RAISED)
 
 
 def test_a_second_loss_is_accepted_as_the_first(store: LocalStore) -> None:
