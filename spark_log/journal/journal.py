@@ -56,6 +56,7 @@ from spark_log.store.retry import with_retries
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
 RELIST_MS = 60_000
+"""A reader that waits lists the checkpoints at least this often: its clock may not count the time that a machine sleeps."""
 READ_AHEAD = 32
 """Versions that are read with the checkpoint when a log on an object store is opened."""
 HEAR_MS_MAX = 5000
@@ -188,8 +189,11 @@ class Journal:
 
     def _together(self, now: float) -> bool:
         """Whether rounds count, and what follows the view cannot have been deleted yet, by far."""
-        age = cluster_config(self._view.state.configs, "gc.fence.age.ms")
-        return not self.store.local and now - self._listed_ms < age // 4
+        return not self.store.local and self._is_young(now)
+
+    def _is_young(self, now: float) -> bool:
+        """Whether the checkpoints were listed so recently that no record of since can have been deleted, by far."""
+        return now - self._listed_ms < cluster_config(self._view.state.configs, "gc.fence.age.ms") // 4
 
     def _install(self, view: View) -> None:
         """Go on from a view, unless there is a newer one: readers do not wait for changes, nor changes for readers."""
@@ -246,7 +250,7 @@ class Journal:
     def _look(self) -> State:
         with self._reading:
             now, known = self.context.clock.monotonic_ms(), self._view
-            relist = now - self._listed_ms > RELIST_MS
+            relist = now - self._listed_ms > RELIST_MS or not self._is_young(now)
             view = self.run(poll(known, relist, self._together(now)))
             if view is not known:
                 self._listed_ms = now

@@ -395,7 +395,7 @@ def poll(view: View, relist: bool, together: bool = False) -> Steps[View]:
     """Like `refresh`, for a reader that waits: one get where nothing is new and no listing is due.
 
     Log records below a checkpoint are deleted some day, so a reader that only asked for the next version could wait for
-    ever; it has to list once a minute (`relist`).
+    ever: it has to list once a minute, and whenever it did not list for as long as records are kept (`relist`).
     """
     if relist:
         return (yield from refresh(view, together=together))

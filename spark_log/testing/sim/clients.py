@@ -32,6 +32,7 @@ from spark_log.node.maintain import maintain_once
 from spark_log.testing.sim.blocking import SimulatedClock, SimulatedStore, blocking
 from spark_log.testing.sim.content import Row
 from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.world import Violation
 
 REFUSED = (ClockSkewed, IllegalGeneration, ProducerFenced, TransactionTimedOut, UnknownTopicOrPartition, UploadFenced)
 """What a user may be told for certain, by what others do."""
@@ -126,9 +127,17 @@ def scan(me: _Client) -> None:
 
 
 def follow(me: _Client) -> None:
-    """As a coordinator does that stands by: looks for news, and keeps house."""
+    """As a coordinator does that stands by: looks for news, and keeps house.
+
+    A look may end before what was deleted while it was under way.  The next one must not.
+    """
+    journal, oracle, before = me.log.journal, me.sim.oracle, 0
     for _ in range(me.sim.rng.randint(2, 6)):
-        me.log.journal.keep_house()
+        begun = oracle.state.version
+        journal.keep_house()
+        if journal.state.version < before:
+            raise Violation(f"fresh: a process that looks is at {journal.state.version}, {before} was there at its last look")
+        before = begun
         me.pause()
 
 

@@ -264,6 +264,25 @@ def test_a_log_opens_after_its_old_records_are_gone(make: Callable[[Path], Objec
 
 
 @stores
+def test_a_reader_that_was_stopped_sees_what_follows_with_its_next_look(
+    make: Callable[[Path], ObjectStore], tmp_path: Path
+) -> None:
+    """Also where the record that follows was deleted meanwhile, however short records are kept."""
+    store, clock = make(tmp_path), TickingClock()
+    writer, reader = (Journal.open(ClockedStore(store), create=True, clock=clock) for _ in range(2))
+    writer.propose(lambda state, now: d.decide_set_configs(state, None, {"gc.fence.age.ms": "4000"}))
+    create(writer)
+    known = reader.poll().version
+    clock.sleep_ms(2000)
+    for sequence in range(450):
+        commit(writer, "p", sequence)
+        clock.sleep_ms(10)
+    writer.run(truncate(writer.run(open_view()), writer.context))
+    assert log_key(known + 1) not in store.list(LOG)
+    assert reader.poll() == writer.state
+
+
+@stores
 def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
     """A record that is gone while others follow: the log is not opened, and the record is named."""
     store = make(tmp_path)
