@@ -136,7 +136,9 @@ def follow(me: _Client) -> None:
         begun = oracle.state.version
         journal.keep_house()
         if journal.state.version < before:
-            raise Violation(f"fresh: a process that looks is at {journal.state.version}, {before} was there at its last look")
+            raise Violation(
+                f"fresh: a process that looks is at {journal.state.version}, {before} was there at its last look"
+            )
         before = begun
         me.pause()
 
