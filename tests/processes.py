@@ -141,9 +141,13 @@ class ControlledProcess(Process):
 class Started:
     """A process that prints lines, which go to a file; what it logs goes to another."""
 
-    def __init__(self, program: str, folder: Path, name: str) -> None:
+    def __init__(self, program: str, folder: Path, name: str, url: str = "") -> None:
+        """
+        program:  it is given a URL, the name of the file that controls its storage, and its own name.
+        url:      of the log; empty: of one in `folder`.
+        """
         self._control, self._out, self._err = (folder / f"{name}.{kind}" for kind in ("control", "out", "err"))
-        command = [sys.executable, "-c", program, str(folder / "log"), str(self._control), name]
+        command = [sys.executable, "-c", program, url or str(folder / "log"), str(self._control), name]
         with self._out.open("w") as out, self._err.open("w") as err:
             self._process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
 
@@ -183,8 +187,8 @@ class Started:
 
 
 @contextmanager
-def started(program: str, folder: Path, name: str) -> Iterator[Started]:
-    process = Started(program, folder, name)
+def started(program: str, folder: Path, name: str, url: str = "") -> Iterator[Started]:
+    process = Started(program, folder, name, url)
     try:
         process.wait_until_ready()
         yield process
