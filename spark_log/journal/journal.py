@@ -165,7 +165,8 @@ class Journal:
         """The state at the end of the log."""
         with self._reading:
             now = self.context.clock.monotonic_ms()
-            self._install(self.run(refresh(self._view, together=self._together(now))))
+            together = self._together(now)
+            self._install(self._to_the_end(self.run(refresh(self._view, together=together)), together))
             self._listed_ms = now
         return self._view.state
 
@@ -182,8 +183,9 @@ class Journal:
         """`refresh`, and reads that are carried out in the same rounds."""
         with self._reading:
             now = self.context.clock.monotonic_ms()
-            view, result = self.run(beside(refresh(self._view, together=self._together(now)), steps))
-            self._install(view)
+            together = self._together(now)
+            view, result = self.run(beside(refresh(self._view, together=together), steps))
+            self._install(self._to_the_end(view, together))
             self._listed_ms = now
         return self._view.state, result
 
@@ -194,6 +196,12 @@ class Journal:
     def _is_young(self, now: float) -> bool:
         """Whether the checkpoints were listed so recently that no record of since can have been deleted, by far."""
         return now - self._listed_ms < cluster_config(self._view.state.configs, "gc.fence.age.ms") // 4
+
+    def _to_the_end(self, view: View, together: bool) -> View:
+        """Read on from a view, if the rounds that it was read in took so long that what follows may have been deleted in one."""
+        if together and not self._is_young(self.context.clock.monotonic_ms()):
+            return self.run(refresh(view))
+        return view
 
     def _install(self, view: View) -> None:
         """Go on from a view, unless there is a newer one: readers do not wait for changes, nor changes for readers."""
@@ -251,7 +259,8 @@ class Journal:
         with self._reading:
             now, known = self.context.clock.monotonic_ms(), self._view
             relist = now - self._listed_ms > RELIST_MS or not self._is_young(now)
-            view = self.run(poll(known, relist, self._together(now)))
+            together = self._together(now)
+            view = self._to_the_end(self.run(poll(known, relist, together)), together)
             if view is not known:
                 self._listed_ms = now
                 self._install(view)

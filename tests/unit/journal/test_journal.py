@@ -282,6 +282,53 @@ def test_a_reader_that_was_stopped_sees_what_follows_with_its_next_look(
     assert reader.poll() == writer.state
 
 
+class HangingStore(Wrapper):
+    """Remote.  A get hangs after the listing of its round was answered, until `meanwhile` is over."""
+
+    local = False
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._key, self._meanwhile, self._listed = "", lambda: None, Event()
+
+    def hang_at(self, key: str, meanwhile: Callable[[], None]) -> None:
+        self._key, self._meanwhile = key, meanwhile
+        self._listed.clear()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key == self._key:
+            self._key = ""
+            assert self._listed.wait(60)
+            self._meanwhile()
+        return super().get(key, start, end)
+
+    def list(self, prefix: str) -> list[str]:
+        names = super().list(prefix)
+        self._listed.set()
+        return names
+
+
+def test_a_refresh_that_hangs_in_a_round_ends_at_the_newest_version() -> None:
+    """A record of before it began went into a checkpoint after the listing, and was deleted before the get."""
+    inner, clock = MemoryStore(f"journal-{next(numbers)}"), TickingClock()
+    hanging = HangingStore(inner)
+    writer, reader = (Journal.open(ClockedStore(one), create=True, clock=clock) for one in (inner, hanging))
+    writer.propose(lambda state, now: d.decide_set_configs(state, None, {"gc.fence.age.ms": "4000"}))
+    create(writer)
+    known = reader.refresh().version
+    commit(writer, "p", 0)
+
+    def meanwhile() -> None:
+        for sequence in range(1, 450):
+            commit(writer, "p", sequence)
+            clock.sleep_ms(20)
+        writer.run(truncate(writer.run(open_view()), writer.context))
+
+    hanging.hang_at(log_key(known + 1), meanwhile)
+    assert reader.refresh() == writer.state
+    assert log_key(known + 1) not in inner.list(LOG)
+
+
 @stores
 def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_path: Path) -> None:
     """A record that is gone while others follow: the log is not opened, and the record is named."""
