@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -52,6 +51,7 @@ from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
+from spark_log.threads import SYSTEM_THREADS, Threads
 
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
@@ -104,14 +104,15 @@ class Journal:
 
     def after_fork(self) -> None:
         """New locks; what other threads of the parent had queued is theirs."""
-        self._lock = threading.RLock()
+        threads = self.context.threads
+        self._lock = threads.reentrant_lock()
         """Of who changes the log; that may take long, where a coordinator is waited for."""
-        self._reading = threading.Lock()
+        self._reading = threads.lock()
         """Of who reads on: of several, the first reads for the others."""
-        self._installing = threading.Lock()
+        self._installing = threads.lock()
         self._queue: list[Command] = []
-        self._queue_lock = threading.Lock()
-        self._keeping = threading.Lock()
+        self._queue_lock = threads.lock()
+        self._keeping = threads.lock()
 
     @classmethod
     def open(
@@ -124,6 +125,7 @@ class Journal:
         link: Link | None = None,
         served: bool = False,
         limits: Limits = LIMITS,
+        threads: Threads = SYSTEM_THREADS,
     ) -> Journal:
         """Open the log in `store`, or begin one there if `create`.
 
@@ -133,7 +135,9 @@ class Journal:
         Raises NoLog if there is none and none may be created, UnsupportedVersion for a newer format or another kind of
         file, StoreNotExclusive if the storage cannot carry a log.
         """
-        context = Context(clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits)
+        context = Context(
+            clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits, threads=threads
+        )
         store = with_retries(store, context.clock, context.random())
         data, listed = run(_look_in(), store, context.clock)
         if data is None:

@@ -46,6 +46,7 @@ from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State
+from spark_log.threads import SYSTEM_THREADS, Threads
 
 META = "meta/"
 LOG = "meta/log/"
@@ -126,6 +127,7 @@ class Context:
     patience_ms: int = 30_000
     """How long a change waits for a coordinator."""
     limits: Limits = LIMITS
+    threads: Threads = SYSTEM_THREADS
 
     def random(self) -> random.Random:
         """A generator of its own for somebody who draws many numbers, and none that others must not guess."""
