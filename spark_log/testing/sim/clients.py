@@ -19,6 +19,7 @@ from spark_log.errors import (
     ClockSkewed,
     DataLoss,
     IllegalGeneration,
+    InvalidTimestamp,
     ProducerFenced,
     RequestTimedOut,
     SparkLogError,
@@ -37,7 +38,15 @@ from spark_log.testing.sim.setting import Setting
 from spark_log.testing.sim.threads import SimulatedThreads
 from spark_log.testing.sim.world import Violation
 
-REFUSED = (ClockSkewed, IllegalGeneration, ProducerFenced, TransactionTimedOut, UnknownTopicOrPartition, UploadFenced)
+REFUSED = (
+    ClockSkewed,
+    IllegalGeneration,
+    InvalidTimestamp,
+    ProducerFenced,
+    TransactionTimedOut,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
 """What a user may be told for certain, by what others do."""
 
 

@@ -25,7 +25,7 @@ from spark_log.errors import (
 from spark_log.journal.journal import FORMAT_KEY, Journal
 from spark_log.journal.ops import Answered, Changes
 from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, View, check_chain, follow, log_key, open_view
-from spark_log.journal.upkeep import collect, truncate
+from spark_log.journal.upkeep import checkpoint, collect, truncate
 from spark_log.metadata import decide as d
 from spark_log.metadata.records import Commit
 from spark_log.metadata.state import Coordinator
@@ -280,6 +280,43 @@ def test_a_reader_that_was_stopped_sees_what_follows_with_its_next_look(
     writer.run(truncate(writer.run(open_view()), writer.context))
     assert log_key(known + 1) not in store.list(LOG)
     assert reader.poll() == writer.state
+
+
+class StaleStore(Wrapper):
+    """Lists the first checkpoint that was put through it for ever; others have replaced it before it is read back."""
+
+    def __init__(self, inner: ObjectStore, replace_it: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._first, self._replace = "", replace_it
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        super().put(key, chunks)
+        if key.startswith(CHECKPOINTS) and not self._first:
+            self._first = key
+            self._replace()
+
+    def list(self, prefix: str) -> list[str]:
+        names = super().list(prefix)
+        return sorted({*names, self._first} - {""}) if prefix == CHECKPOINTS else names
+
+
+def test_a_checkpoint_that_others_replaced_is_not_missed() -> None:
+    """Although a listing shows its name: two newer ones are there, with which it was deleted."""
+    inner = MemoryStore(f"journal-{next(numbers)}")
+    writer = open_log(inner)
+    create(writer)
+
+    def replace_it() -> None:
+        for sequence in range(3):
+            commit(writer, "p", sequence)
+            writer.run(checkpoint(writer.run(open_view()), writer.context))
+        writer.run(truncate(writer.run(open_view()), writer.context))
+
+    late = open_log(StaleStore(inner, replace_it))
+    view = late.run(open_view())
+    written, intact = late.run(checkpoint(view, late.context))
+    assert written.state == view.state and not intact
+    assert len(inner.list(CHECKPOINTS)) == 2
 
 
 class HangingStore(Wrapper):
