@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from spark_log.testing.sim.mutations import MUTATIONS
@@ -67,6 +69,12 @@ def test_coordinators_take_over_from_each_other() -> None:
     assert not result.violation
     assert result.counts["TakeOver"] > 3 and result.counts["Release"] > 1
     assert result.counts["GroupGeneration"] > 3 and result.counts["shared commits"] > 1
+
+
+def test_threads_of_one_process_run_as_the_seed_says() -> None:
+    """In one seed in ten several threads share a journal, and producers write with their own."""
+    counts = sum((simulate(seed).counts for seed in (9, 19)), Counter[str]())
+    assert counts["threads"] > 5 and counts["produced"] > 5
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)

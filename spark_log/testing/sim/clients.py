@@ -176,6 +176,7 @@ def crowd(me: _Client) -> None:
     threads = [me.clock.start(work) for _ in range(me.sim.rng.randint(2, 4))]
     for thread in threads:
         thread.join()
+    me.sim.oracle.seen["threads"] += len(threads)
     for error in failed:
         raise error
 
@@ -206,6 +207,7 @@ def produce(me: _Client) -> None:
             if span.start <= places.get(tp, -1):
                 raise Violation(f"order: {row.payload} is at {span.start} of {tp}, after what was sent before it")
             places[tp] = span.start
+            me.sim.oracle.seen["produced"] += 1
 
 
 def _place(future: RecordFuture) -> Mapping[TopicPartition, range]:
