@@ -66,7 +66,8 @@ for n in range(10**9):
     try:
         with log.transaction("job", transaction_timeout_ms=1000) as txn:
             txn.append("t", [{"value": str(n)}])
-            print("open", n, flush=True)
+            if held.exists():
+                print("held", n, flush=True)
             while held.exists():
                 time.sleep(0.01)
     except spark_log.errors.SparkLogError as error:
@@ -190,9 +191,9 @@ def test_a_transaction_that_is_stopped_for_too_long_commits_nothing(
     with spark_log.connect(url) as log:
         log.admin.create_topics([spark_log.NewTopic("t", 1)])
         with started(TRANSACTOR, tmp_path, "transactor", url) as process:
-            process.wait_for(4)
+            process.wait_for(2)
             (tmp_path / "transactor.held").touch()
-            process.wait_until(lambda: process.lines()[-1].startswith("open") and is_open(log, process))
+            process.wait_until(lambda: process.lines()[-1].startswith("held"))
             value = process.lines()[-1].split()[1]
             with process.in_trouble("stopped"):
                 eventually(lambda: state_of(log) == "CompleteAbort")
@@ -200,14 +201,15 @@ def test_a_transaction_that_is_stopped_for_too_long_commits_nothing(
                     with log.transaction("job") as txn:
                         txn.append("t", [{"value": "successor"}])
                 (tmp_path / "transactor.held").unlink()
-            process.wait_for(3)
+            process.wait_for(2)
             process.kill()
-        refused = [line.split(" ", 4) for line in process.lines() if line.startswith("refused")]
-        assert [(line[1], line[2], line[3]) for line in refused] == [
-            (value, "ProducerFenced" if successor else "TransactionTimedOut", "False")
-        ]
-        assert ("a newer one has taken over" if successor else "transaction_timeout_ms (1000)") in refused[0][4]
-        acknowledged = [line.split()[1] for line in process.lines() if line.startswith("acknowledged")]
+        lines = [line.split(" ", 4) for line in process.lines()]
+        refused = {line[1]: line[2:] for line in lines if line[0] == "refused"}
+        kind, maybe, message = refused.pop(value)
+        assert (kind, maybe) == ("ProducerFenced" if successor else "TransactionTimedOut", "False")
+        assert ("a newer one has taken over" if successor else "transaction_timeout_ms (1000)") in message
+        assert {kind for kind, *_ in refused.values()} <= {"TransactionTimedOut"}, "the machine is busy, at most"
+        acknowledged = [line[1] for line in lines if line[0] == "acknowledged"]
         found = [found.decode() for found in log.read("t").column("value").to_pylist()]
         others = [one for one in found if one != "successor"]
         assert others[: len(acknowledged)] == acknowledged and len(others) <= len(acknowledged) + 1
@@ -218,10 +220,3 @@ def test_a_transaction_that_is_stopped_for_too_long_commits_nothing(
 def state_of(log: Log) -> str:
     (listed,) = log.admin.list_transactions()
     return listed.state
-
-
-def is_open(log: Log, process: Started) -> bool:
-    """A transaction that was open when the file appeared may still be about to commit."""
-    opened = process.lines()[-1]
-    time.sleep(0.1)
-    return process.lines()[-1] == opened and state_of(log) == "Ongoing"
