@@ -1,4 +1,4 @@
-"""Coordinators that are processes, for tests: `pylog serve`, with a store in the way that the test controls."""
+"""Processes for tests: coordinators (`pylog serve`) and programs, with a store in the way that the test controls."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from spark_log.net.messages import Health, decode
 
 ROOT = Path(__file__).parents[1]
+DEADLINE_S = 120
+"""For what is known to come: only a failure waits so long."""
 
 # `pylog serve` with a store that obeys a file.
 CONTROLLED = """
@@ -30,6 +34,13 @@ logging.basicConfig(level=logging.INFO)
 store = ControlledStore(open_store(folder, None, "os"), Path(control))
 asyncio.run(serve(config, lambda line: print(line, flush=True), store))
 """
+
+
+def control_storage(control: Path, says: str) -> None:
+    """What a `ControlledStore` is to do, in one step."""
+    new = control.with_suffix(".new")
+    new.write_text(says)
+    new.rename(control)
 
 
 def free_port() -> int:
@@ -124,6 +135,69 @@ class ControlledProcess(Process):
 
     def storage(self, says: str) -> None:
         """See `ControlledStore`."""
-        new = self._control.with_suffix(".new")
-        new.write_text(says)
-        new.rename(self._control)
+        control_storage(self._control, says)
+
+
+class Started:
+    """A process that prints lines, which go to a file; what it logs goes to another."""
+
+    def __init__(self, program: str, folder: Path, name: str, url: str = "") -> None:
+        """
+        program:  it is given a URL, the name of the file that controls its storage, and its own name.
+        url:      of the log; empty: of one in `folder`.
+        """
+        self._control, self._out, self._err = (folder / f"{name}.{kind}" for kind in ("control", "out", "err"))
+        command = [sys.executable, "-c", program, url or str(folder / "log"), str(self._control), name]
+        with self._out.open("w") as out, self._err.open("w") as err:
+            self._process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
+
+    def lines(self) -> list[str]:
+        """Whole lines after the first, which says that it is ready."""
+        return [line.strip() for line in self._out.read_text().splitlines(keepends=True) if line.endswith("\n")][1:]
+
+    def wait_until_ready(self) -> None:
+        self.wait_until(lambda: self._out.read_text().startswith("ready\n"))
+
+    def wait_for(self, more: int) -> None:
+        """Until it has printed so many more lines."""
+        expected = len(self.lines()) + more
+        self.wait_until(lambda: len(self.lines()) >= expected)
+
+    def wait_until(self, true: Callable[[], bool], seconds: float = DEADLINE_S) -> None:
+        """Fails if the process ends."""
+        eventually(lambda: true() or self._process.poll() is not None, seconds)
+        assert self._process.poll() is None, self._err.read_text()[-3000:]
+
+    @contextmanager
+    def in_trouble(self, trouble: str) -> Iterator[None]:
+        """It is `stopped`, or its storage does what the trouble says: see `ControlledStore`."""
+        if trouble == "stopped":
+            os.kill(self._process.pid, signal.SIGSTOP)
+        else:
+            control_storage(self._control, trouble)
+        try:
+            yield
+        finally:
+            control_storage(self._control, "")
+            os.kill(self._process.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def started(program: str, folder: Path, name: str, url: str = "") -> Iterator[Started]:
+    process = Started(program, folder, name, url)
+    try:
+        process.wait_until_ready()
+        yield process
+    finally:
+        process.kill()
+
+
+def eventually(true: Callable[..., bool], seconds: float = DEADLINE_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.05)

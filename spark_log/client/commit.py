@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -235,7 +234,7 @@ class PlainProducer:
 
     def after_fork(self) -> None:
         """A child has an identity of its own: under its parent's, one's commits would pass for repeats of the other's."""
-        self._lock = threading.Lock()
+        self._lock = self._journal.context.threads.lock()
         self._producer = ""
         self._birth = self._sequence = 0
 

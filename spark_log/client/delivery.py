@@ -7,7 +7,6 @@ round can be encoded while the one before is written.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -70,7 +69,7 @@ class Delivery:
         self._plain = PlainProducer(journal)
         self._rng = journal.context.random()
         self._partitioners: dict[str, Partitioner] = {}
-        self._assigning = threading.Lock()
+        self._assigning = journal.context.threads.lock()
         """Partitioners have a state, and an attempt made again goes on beside the next round's first one."""
         self._partitioner(settings["partitioner"])
 

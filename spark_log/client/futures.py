@@ -7,7 +7,6 @@ makes columns of the list; a future holds its batch and where its row begins, an
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -16,6 +15,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from spark_log.model import RecordMetadata
+from spark_log.threads import Threads
 
 logger = logging.getLogger("spark_log")
 
@@ -49,6 +49,7 @@ class Batch:
         "_errors",
         "_lock",
         "_places",
+        "_threads",
         "_times",
         "_urge",
         "bytes",
@@ -63,8 +64,9 @@ class Batch:
         "topic",
     )
 
-    def __init__(self, topic: str, urge: Callable[[], None]) -> None:
+    def __init__(self, topic: str, urge: Callable[[], None], threads: Threads) -> None:
         self.topic = topic
+        self._threads = threads
         self.opened_ms = 0
         """When the first record was sent, on the monotonic clock."""
         self.rows: list[Any] | None = []
@@ -78,12 +80,12 @@ class Batch:
         """Some of the records may have more than a key."""
         self.columns: Columns | None = None
         """What is to be delivered; None before it is taken, and when the outcome is known."""
-        self.done = threading.Event()
+        self.done = threads.event()
         """The outcome is known."""
-        self.settled = threading.Event()
+        self.settled = threads.event()
         """And the callbacks have run."""
         self._urge = urge
-        self._lock = threading.Lock()
+        self._lock = threads.lock()
         self._callbacks: list[tuple[RecordFuture, Callable[[RecordFuture], object]]] = []
         self._error: BaseException | None = None
         self._errors: Mapping[int, BaseException] = {}
@@ -137,8 +139,9 @@ class Batch:
 
     def abandon(self, error: BaseException) -> None:
         """In a forked child: its parent's threads are not there, and their locks may be held for ever."""
-        self._lock, self._callbacks = threading.Lock(), []
-        self.done, self.settled = threading.Event(), threading.Event()
+        threads = self._threads
+        self._lock, self._callbacks = threads.lock(), []
+        self.done, self.settled = threads.event(), threads.event()
         self.fail(error)
 
     def _finish(self) -> None:

@@ -16,16 +16,30 @@ from typing import Any
 
 from spark_log.client.futures import WIDTH, Batch, RecordFuture
 from spark_log.client.upload import TopicSpec
+from spark_log.threads import Threads
 
 
 class Lane:
     """Records of one topic, in the order of the sends."""
 
-    __slots__ = ("_urge", "closed", "full", "granted", "left", "limit", "open", "partitions", "rare", "topic")
+    __slots__ = (
+        "_threads",
+        "_urge",
+        "closed",
+        "full",
+        "granted",
+        "left",
+        "limit",
+        "open",
+        "partitions",
+        "rare",
+        "topic",
+    )
 
-    def __init__(self, topic: str, urge: Callable[[], None]) -> None:
+    def __init__(self, topic: str, urge: Callable[[], None], threads: Threads) -> None:
         self.topic = topic
         self._urge = urge
+        self._threads = threads
         self.partitions = 0
         self.limit = 0
         """Bytes of a record at most."""
@@ -41,7 +55,7 @@ class Lane:
         """Those before it that are full and not taken."""
 
     def _opened(self) -> tuple[Batch, list[Any]]:
-        batch = Batch(self.topic, self._urge)
+        batch = Batch(self.topic, self._urge, self._threads)
         assert batch.rows is not None, "it is open"
         return batch, batch.rows
 

@@ -35,6 +35,7 @@ from spark_log.errors import (
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.positions import TIME_MS_MAX
+from spark_log.threads import Thread
 
 logger = logging.getLogger("spark_log")
 
@@ -51,6 +52,7 @@ class Producer:
         self._settings = resolve_settings("producer", PRODUCER, settings)
         self._journal = journal
         self._clock = journal.context.clock
+        self._machine = journal.context.threads
         self._now = stamps_of(self._clock)
         self._encode_key = coder(self._settings["key_serializer"], "serialize")
         self._encode_value = coder(self._settings["value_serializer"], "serialize")
@@ -68,24 +70,25 @@ class Producer:
         _open_producers.add(self)
 
     def _begin(self) -> None:
-        self._lock = threading.Lock()
-        self._work = threading.Condition(self._lock)
+        threads = self._machine
+        self._lock = threads.lock()
+        self._work = threads.condition(self._lock)
         """Something to do for a thread."""
-        self._room = threading.Condition(self._lock)
+        self._room = threads.condition(self._lock)
         """Something was written."""
         self._lanes: dict[str, Lane] = {}
         """By topic."""
         self._admitting: dict[str, Lane] = {}
         """The same as `send` sees it: none, once nothing more is to be sent."""
-        self._next = threading.Lock()
+        self._next = threads.lock()
         """Of the thread whose round is the next: until it is encoded, and it is its turn to be written."""
-        self._turn = threading.Lock()
+        self._turn = threads.lock()
         """Of the thread that writes.  It is asked for while holding `_next`, so that rounds stay in their order."""
         self._under_way: list[Batch] = []
         self._buffered = 0
         """Bytes that the lanes were granted, and of what is under way."""
         self._urgent = self._closing = self._ended = False
-        self._threads: tuple[threading.Thread, ...] = ()
+        self._threads: tuple[Thread, ...] = ()
 
     def after_fork(self) -> None:
         """In a child: the threads are the parent's, and so are the records."""
@@ -198,7 +201,7 @@ class Producer:
             self._lock.acquire()
         if self._refusal is not None:
             raise self._refusal
-        lane = self._lanes.get(topic) or Lane(topic, self._urge)
+        lane = self._lanes.get(topic) or Lane(topic, self._urge, self._machine)
         lane.follow(spec, self._settings["max_request_size"], self._settings["batch_size"])
         self._lanes[topic] = self._admitting[topic] = lane
         self._start(1)
@@ -216,7 +219,7 @@ class Producer:
             self._work.notify()
         room = self._memory - self._buffered
         # A record larger than the whole buffer goes alone; the threads' own callbacks cannot wait for room.
-        if room < size and self._buffered and threading.current_thread() not in self._threads:
+        if room < size and self._buffered and not self._is_own_thread():
             return False
         full = used + size >= lane.full
         credit = max(size, min(room, lane.limit, self._round - used, lane.full if full else lane.full - used))
@@ -264,9 +267,10 @@ class Producer:
     def _start(self, count: int) -> None:
         """Have at least so many threads.  Called with the lock held."""
         while len(self._threads) < count:
-            thread = threading.Thread(target=self._run, name="pylog-producer", daemon=True)
-            self._threads += (thread,)
-            thread.start()
+            self._threads += (self._machine.start(self._run, "pylog-producer"),)
+
+    def _is_own_thread(self) -> bool:
+        return any(map(self._machine.is_current, self._threads))
 
     def _run(self) -> None:
         batches: tuple[Batch, ...] = ()
@@ -370,7 +374,7 @@ class Producer:
 
     def _urge(self) -> None:
         """End the linger: somebody waits."""
-        if threading.current_thread() in self._threads:
+        if self._is_own_thread():
             raise InvalidRequest(
                 "a callback cannot wait for records that are on their way: its thread is to write them"
             )
@@ -404,7 +408,7 @@ class Producer:
             threads = self._threads
             self._work.notify()
         end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
-        for thread in threads if threading.current_thread() not in threads else ():
+        for thread in () if self._is_own_thread() else threads:
             thread.join(None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000)
             if thread.is_alive():
                 raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still on their way")

@@ -27,6 +27,7 @@ from spark_log.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     InvalidTimestamp,
+    ProducerFenced,
     SparkLogError,
     StorageUnavailable,
     TransactionTimedOut,
@@ -225,8 +226,18 @@ class Transaction:
         uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms())
 
     def _check_time(self) -> None:
-        """Whoever goes on writing should not hear of it at the end only."""
+        """Raises TransactionTimedOut when the time is over, ProducerFenced if somebody newer has the id by then.
+
+        Whoever is told that the time is over does it again, and would take the id back.
+        """
         if self._journal.context.clock.monotonic_ms() > self._deadline_ms:
+            known = self._journal.refresh().producers.get(self._producer)
+            if known is not None and known.epoch != self.epoch:
+                raise ProducerFenced(
+                    f"transaction {self.transactional_id!r}: epoch {self.epoch} is not the one in force, {known.epoch}: a newer "
+                    "one has taken over",
+                    current=known.epoch,
+                )
             raise TransactionTimedOut(
                 f"transaction {self.transactional_id!r} has been open for longer than transaction_timeout_ms "
                 f"({self._timeout_ms}): nothing of it is in; do it again, or give it more time"
@@ -243,6 +254,7 @@ class Transaction:
         uploaded = uploader.finish()
         if not uploaded.slices and not self._groups:
             return False
+        self._check_time()
         identity = Identity(producer=self._producer, epoch=self.epoch, sequence=0)
         committed = commit_uploads(
             self._journal, identity, self._upload_epoch, [uploaded], self._groups, by=tuple(self._by.items())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import random
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -53,10 +52,12 @@ from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
+from spark_log.threads import SYSTEM_THREADS, Threads
 
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
 RELIST_MS = 60_000
+"""A reader that waits lists the checkpoints at least this often: its clock may not count the time that a machine sleeps."""
 READ_AHEAD = 32
 """Versions that are read with the checkpoint when a log on an object store is opened."""
 HEAR_MS_MAX = 5000
@@ -114,14 +115,15 @@ class Journal:
 
     def after_fork(self) -> None:
         """New locks; what other threads of the parent had queued is theirs."""
-        self._lock = threading.RLock()
+        threads = self.context.threads
+        self._lock = threads.reentrant_lock()
         """Of who changes the log; that may take long, where a coordinator is waited for."""
-        self._reading = threading.Lock()
+        self._reading = threads.lock()
         """Of who reads on: of several, the first reads for the others."""
-        self._installing = threading.Lock()
+        self._installing = threads.lock()
         self._queue: list[Command] = []
-        self._queue_lock = threading.Lock()
-        self._keeping = threading.Lock()
+        self._queue_lock = threads.lock()
+        self._keeping = threads.lock()
 
     @classmethod
     def open(
@@ -134,6 +136,7 @@ class Journal:
         link: Link | None = None,
         served: bool = False,
         limits: Limits = LIMITS,
+        threads: Threads = SYSTEM_THREADS,
     ) -> Journal:
         """Open the log in `store`, or begin one there if `create`.
 
@@ -143,7 +146,9 @@ class Journal:
         Raises NoLog if there is none and none may be created, UnsupportedVersion for a newer format or another kind of
         file, StoreNotExclusive if the storage cannot carry a log.
         """
-        context = Context(clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits)
+        context = Context(
+            clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits, threads=threads
+        )
         store = with_retries(store, context.clock, context.random())
         data, listed = run(_look_in(), store, context.clock)
         if data is None:
@@ -175,8 +180,8 @@ class Journal:
         """The state at the end of the log."""
         with self._reading:
             now = self.context.clock.monotonic_ms()
-            known = self._view
-            self._install(self.run(refresh(known, together=self._together(now))), known)
+            known, together = self._view, self._together(now)
+            self._install(self._to_the_end(self.run(refresh(known, together=together)), together), known)
             self._listed_ms = now
         return self._view.state
 
@@ -193,16 +198,25 @@ class Journal:
         """`refresh`, and reads that are carried out in the same rounds."""
         with self._reading:
             now = self.context.clock.monotonic_ms()
-            known = self._view
-            view, result = self.run(beside(refresh(known, together=self._together(now)), steps))
-            self._install(view, known)
+            known, together = self._view, self._together(now)
+            view, result = self.run(beside(refresh(known, together=together), steps))
+            self._install(self._to_the_end(view, together), known)
             self._listed_ms = now
         return self._view.state, result
 
     def _together(self, now: float) -> bool:
         """Whether rounds count, and what follows the view cannot have been deleted yet, by far."""
-        age = cluster_config(self._view.state.configs, "gc.fence.age.ms")
-        return not self.store.local and now - self._listed_ms < age // 4
+        return not self.store.local and self._is_young(now)
+
+    def _is_young(self, now: float) -> bool:
+        """Whether the checkpoints were listed so recently that no record of since can have been deleted, by far."""
+        return now - self._listed_ms < cluster_config(self._view.state.configs, "gc.fence.age.ms") // 4
+
+    def _to_the_end(self, view: View, together: bool) -> View:
+        """Read on from a view, if the rounds that it was read in took so long that what follows may have been deleted in one."""
+        if together and not self._is_young(self.context.clock.monotonic_ms()):
+            return self.run(refresh(view))
+        return view
 
     def _install(self, view: View, known: View) -> None:
         """Go on from a view that was made of `known`: readers do not wait for changes, nor changes for readers.
@@ -265,8 +279,9 @@ class Journal:
     def _look(self) -> State:
         with self._reading:
             now, known = self.context.clock.monotonic_ms(), self._view
-            relist = now - self._listed_ms > RELIST_MS
-            view = self.run(poll(known, relist, self._together(now)))
+            relist = now - self._listed_ms > RELIST_MS or not self._is_young(now)
+            together = self._together(now)
+            view = self._to_the_end(self.run(poll(known, relist, together)), together)
             if view is not known:
                 self._listed_ms = now
                 self._install(view, known)

@@ -46,6 +46,7 @@ from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch, first_line
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State
+from spark_log.threads import SYSTEM_THREADS, Threads
 
 META = "meta/"
 LOG = "meta/log/"
@@ -128,6 +129,7 @@ class Context:
     patience_ms: int = 30_000
     """How long a change waits for a coordinator."""
     limits: Limits = LIMITS
+    threads: Threads = SYSTEM_THREADS
 
     def random(self) -> random.Random:
         """A generator of its own for somebody who draws many numbers, and none that others must not guess."""
@@ -447,7 +449,7 @@ def poll(view: View, relist: bool, together: bool = False) -> Steps[View]:
     """Like `refresh`, for a reader that waits: one get where nothing is new and no listing is due.
 
     Log records below a checkpoint are deleted some day, so a reader that only asked for the next version could wait for
-    ever; it has to list once a minute (`relist`).
+    ever: it has to list once a minute, and whenever it did not list for as long as records are kept (`relist`).
     """
     if relist:
         return (yield from refresh(view, together=together))

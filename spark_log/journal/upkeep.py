@@ -262,8 +262,8 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
         yield Put(key, (data,))
         found = yield Get(key)
         names = yield List(CHECKPOINTS)
-        if key not in names:
-            break  # there are newer ones, with which another process has dropped it
+        if key not in names[-KEPT_CHECKPOINTS:]:
+            break  # there are newer ones, with which another process has dropped it, or may do so
         if found != data or decode_checkpoint(data, key) != view.state:
             raise CorruptObject(f"{key} cannot be read back as it was written: older checkpoints and records are kept")
         others, damaged = yield from _read_checkpoints(frozenset(names[-KEPT_CHECKPOINTS:]) - intact - {key})

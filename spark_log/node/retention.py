@@ -46,8 +46,9 @@ def size_of(entry: Entry) -> int:
 
 
 def expired(entries: Sequence[Entry], limits: Limits) -> int:
-    """How many of the entries at the front go."""
-    return max(_by_time(entries, limits.oldest_us), _by_size(entries, limits.bytes))
+    """How many of the entries at the front go: each while it is too old, or there is too much with it."""
+    count = _by_size(entries, limits.bytes)
+    return count + _by_time(entries[count:], limits.oldest_us)
 
 
 def _by_time(entries: Sequence[Entry], oldest_us: int | None) -> int:
@@ -85,7 +86,7 @@ def find_expired(view: View, now_ms: int, on_failure: OnFailure = raise_failure)
     """The new start of each partition that has slices to lose.
 
     A piece is looked into only where it is the first entry to stay: all before it goes, all behind it stays.  If it cannot be
-    read, that is reported to `on_failure`, and it stays.
+    read, that is reported to `on_failure`, and it stays.  Slices in it that are below the partition's start do not count.
     """
     limited = _limited(view.state, now_ms)
     entries = {key: _live(view.state.partitions[key]) for key in limited}
@@ -100,7 +101,7 @@ def find_expired(view: View, now_ms: int, on_failure: OnFailure = raise_failure)
     resolved = yield from resolve_each(view, doubtful, on_failure)
     for key, slices in resolved.items():
         at = first[key]
-        entries[key][at : at + 1] = slices
+        entries[key][at : at + 1] = [one for one in slices if one.end > view.state.partitions[key].start]
         first[key] = expired(entries[key], limited[key])
     return {key: entries[key][count - 1].end for key, count in first.items() if count}
 

@@ -6,15 +6,9 @@ deleted. A writer says of each batch whether it was acknowledged or refused, and
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,11 +18,11 @@ from spark_log import errors
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_round
 from spark_log.node.verify import verify
-from tests.processes import ROOT
+from tests.processes import Started, started
 
 ROUNDS = 3
-DEADLINE_S = 120
-"""For what is known to come: only a failure waits so long."""
+CATCH_UP_S = 20
+"""It takes 0.1 s.  Readers that are stopped once took a minute."""
 REFUSALS = (errors.UploadFenced, errors.UnknownProducerId, errors.ProducerFenced, errors.CommitUnknown)
 """What a writer may be told that was stopped, or whose storage did not answer, for longer than the log waits for it."""
 
@@ -97,62 +91,6 @@ while True:
 )
 
 
-class Started:
-    """A process that prints lines, which go to a file; what it logs goes to another."""
-
-    def __init__(self, program: str, folder: Path, name: str) -> None:
-        self.control, self._out, self._err = (folder / f"{name}.{kind}" for kind in ("control", "out", "err"))
-        command = [sys.executable, "-c", program, str(folder / "log"), str(self.control), name]
-        with self._out.open("w") as out, self._err.open("w") as err:
-            self._process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=err)
-
-    def lines(self) -> list[str]:
-        """Whole lines after the first, which says that it is ready."""
-        return [line.strip() for line in self._out.read_text().splitlines(keepends=True) if line.endswith("\n")][1:]
-
-    def wait_until_ready(self) -> None:
-        self._wait(lambda: self._out.read_text().startswith("ready\n"))
-
-    def wait_for(self, more: int) -> None:
-        """Until it has printed so many more lines."""
-        expected = len(self.lines()) + more
-        self._wait(lambda: len(self.lines()) >= expected)
-
-    def _wait(self, true: Callable[[], bool]) -> None:
-        eventually(lambda: true() or self._process.poll() is not None)
-        assert self._process.poll() is None, self._err.read_text()[-3000:]
-
-    def signal(self, number: int) -> None:
-        os.kill(self._process.pid, number)
-
-    def storage(self, says: str) -> None:
-        """See `ControlledStore`."""
-        new = self.control.with_suffix(".new")
-        new.write_text(says)
-        new.rename(self.control)
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-
-
-@contextmanager
-def started(program: str, folder: Path, name: str) -> Iterator[Started]:
-    process = Started(program, folder, name)
-    try:
-        process.wait_until_ready()
-        yield process
-    finally:
-        process.kill()
-
-
-def eventually(true: Callable[..., bool]) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> spark_log.Log:
     """Its fence passes what is a few milliseconds old, and upkeep merges a few slices."""
@@ -162,11 +100,21 @@ def log(tmp_path: Path) -> spark_log.Log:
     return made
 
 
+def append(log: spark_log.Log) -> None:
+    """Once; again where another maintainer's fence was faster."""
+    while True:
+        try:
+            log.append("t", [{"value": "other", "partition": number} for number in (0, 1)])
+            return
+        except errors.UploadFenced:
+            continue
+
+
 def pass_by(log: spark_log.Log) -> None:
     """Append and maintain until the fence is past all that was begun before, and what was replaced is deleted."""
     begun = log.journal.refresh().version
     while log.journal.refresh().fence <= begun:
-        log.append("t", [{"value": "other", "partition": number} for number in (0, 1)])
+        append(log)
         maintain_round(log)
     maintain_round(log)
 
@@ -212,16 +160,47 @@ def test_a_writer_that_the_fence_passes_lands_once_or_is_refused(
         for _ in range(ROUNDS):
             writer.wait_for(3)
             time.sleep(rng.random() * 0.05)
-            if trouble == "stopped":
-                writer.signal(signal.SIGSTOP)
-            else:
-                writer.storage("hang")
-            pass_by(log)
-            writer.storage("")
-            writer.signal(signal.SIGCONT)
+            with writer.in_trouble(trouble):
+                pass_by(log)
         writer.wait_for(3)
         writer.kill()
         check_writers(log, writer.lines())
+
+
+@pytest.mark.parametrize("trouble", ["stopped", "hang"])
+def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
+    """What it was about to read was merged and deleted, and so were the metadata records that it was waiting for."""
+    rng = random.Random(trouble)
+    with started(READER, tmp_path, "reader") as reader:
+        for _ in range(ROUNDS * 2):
+            for _ in range(rng.randint(1, 5)):
+                append(log)
+            time.sleep(rng.random() * 0.05)
+            with reader.in_trouble(trouble):
+                for _ in range(rng.randint(1, 10)):
+                    pass_by(log)
+            reader.wait_until(lambda: len(reader.lines()) >= end_of(log), CATCH_UP_S)
+        check_reader(log, reader.lines())
+
+
+@pytest.mark.parametrize("trouble", ["stopped", "hang"])
+def test_a_maintainer_that_the_fence_passes_does_no_harm(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
+    """What it was about to merge, seal or delete was merged, sealed or deleted by another one; its next round succeeds."""
+    rng = random.Random(trouble)
+    with started(MAINTAINER, tmp_path, "maintainer") as maintainer:
+        for _ in range(ROUNDS * 2):
+            for _ in range(rng.randint(1, 5)):
+                append(log)
+            time.sleep(rng.random() * 0.05)
+            with maintainer.in_trouble(trouble):
+                for _ in range(rng.randint(1, 10)):
+                    pass_by(log)
+            maintainer.wait_for(2)
+            assert verify(log, deep=True) == []
+        assert set(maintainer.lines()) == {"round ()"}
+    for number in (0, 1):
+        offsets = log.read("t", partition=number, columns=["offset"]).column("offset").to_pylist()
+        assert offsets == list(range(end_of(log) // 2))
 
 
 def test_many_writers_are_stopped_and_have_slow_failing_and_hanging_disks(log: spark_log.Log, tmp_path: Path) -> None:
@@ -235,20 +214,16 @@ def test_many_writers_are_stopped_and_have_slow_failing_and_hanging_disks(log: s
             process.wait_until_ready()
         for _ in range(ROUNDS * 3):
             process = rng.choice(processes)
-            for says in (rng.choice(("hang", "slow 0.02", "slow 0.2", "stop")), ""):
-                if says == "stop":
-                    process.signal(signal.SIGSTOP)
-                else:
-                    process.storage(says)
-                    process.signal(signal.SIGCONT)
-                others = [other for other in processes[: len(names)] if other is not process]
+            others = [other for other in processes[: len(names)] if other is not process]
+            with process.in_trouble(rng.choice(("hang", "slow 0.02", "slow 0.2", "stopped"))):
                 rng.choice(others).wait_for(2)
+            rng.choice(others).wait_for(2)
         for process in processes:
             process.wait_for(1)
         for process in processes[: len(names)]:
             process.kill()
         end = end_of(log)
-        eventually(lambda: len(processes[-2].lines()) >= end)
+        processes[-2].wait_until(lambda: len(processes[-2].lines()) >= end)
     finally:
         for process in processes:
             process.kill()

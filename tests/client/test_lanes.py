@@ -6,11 +6,12 @@ from typing import Any
 
 from spark_log.client.futures import RecordFuture
 from spark_log.client.lanes import Lane
+from spark_log.threads import SYSTEM_THREADS
 
 
 def lane(granted: int = 0, left: int = 0) -> Lane:
     """Nobody can be urged here."""
-    made = Lane("orders", lambda: None)
+    made = Lane("orders", lambda: None, SYSTEM_THREADS)
     made.granted, made.left = granted, left
     return made
 

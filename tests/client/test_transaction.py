@@ -149,6 +149,22 @@ def test_a_transaction_that_took_too_long_commits_nothing(tmp_path: Path) -> Non
         log.transaction("t", transaction_timeout_ms=0)
 
 
+def test_a_transaction_that_took_too_long_does_not_take_its_id_back(tmp_path: Path) -> None:
+    """Whoever is told that its time is over does it again: with a successor it is fenced, by its next write and at the end."""
+    log, other = new_log(tmp_path, orders=1), spark_log.connect(tmp_path / "log")
+    with (
+        pytest.raises(ProducerFenced, match="a newer one has taken over"),
+        log.transaction("t", transaction_timeout_ms=300) as txn,
+    ):
+        txn.send("orders", b"1")
+        time.sleep(0.4)
+        with other.transaction("t", transaction_timeout_ms=60_000) as successor:
+            successor.send("orders", b"2")
+            with pytest.raises(ProducerFenced):
+                txn.append("orders", [{"value": "3"}])
+    assert values(log, "orders") == [b"2"]
+
+
 def test_a_transaction_that_asks_for_more_time_than_the_log_gives_is_refused(tmp_path: Path) -> None:
     """When it is entered, and it fences nobody; so much as the log gives, a quarter of an hour unless it is told otherwise, is given."""
     log = new_log(tmp_path, orders=1)

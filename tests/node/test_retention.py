@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from spark_log import Log, NewTopic
+from spark_log import Log, NewTopic, TopicPartition
 from spark_log.journal.limits import Limits as SealLimits
 from spark_log.journal.protocol import open_view
 from spark_log.journal.upkeep import seal
@@ -56,6 +56,20 @@ def test_records_that_are_too_old_when_they_are_written_are_named(
         log.append("old", [{"value": b"x", "timestamp": 1}])
         expire(log)
     assert "topic old: retention removed 1 records" in caplog.messages
+
+
+def test_records_that_are_gone_keep_no_others(tmp_path: Path) -> None:
+    """Younger ones before them were trimmed, and are still in the slice index; or go by size in the same round."""
+    log = new_log(tmp_path, retention_ms=str(HOUR_MS))
+    append_small(log, 2)
+    append_small(log, 2, first=2, age_ms=2 * HOUR_MS)
+    log.journal.run(seal(log.journal.run(open_view()), replace(log.journal.context, limits=SEAL_ALL)))
+    log.admin.delete_records({TopicPartition("t", 0): 6})
+    assert expire(log) == 6
+    append_small(log, 2)
+    append_small(log, 2, first=2, age_ms=2 * HOUR_MS)
+    log.admin.incremental_alter_configs({"t": {"retention.bytes": str(sum(one.length for one in slices(log)[2:]))}})
+    assert expire(log) == 12
 
 
 def append_trickle(log: Log, began_ms: int, minutes: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from spark_log.testing.sim.mutations import MUTATIONS
@@ -21,16 +23,16 @@ NOTICED_IN = {
     "follow_one_beyond": 27,
     "generation_repeats": 5,
     "goes_on_from_before": 1066,
-    "hold_from_plan": 29,
+    "hold_from_plan": 49,
     "leftovers_placed": 1,
     "list_before_put": 1,
-    "merged_blindly": 39,
+    "merged_blindly": 109,
     "no_birth": 4,
     "no_fence_on_commit": 1,
     "no_fence_on_swap": 84,
     "no_readback": 1,
     "no_transaction_timeout": 6,
-    "one_former_holder": 39,
+    "one_former_holder": 109,
     "opened_unconfirmed": 3,
     "parallel_after_lost": 613,
     "retention_one_too_many": 5,
@@ -67,6 +69,12 @@ def test_coordinators_take_over_from_each_other() -> None:
     assert not result.violation
     assert result.counts["TakeOver"] > 3 and result.counts["Release"] > 1
     assert result.counts["GroupGeneration"] > 3 and result.counts["shared commits"] > 1
+
+
+def test_threads_of_one_process_run_as_the_seed_says() -> None:
+    """In one seed in ten several threads share a journal, and producers write with their own."""
+    counts = sum((simulate(seed).counts for seed in (9, 19)), Counter[str]())
+    assert counts["threads"] > 5 and counts["produced"] > 5
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS)

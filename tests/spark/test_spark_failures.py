@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -20,7 +21,20 @@ from pyspark_pylog.writer import batch_writer, stream_writer
 import spark_log
 from spark_log import TopicPartition
 from spark_log.errors import StorageError
-from tests.spark.builders import append, as_bytes, copy, load, load_stream, run_job, script, texts, values, wait_until
+from spark_log.node.maintain import maintain_once
+from tests.spark.builders import (
+    DEADLINE_S,
+    append,
+    as_bytes,
+    copy,
+    load,
+    load_stream,
+    run_job,
+    script,
+    texts,
+    values,
+    wait_until,
+)
 from tests.spark.driver import Frame, rows
 
 
@@ -205,6 +219,57 @@ def test_a_stream_that_is_killed_resumes_without_loss_or_repeat(
     assert spark_log.connect(url).read("copy").num_rows < 150
     copy(load_stream(classic, url, maxOffsetsPerTrigger=10), url, "copy", checkpoint)
     assert sorted(spark_log.connect(url).read("copy").column("value").to_pylist()) == as_bytes(range(150))
+
+
+@pytest.mark.slow
+def test_a_stream_that_is_stopped_while_the_fence_passes_resumes_without_loss_or_repeat(
+    classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
+) -> None:
+    """SIGSTOP of the driver and its workers while batches run, and upkeep merges and deletes what they were reading and writing.
+    Then the query goes on, or says that what it wrote is too old; a run to the end, in another driver, has each record once."""
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    log.append("t", texts(200))
+    checkpoint, said, rng = tmp_path / "checkpoint", tmp_path / "stderr", random.Random(5)
+    with said.open("w") as stderr:
+        query = subprocess.Popen(
+            [sys.executable, str(script(tmp_path / "job.py", STREAM_KILLED)), url, str(checkpoint)],
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+        )
+    try:
+        for _ in range(2):
+            before = copied(url)
+            assert wait_until(lambda count=before: query.poll() is not None or copied(url) > count)
+            time.sleep(rng.random())
+            if query.poll() is None:
+                os.killpg(query.pid, signal.SIGSTOP)
+                pass_by(log)
+                os.killpg(query.pid, signal.SIGCONT)
+        query.wait(DEADLINE_S)
+    finally:
+        if query.poll() is None:
+            os.killpg(query.pid, signal.SIGKILL)
+            query.wait()
+    assert query.returncode == 0 or "older than the fence at" in said.read_text()
+    copy(load_stream(classic, url, maxOffsetsPerTrigger=100), url, "copy", checkpoint)
+    expected = log.read("t", columns=["value"]).column("value").to_pylist()
+    assert sorted(log.read("copy").column("value").to_pylist()) == sorted(expected)
+    assert len(expected) == len(set(expected)) > 200
+
+
+def copied(url: str) -> int:
+    found = spark_log.connect(url)
+    return found.read("copy").num_rows if "copy" in found.admin.list_topics() else 0
+
+
+def pass_by(log: spark_log.Log) -> None:
+    """Append and maintain until the fence is past all that was begun before, and what was merged is deleted."""
+    begun = log.journal.refresh().version
+    while log.journal.refresh().fence <= begun:
+        log.append("t", texts(2, log.read("t").num_rows))
+        maintain_once(log)
+    maintain_once(log)
 
 
 def test_a_log_that_may_not_be_written_is_read_up_to_its_end_at_load(

@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    ("errors", "debug", "model", "settings", "clock", "driver_python", "positions", "conditions", "words"),
+    ("errors", "debug", "model", "settings", "clock", "threads", "driver_python", "positions", "conditions", "words"),
     ("segment", "metadata", "groups", "quorum"),
     ("store", "journal", "net"),
     ("node", "client"),

@@ -1,7 +1,8 @@
 """Actors whose code blocks: the product's own `Log` with its journal, on a store of which each operation is a step.
 
 Such an actor has a thread.  It runs while the world waits for it, until it asks the store for something or sleeps; then the
-world runs, and the thread waits for the answer.  One thread runs at a time, so a seed decides everything here as well.
+world runs, and the thread waits for the answer.  One thread runs at a time, so a seed decides everything here as well.  More
+threads of the same process are actors as well (`threads.py`).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from spark_log.errors import ObjectNotFound, StorageUnavailable
 from spark_log.journal.journal import FORMAT_VERSION, Format
 from spark_log.journal.ops import Answer, Delete, Get, List, Op, Put, PutNew, Sleep, Steps, StoreTime
 from spark_log.store.base import Bytes
+from spark_log.testing.sim.threads import SimulatedThread
 from spark_log.testing.sim.world import World
 
 LIBRARY = "simulated 1"
@@ -60,55 +62,86 @@ class _Handover:
         self.to_world.acquire()
 
 
-def blocking(world: World, use: Callable[[SimulatedStore, SimulatedClock], None]) -> Steps[None]:
-    """The steps of a function that blocks in its store, or on its clock."""
-    handover = _Handover(threading.Semaphore(0), threading.Semaphore(0))
+class SimulatedProcess:
+    """What the threads of one process share: whom each hands its turn to, and their end."""
 
-    def body() -> None:
-        handover.to_actor.acquire()
-        try:
-            if not handover.dead:
-                use(SimulatedStore(handover), SimulatedClock(handover, world))
-        except _Killed:
-            pass
-        except BaseException as error:  # noqa: BLE001  raised in the world's thread
-            handover.failed = error
-        handover.request = None
-        handover.to_world.release()
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self._here = threading.local()
+        self._started: list[SimulatedThread] = []
 
-    thread = threading.Thread(target=body, daemon=True)
-    thread.start()
-    try:
-        while True:
-            handover.resume()
-            if handover.request is None:
-                break
-            try:
-                handover.answer = yield handover.request
-            except StorageUnavailable as error:
-                handover.failed = error
-    finally:
-        handover.dead = True
-        handover.to_actor.release()
-        thread.join()
-    if handover.failed is not None:
-        raise handover.failed
+    def ask(self, op: Op) -> Any:
+        """Have the world carry an operation out.  Called by one of the threads."""
+        handover: _Handover = self._here.handover
+        return handover.ask(op)
 
-
-class SimulatedClock:
-    """The clock of the process."""
-
-    def __init__(self, handover: _Handover, world: World) -> None:
-        self._handover, self._world = handover, world
+    def here(self) -> object:
+        """The calling thread."""
+        return getattr(self._here, "handover", None)
 
     def now_ms(self) -> int:
-        return self._world.now_ms()
+        return self.world.now_ms()
 
     def monotonic_ms(self) -> int:
-        return self._world.monotonic_ms()
+        return self.world.monotonic_ms()
 
     def sleep_ms(self, milliseconds: float) -> None:
-        self._handover.ask(Sleep(milliseconds))
+        self.ask(Sleep(milliseconds))
+
+    def steps(self, work: Callable[[], None]) -> Steps[None]:
+        """The steps of one thread."""
+        handover = _Handover(threading.Semaphore(0), threading.Semaphore(0))
+
+        def body() -> None:
+            self._here.handover = handover
+            handover.to_actor.acquire()
+            try:
+                if not handover.dead:
+                    work()
+            except _Killed:
+                pass
+            except BaseException as error:  # noqa: BLE001  raised in the world's thread
+                handover.failed = error
+            handover.request = None
+            handover.to_world.release()
+
+        thread = threading.Thread(target=body, daemon=True)
+        thread.start()
+        try:
+            while True:
+                handover.resume()
+                if handover.request is None:
+                    break
+                try:
+                    handover.answer = yield handover.request
+                except StorageUnavailable as error:
+                    handover.failed = error
+        finally:
+            handover.dead = True
+            handover.to_actor.release()
+            thread.join()
+        if handover.failed is not None:
+            raise handover.failed
+
+    def start(self, work: Callable[[], None]) -> SimulatedThread:
+        """One thread more.  Called by one of those that there are."""
+        thread = SimulatedThread(self, work)
+        self._started.append(thread)
+        return thread
+
+    def end(self) -> None:
+        """None of the threads that were started goes on."""
+        for thread in self._started:
+            thread.kill()
+
+
+def blocking(world: World, use: Callable[[SimulatedProcess], None]) -> Steps[None]:
+    """The steps of a function that blocks in its store, on its clock, or on its threads: a process of its own."""
+    process = SimulatedProcess(world)
+    try:
+        yield from process.steps(lambda: use(process))
+    finally:
+        process.end()
 
 
 class SimulatedStore:
@@ -117,41 +150,41 @@ class SimulatedStore:
     url = "simulated://log"
     local = True
 
-    def __init__(self, handover: _Handover) -> None:
-        self._handover = handover
+    def __init__(self, process: SimulatedProcess) -> None:
+        self._process = process
 
     def fingerprint(self) -> str:
         return LIBRARY
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        data: bytes | None = self._handover.ask(Get(key, start, end))
+        data: bytes | None = self._process.ask(Get(key, start, end))
         if data is None:
             raise ObjectNotFound(f"{key} is not there", key=key)
         return data
 
     def size(self, key: str) -> int | None:
-        data: bytes | None = self._handover.ask(Get(key))
+        data: bytes | None = self._process.ask(Get(key))
         return None if data is None else len(data)
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._handover.ask(Put(key, (b"".join(chunks),)))
+        self._process.ask(Put(key, (b"".join(chunks),)))
 
     def put_new(self, key: str, data: bytes) -> bool:
-        answer = self._handover.ask(PutNew(key, data))
+        answer = self._process.ask(PutNew(key, data))
         if answer is Answer.UNKNOWN:
             raise StorageUnavailable(f"{key}: no answer")
         return bool(answer is Answer.CREATED)
 
     def written_ms(self, key: str) -> int | None:
-        written: int | None = self._handover.ask(StoreTime(key, b""))
+        written: int | None = self._process.ask(StoreTime(key, b""))
         return written
 
     def list(self, prefix: str) -> list[str]:
-        names: list[str] = self._handover.ask(List(prefix))
+        names: list[str] = self._process.ask(List(prefix))
         return names
 
     def delete(self, keys: Iterable[str]) -> None:
-        self._handover.ask(Delete(tuple(keys)))
+        self._process.ask(Delete(tuple(keys)))
 
     def sweep(self, prefix: str, before_ms: int) -> int:
         return 0

@@ -13,12 +13,15 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_log.client.futures import RecordFuture
 from spark_log.client.log import Log
 from spark_log.errors import (
     ClockSkewed,
     DataLoss,
     IllegalGeneration,
+    InvalidTimestamp,
     ProducerFenced,
+    RequestTimedOut,
     SparkLogError,
     TransactionTimedOut,
     UnknownTopicOrPartition,
@@ -29,11 +32,21 @@ from spark_log.journal.ops import Steps
 from spark_log.metadata.state import TopicKey
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_once
-from spark_log.testing.sim.blocking import SimulatedClock, SimulatedStore, blocking
+from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, blocking
 from spark_log.testing.sim.content import Row
 from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.threads import SimulatedThreads
+from spark_log.testing.sim.world import Violation
 
-REFUSED = (ClockSkewed, IllegalGeneration, ProducerFenced, TransactionTimedOut, UnknownTopicOrPartition, UploadFenced)
+REFUSED = (
+    ClockSkewed,
+    IllegalGeneration,
+    InvalidTimestamp,
+    ProducerFenced,
+    TransactionTimedOut,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
 """What a user may be told for certain, by what others do."""
 
 
@@ -43,7 +56,7 @@ class _Client:
 
     sim: Setting
     log: Log
-    clock: SimulatedClock
+    clock: SimulatedProcess
 
     def pause(self) -> None:
         if self.sim.rng.random() < self.sim.p_pause:
@@ -59,9 +72,16 @@ def client(sim: Setting, duties: Iterable[Callable[[_Client], None]]) -> Steps[N
     """A process that does some of the duties below, in any order."""
     chosen = list(duties)
 
-    def use(store: SimulatedStore, clock: SimulatedClock) -> None:
-        journal = Journal.open(store, create=False, clock=clock, rng=sim.rng, limits=sim.constants.limits)
-        me = _Client(sim, Log(journal), clock)
+    def use(process: SimulatedProcess) -> None:
+        journal = Journal.open(
+            SimulatedStore(process),
+            create=False,
+            clock=process,
+            rng=sim.rng,
+            limits=sim.constants.limits,
+            threads=SimulatedThreads(process),
+        )
+        me = _Client(sim, Log(journal), process)
         for _ in range(sim.rng.randint(6, 15)):
             sim.rng.choice(chosen)(me)
             me.pause()
@@ -126,10 +146,73 @@ def scan(me: _Client) -> None:
 
 
 def follow(me: _Client) -> None:
-    """As a coordinator does that stands by: looks for news, and keeps house."""
+    """As a coordinator does that stands by: looks for news, and keeps house.
+
+    A look may end before what was deleted while it was under way.  The next one must not.
+    """
+    journal, oracle, before = me.log.journal, me.sim.oracle, 0
     for _ in range(me.sim.rng.randint(2, 6)):
-        me.log.journal.keep_house()
+        begun = oracle.state.version
+        journal.keep_house()
+        if journal.state.version < before:
+            raise Violation(
+                f"fresh: a process that looks is at {journal.state.version}, {before} was there at its last look"
+            )
+        before = begun
         me.pause()
+
+
+def crowd(me: _Client) -> None:
+    """Several threads on one journal: their changes share puts, and one of them keeps house."""
+    failed: list[SparkLogError] = []
+
+    def work() -> None:
+        try:
+            for _ in range(me.sim.rng.randint(1, 3)):
+                me.sim.rng.choice((append, append, transact, scan, follow))(me)
+        except SparkLogError as error:
+            failed.append(error)
+
+    threads = [me.clock.start(work) for _ in range(me.sim.rng.randint(2, 4))]
+    for thread in threads:
+        thread.join()
+    me.sim.oracle.seen["threads"] += len(threads)
+    for error in failed:
+        raise error
+
+
+def produce(me: _Client) -> None:
+    """`log.producer`: single records, gathered, and written by its own threads; in each partition in their order."""
+    rng, sent = me.sim.rng, list[tuple[Row, RecordFuture]]()
+    partitions = me.log.journal.refresh().topics["id0"].partitions
+    with me.log.producer(
+        linger_ms=rng.choice((0, 5, 200)),
+        buffer_memory=rng.choice((100, 300, 10_000)),
+        batch_size=100,
+        max_block_ms=rng.choice((200, 5000)),
+        delivery_timeout_ms=rng.choice((500, 10_000)),
+    ) as producer:
+        for _ in range(rng.randint(1, 12)):
+            row, number = me.rows()[0], rng.randrange(partitions)
+            try:
+                future = producer.send("t0", json.dumps(row).encode(), partition=number, timestamp_ms=row.time_ms)
+            except RequestTimedOut:
+                me.sim.oracle.refuse_rows([row])
+            else:
+                sent.append((row, future))
+            me.pause()
+    places: dict[TopicPartition, int] = {}
+    for row, future in sent:
+        for tp, span in _commit(me, [row], lambda future=future: _place(future)).items():  # type: ignore[misc]
+            if span.start <= places.get(tp, -1):
+                raise Violation(f"order: {row.payload} is at {span.start} of {tp}, after what was sent before it")
+            places[tp] = span.start
+            me.sim.oracle.seen["produced"] += 1
+
+
+def _place(future: RecordFuture) -> Mapping[TopicPartition, range]:
+    at = future.result()
+    return {TopicPartition(at.topic, at.partition): range(at.offset, at.offset + 1)}
 
 
 def maintain(me: _Client) -> None:
@@ -137,11 +220,13 @@ def maintain(me: _Client) -> None:
     maintain_once(me.log)
 
 
-DUTIES = (append, append, append, transact, consume, scan, follow)
+DUTIES = (append, append, append, transact, consume, scan, follow, crowd, produce)
 
 
-def _commit(me: _Client, rows: list[Row], run: Callable[[], Mapping[TopicPartition, range]]) -> None:
-    """Commit rows, and hold what the client is told against the log."""
+def _commit(
+    me: _Client, rows: list[Row], run: Callable[[], Mapping[TopicPartition, range]]
+) -> Mapping[TopicPartition, range]:
+    """Commit rows, and hold what the client is told against the log.  Where they are, if they are known to be in."""
     oracle = me.sim.oracle
     try:
         offsets = run()
@@ -150,9 +235,10 @@ def _commit(me: _Client, rows: list[Row], run: Callable[[], Mapping[TopicPartiti
             oracle.refuse_rows(rows)
         if not error.maybe_applied and not isinstance(error, REFUSED) and not error.retriable:
             raise
-        return
+        return {}
     by_key = {_key(me, tp): span for tp, span in offsets.items()}
     oracle.ack_rows(rows, by_key)
+    return offsets
 
 
 def _table(me: _Client, rows: list[Row]) -> pa.Table:

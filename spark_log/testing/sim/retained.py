@@ -71,12 +71,14 @@ class Retained:
         return found
 
     def _expired(self, key: TopicKey, part: Partition, configs: Mapping[str, str], now: int) -> int:
-        """As Kafka does it: by time up to the first slice that is young enough, then by size; the next round goes on from there."""
+        """Slices at the front go, each while it is too old, or there is too much with it."""
         age, size = _limits_of(configs)
         left, times = self._live(part), self._times.get(key, [])
-        while left and age >= 0 and all(time < now - age for time in times[left[0].start : left[0].end]):
-            left.pop(0)
-        while left and size >= 0 and sum(piece.length for piece in left[1:]) >= size:
+        while left:
+            old = age >= 0 and all(time < now - age for time in times[left[0].start : left[0].end])
+            much = size >= 0 and sum(piece.length for piece in left[1:]) >= size
+            if not (old or much):
+                break
             left.pop(0)
         return left[0].start if left else part.end
 

@@ -91,7 +91,10 @@ class Setting:
 
     def refresh(self, view: View) -> Steps[View]:
         since = self.oracle.state.version
-        view = yield from protocol.refresh(view, together=self.shares_rounds(view))
+        before, together = view, self.shares_rounds(view)
+        view = yield from protocol.refresh(view, together=together)
+        if together and not self.shares_rounds(before):  # the rounds took too long, as `Journal` has it
+            view = yield from protocol.refresh(view)
         self.oracle.check_view(view, since)
         return view
 

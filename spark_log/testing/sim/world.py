@@ -159,6 +159,10 @@ class Actor:
     many: bool = False
     decided: State | None = None
     """On which the batch was decided that it is about to put."""
+    main: Actor | None = None
+    """Of a thread: the first one of its process, which has the clock and dies first; None: it is that one."""
+    dead: bool = False
+    """What it asked for may still be answered."""
 
     def __post_init__(self) -> None:
         self.task = self.make()
@@ -212,7 +216,7 @@ class World:
 
     def now_ms(self) -> int:
         """By the clock of the actor that is under way."""
-        return self.now + (self.current.skew_ms if self.current and self.faults else 0)
+        return self.now + ((self.current.main or self.current).skew_ms if self.current and self.faults else 0)
 
     def monotonic_ms(self) -> int:
         return self.now
@@ -228,6 +232,18 @@ class World:
         """Add an actor."""
         self.unfinished += counts
         self._at(0, ("resume", self._begin(Actor(name, make, counts, leaves_zombies=leaves_zombies)), None))
+
+    def start_thread(self, make: Callable[[], Steps[None]]) -> Actor:
+        """Add one to the process that is under way."""
+        assert self.current is not None
+        main = self.current.main or self.current
+        actor = Actor(f"{main.name} thread", make, counts=False, main=main)
+        self._at(0, ("resume", actor, None))
+        return actor
+
+    def end_thread(self, actor: Actor) -> None:
+        actor.dead = True
+        actor.task.close()
 
     def _begin(self, actor: Actor) -> Actor:
         self._actors.append(actor)
@@ -310,7 +326,7 @@ class World:
             self._answer(actor, *detail)
         elif kind == "overdue":
             self._overdue(detail)
-        elif self._chance(self.weather.crash) and not actor.zombie:
+        elif actor.main is None and self._chance(self.weather.crash) and not actor.zombie:
             self._crash(actor, detail)
         else:
             self._resume(actor, detail)
@@ -344,9 +360,11 @@ class World:
             actor.task.close()
 
     def _resume(self, actor: Actor, answers: list[Any] | None) -> None:
+        if actor.dead:
+            return
         self.current = actor
         astray = abs(actor.skew_ms) == ASTRAY_MS
-        if self._chance(SET_RIGHT if astray else self.weather.step):
+        if actor.main is None and self._chance(SET_RIGHT if astray else self.weather.step):
             self._turn_clock(actor)
         try:
             request = _step(actor, answers)

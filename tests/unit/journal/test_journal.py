@@ -25,7 +25,7 @@ from spark_log.errors import (
 from spark_log.journal.journal import FORMAT_KEY, Journal
 from spark_log.journal.ops import Answered, Changes
 from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, View, check_chain, follow, log_key, open_view
-from spark_log.journal.upkeep import collect, truncate
+from spark_log.journal.upkeep import checkpoint, collect, truncate
 from spark_log.metadata import decide as d
 from spark_log.metadata.records import Commit
 from spark_log.metadata.state import Coordinator
@@ -261,6 +261,109 @@ def test_a_log_opens_after_its_old_records_are_gone(make: Callable[[Path], Objec
     assert left_behind.poll() == journal.state or left_behind.refresh() == journal.state
     assert open_log(store).state == journal.state
     check_chain(journal.run(open_view()), names)
+
+
+@stores
+def test_a_reader_that_was_stopped_sees_what_follows_with_its_next_look(
+    make: Callable[[Path], ObjectStore], tmp_path: Path
+) -> None:
+    """Also where the record that follows was deleted meanwhile, however short records are kept."""
+    store, clock = make(tmp_path), TickingClock()
+    writer, reader = (Journal.open(ClockedStore(store), create=True, clock=clock) for _ in range(2))
+    writer.propose(lambda state, now: d.decide_set_configs(state, None, {"gc.fence.age.ms": "4000"}))
+    create(writer)
+    known = reader.poll().version
+    clock.sleep_ms(2000)
+    for sequence in range(450):
+        commit(writer, "p", sequence)
+        clock.sleep_ms(10)
+    writer.run(truncate(writer.run(open_view()), writer.context))
+    assert log_key(known + 1) not in store.list(LOG)
+    assert reader.poll() == writer.state
+
+
+class StaleStore(Wrapper):
+    """Lists the first checkpoint that was put through it for ever; others have replaced it before it is read back."""
+
+    def __init__(self, inner: ObjectStore, replace_it: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self._first, self._replace = "", replace_it
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        super().put(key, chunks)
+        if key.startswith(CHECKPOINTS) and not self._first:
+            self._first = key
+            self._replace()
+
+    def list(self, prefix: str) -> list[str]:
+        names = super().list(prefix)
+        return sorted({*names, self._first} - {""}) if prefix == CHECKPOINTS else names
+
+
+def test_a_checkpoint_that_others_replaced_is_not_missed() -> None:
+    """Although a listing shows its name: two newer ones are there, with which it was deleted."""
+    inner = MemoryStore(f"journal-{next(numbers)}")
+    writer = open_log(inner)
+    create(writer)
+
+    def replace_it() -> None:
+        for sequence in range(3):
+            commit(writer, "p", sequence)
+            writer.run(checkpoint(writer.run(open_view()), writer.context))
+        writer.run(truncate(writer.run(open_view()), writer.context))
+
+    late = open_log(StaleStore(inner, replace_it))
+    view = late.run(open_view())
+    written, intact = late.run(checkpoint(view, late.context))
+    assert written.state == view.state and not intact
+    assert len(inner.list(CHECKPOINTS)) == 2
+
+
+class HangingStore(Wrapper):
+    """Remote.  A get hangs after the listing of its round was answered, until `meanwhile` is over."""
+
+    local = False
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._key, self._meanwhile, self._listed = "", lambda: None, Event()
+
+    def hang_at(self, key: str, meanwhile: Callable[[], None]) -> None:
+        self._key, self._meanwhile = key, meanwhile
+        self._listed.clear()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key == self._key:
+            self._key = ""
+            assert self._listed.wait(60)
+            self._meanwhile()
+        return super().get(key, start, end)
+
+    def list(self, prefix: str) -> list[str]:
+        names = super().list(prefix)
+        self._listed.set()
+        return names
+
+
+def test_a_refresh_that_hangs_in_a_round_ends_at_the_newest_version() -> None:
+    """A record of before it began went into a checkpoint after the listing, and was deleted before the get."""
+    inner, clock = MemoryStore(f"journal-{next(numbers)}"), TickingClock()
+    hanging = HangingStore(inner)
+    writer, reader = (Journal.open(ClockedStore(one), create=True, clock=clock) for one in (inner, hanging))
+    writer.propose(lambda state, now: d.decide_set_configs(state, None, {"gc.fence.age.ms": "4000"}))
+    create(writer)
+    known = reader.refresh().version
+    commit(writer, "p", 0)
+
+    def meanwhile() -> None:
+        for sequence in range(1, 450):
+            commit(writer, "p", sequence)
+            clock.sleep_ms(20)
+        writer.run(truncate(writer.run(open_view()), writer.context))
+
+    hanging.hang_at(log_key(known + 1), meanwhile)
+    assert reader.refresh() == writer.state
+    assert log_key(known + 1) not in inner.list(LOG)
 
 
 @stores

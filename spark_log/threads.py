@@ -1,0 +1,95 @@
+"""Threads, and what they wait for, as a seam: in the simulation the seed decides which one runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Protocol
+
+
+class Lock(Protocol):
+    """As of `threading`, reentrant or not."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+
+    def release(self) -> None: ...
+
+    def __enter__(self) -> bool: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class Condition(Protocol):
+    """As of `threading`; waited for and notified with its lock held."""
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+    def notify(self) -> None: ...
+
+    def notify_all(self) -> None: ...
+
+
+class Event(Protocol):
+    """As of `threading`."""
+
+    def is_set(self) -> bool: ...
+
+    def set(self) -> None: ...
+
+    def wait(self, timeout: float | None = None) -> bool: ...
+
+
+class Thread(Protocol):
+    """As of `threading`, started."""
+
+    def is_alive(self) -> bool: ...
+
+    def join(self, timeout: float | None = None) -> None: ...
+
+
+class Threads(Protocol):
+    """What makes them."""
+
+    def lock(self) -> Lock: ...
+
+    def reentrant_lock(self) -> Lock: ...
+
+    def condition(self, lock: Lock) -> Condition: ...
+
+    def event(self) -> Event: ...
+
+    def start(self, work: Callable[[], None], name: str) -> Thread:
+        """A thread that does not keep the process from ending."""
+
+    def is_current(self, thread: Thread) -> bool:
+        """Whether the caller runs in it."""
+
+
+class SystemThreads:
+    """The machine's."""
+
+    def lock(self) -> Lock:
+        return threading.Lock()
+
+    def reentrant_lock(self) -> Lock:
+        return threading.RLock()
+
+    def condition(self, lock: Lock) -> Condition:
+        return threading.Condition(lock)  # type: ignore[arg-type]  # any lock will do
+
+    def event(self) -> Event:
+        return threading.Event()
+
+    def start(self, work: Callable[[], None], name: str) -> Thread:
+        thread = threading.Thread(target=work, name=name, daemon=True)
+        thread.start()
+        return thread
+
+    def is_current(self, thread: Thread) -> bool:
+        return thread is threading.current_thread()
+
+
+SYSTEM_THREADS = SystemThreads()
