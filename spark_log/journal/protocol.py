@@ -51,6 +51,8 @@ META = "meta/"
 LOG = "meta/log/"
 CHECKPOINTS = "meta/ckpt/"
 DATA = "data/"
+PINS = "meta/pin/"
+"""Of Spark queries (`pyspark_pylog/pins.py`), and of clock checks."""
 KEPT_CHECKPOINTS = 2
 HOLE_PROBES = (1, 2, 4, 8, 16, 32, 64)
 """Distances after the first absent version at which a log that is opened is probed for records: none may be there."""
