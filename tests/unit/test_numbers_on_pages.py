@@ -192,7 +192,7 @@ NUMBERS = {
         f"refused) for {STARTING_S} s`",
         f"group waits {conf_seconds('initial.rebalance.delay')} s for more members (`initial.rebalance.delay`)",
         f"| {constant(CONNECT, 'CONNECT_S'):g} s for a connection, {constant(CLIENT, 'FIRST_ANSWER_S'):g} s for the",
-        f"`no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
+        f"`is silent: no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
         f"{constant(CLIENT, 'FIRST_ANSWER_S'):g} s`",
         f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and go on",
         f"`--takeover-after` ({TAKEOVER_S} s)",
