@@ -37,13 +37,23 @@ def maintain(session: Session, every_ms: int | None) -> None:
             report = maintain_round(log, progress=progress)
         _say(session, report)
         if report.problems:
-            raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; everything else was done")
+            raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; {_next_step(report)}")
         return
     try:
         for report in maintain_every(log, every_ms):
             _say(session, report)
     except KeyboardInterrupt:
         return
+
+
+def _next_step(report: Report) -> str:
+    if not report.no_space:
+        return "the other duties were done"
+    return (
+        "the disk is full, and what may be deleted now was deleted. Records that expired, were trimmed or deleted leave the disk "
+        "when gc.fence.age.ms is over: run `pylog maintain` again then. Remove more of them with `pylog topic trim`, `pylog topic "
+        "delete` or a lower retention.ms"
+    )
 
 
 def _say(session: Session, report: Report) -> None:

@@ -45,6 +45,7 @@ from spark_log.journal.protocol import (
     state_at,
     unanswered,
 )
+from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.upkeep import is_due, look_again, shrink, write_down
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
@@ -435,7 +436,10 @@ def _begin(store: ObjectStore, context: Context) -> bytes:
         created_ms=context.clock.now_ms(),
         probed=store.fingerprint(),
     )
-    return run(_begin_steps(msgspec.json.encode(form) + b"\n", store.url), store, context.clock)
+    data = run(_begin_steps(msgspec.json.encode(form) + b"\n", store.url), store, context.clock)
+    if has_reserve(store):
+        run(keep_reserve(), store, context.clock)
+    return data
 
 
 def _begin_steps(data: bytes, url: str) -> Steps[bytes]:

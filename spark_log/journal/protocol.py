@@ -1,6 +1,7 @@
 """The commit protocol of a log on shared storage: open, catch up, append with read-back.
 
     meta/format                        what the log is (`journal.py`)
+    meta/reserve                       room for records that make room (`reserve.py`)
     meta/log/<version:020>.rec         one batch of records a version, written by put-if-absent
     meta/ckpt/<version:020>-<id>       the state at a version, each file whole; the newest two are kept, with all records
                                        after the older one
@@ -41,6 +42,7 @@ from spark_log.errors import (
 from spark_log.journal.clock_check import ClockWatch, check_clock, stamp_of
 from spark_log.journal.limits import LIMITS, Limits
 from spark_log.journal.ops import Answer, Answered, Ask, Changes, Get, List, Op, PutNew, Sleep, Steps
+from spark_log.journal.reserve import makes_room, with_reserve
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch
@@ -634,7 +636,8 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
     decided:  the state with the batch's records, as far as they count.
     """
     key, data = log_key(view.state.version + 1), encode_batch(batch)
-    answer = yield PutNew(key, data)
+    put = PutNew(key, data)
+    answer = (yield from with_reserve(put)) if makes_room(batch.records) else (yield put)
     try:
         if answer is Answer.CREATED:
             reads: list[Op] = [Get(key), List(CHECKPOINTS)]

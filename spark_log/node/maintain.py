@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
 from spark_log.client.log import Log
+from spark_log.errors import NoSpace
 from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.ops import List, Steps, Sweep
 from spark_log.journal.protocol import DATA, META, Context, View, checkpoint_version, open_view
+from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.upkeep import checkpoint as write_checkpoint
 from spark_log.journal.upkeep import collect, fence_and_expire, garbage, is_due, look_again, prune, seal, truncate
 from spark_log.metadata.decide import decide_fence
@@ -54,7 +56,9 @@ class Report:
     unfinished: int
     """Files that writers which died had begun, deleted."""
     problems: tuple[str, ...] = ()
-    """What failed, and why; everything else was done."""
+    """What failed, and why; the other duties were done."""
+    no_space: bool = False
+    """Some of it, since the disk is full."""
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
@@ -110,6 +114,8 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[Report, Failures]:
         truncated = yield from attempt("truncation", truncate(view, context), 0)
         pins = yield from attempt("deleting pins", _drop_pins(view, context), 0)
         unfinished = yield from attempt("deleting unfinished files", _sweep(view, context), 0)
+        if has_reserve(log.journal.store):
+            yield from attempt("making the reserve", keep_reserve(), None)
         return Report(
             version=view.state.version,
             expired_records=expired,
@@ -122,6 +128,7 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[Report, Failures]:
             pins=pins,
             unfinished=unfinished,
             problems=tuple(failed.problems),
+            no_space=any(isinstance(error, NoSpace) for error in failed.errors),
         )
 
     return _run(log, run), failed
