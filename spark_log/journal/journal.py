@@ -52,7 +52,7 @@ from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
-from spark_log.store.retry import with_retries
+from spark_log.store.retry import with_retries, with_retries_for
 
 FORMAT_KEY = "meta/format"
 FORMAT_VERSION = 1
@@ -289,19 +289,15 @@ class Journal:
     def _has_turn(self, command: Command) -> bool:
         """Wait for the lock, and take it.  False: the command is done without, by another thread.
 
-        Who has the lock may wait for a coordinator, and have more time than this command.
-        Raises CoordinatorNotAvailable or CommitUnknown when that is over.
+        Who has the lock may wait for a coordinator or a bucket, and have more time than this command.
+        Raises CoordinatorNotAvailable, StorageUnavailable or CommitUnknown when that is over.
         """
         if command.deadline_ms is None:
             return self._lock.acquire()
         left = command.deadline_ms - self.context.clock.monotonic_ms()
         if self._lock.acquire(timeout=max(left, 0) / 1000):
             return True
-        if not self._is_told():
-            return self._lock.acquire()  # it is a storage that is slow
-        late = CoordinatorNotAvailable(
-            f"{self._view.state.coordinator.address}: other changes of this process wait for its answer"
-        )
+        late = self._late()
         with self._queue_lock:
             unsent = any(one is command for one in self._queue)
             self._queue = [one for one in self._queue if one is not command]
@@ -314,6 +310,12 @@ class Journal:
             if self._lock.acquire(timeout=LATE_S / LATE_TRIES):
                 return True
         raise unanswered(late, sent=True)
+
+    def _late(self) -> SparkLogError:
+        why = "other changes of this process wait for its answer"
+        if self._is_told():
+            return CoordinatorNotAvailable(f"{self._view.state.coordinator.address}: {why}")
+        return StorageUnavailable(f"{self.store.url}: {why}")
 
     def _propose_queued(self) -> None:
         with self._queue_lock:
@@ -329,7 +331,8 @@ class Journal:
         try:
             if not is_led_elsewhere(self._view.state, self.context):
                 self.check_store()
-            self._install(self.run(propose(self._view, commands, self.context)))
+            steps = propose(self._view, commands, self.context)
+            self._install(run(steps, self._store_for(commands), self.context.clock, self.link))
         except SparkLogError as error:
             failed: SparkLogError = error
             if isinstance(error, StorageError) and error.maybe_applied:
@@ -343,6 +346,13 @@ class Journal:
             # An interrupt, or a bug: whoever waits for the others' commands must not take them for done.
             _fail(commands, CommitUnknown(f"a change was broken off by {error!r}, it may be in"))
             raise
+
+    def _store_for(self, commands: Sequence[Command]) -> ObjectStore:
+        """The store, with as much time as the last of the commands has."""
+        ends = [command.deadline_ms for command in commands if command.deadline_ms is not None]
+        if len(ends) < len(commands):
+            return self.store
+        return with_retries_for(self.store, self.context.clock, max(ends) - self.context.clock.monotonic_ms())
 
     # ------------------------------------------------------------------------------------------------- as a coordinator
 

@@ -67,6 +67,8 @@ ATTEMPTS_MAX = 200
 JITTER_MS = 20
 STALLED_TRIES = 14
 """Puts in a row that are not in, though nothing else took their version: waits double from the fourth on, to about 20 s in all."""
+ASK_MS_MIN = 1000
+"""An answer is waited for so long at least: without it, the outcome is not known."""
 ASK_AGAIN_MS = 50
 ASK_AGAIN_MS_MAX = 1000
 """Waits between two tries to reach a coordinator, at first and at last; up to twice as long, by chance."""
@@ -540,7 +542,9 @@ def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen
     deadline = clock.monotonic_ms() + context.patience_ms
     while is_led_elsewhere(view.state, context):
         waiting = [command for command in commands if not command.done]
-        asked = Ask(view.state.coordinator, [command.decide for command in waiting], view.state.version)
+        ends = [deadline, *(command.deadline_ms for command in waiting if command.deadline_ms is not None)]
+        limit_ms = max(min(ends) - clock.monotonic_ms(), ASK_MS_MIN)
+        asked = Ask(view.state.coordinator, [command.decide for command in waiting], view.state.version, limit_ms)
         try:
             answered: Answered = yield asked
         except CoordinatorNotAvailable as error:
@@ -596,7 +600,7 @@ def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
     """What a change is refused with that no coordinator has answered."""
     if not sent:
         return CoordinatorNotAvailable(str(error))
-    unknown = CommitUnknown(f"no answer from a coordinator to a change, it may be in: {error}")
+    unknown = CommitUnknown(f"no answer to a change, it may be in: {error}")
     unknown.__cause__ = error
     return unknown
 

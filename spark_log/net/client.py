@@ -149,11 +149,11 @@ class HttpLink:
             return found
         raise CoordinatorNotAvailable(f"{'; '.join(said)}; {hint}") from last
 
-    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
+    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         for command in commands:
             assert isinstance(command, Command), f"{command!r} cannot travel: it is no command"
         body = encode(CommandsRequest(cluster_id=self.cluster_id, since=since, commands=tuple(commands)))
-        data = self._first(holder, "POST", "/v1/commands", body)
+        data = self._first(holder, "POST", "/v1/commands", body, limit_s=min(ANSWER_S, limit_ms / 1000))
         reply: CommandsReply = decode(data, CommandsReply, "the coordinator's answer")
         outcomes = [
             command.unpack(outcome.reply) if outcome.failure is None else error_of(outcome.failure)
@@ -205,13 +205,14 @@ class HttpLink:
         body: bytes | None = None,
         wait_ms: int = 0,
         *,
+        limit_s: float = ANSWER_S,
         changes_nothing: bool = False,
     ) -> bytes:
         """The answer of the first that leads.  No address is tried after one that may have carried the request out."""
         said = []
         for endpoint in self._candidates(holder):
             try:
-                data = self._request(endpoint, method, path, body, wait_ms)
+                data = self._request(endpoint, method, path, body, wait_ms, limit_s)
             except (CoordinatorNotAvailable, NotCoordinator) as error:
                 if error.maybe_applied and not changes_nothing:
                     raise
@@ -289,7 +290,7 @@ class HttpLink:
                 connection.close()
             if not isinstance(error, OSError | http.client.HTTPException):
                 raise
-            if isinstance(error, TimeoutError):
+            if isinstance(error, TimeoutError) and limit_s >= FIRST_ANSWER_S:
                 self._silent[endpoint] = time.monotonic()
             self._check_tls(endpoint.address, error)
             failed = CoordinatorNotAvailable(f"{endpoint.address}: {_failure(error)} ({_words(error)})")

@@ -15,6 +15,7 @@ refused.  Its thread may hang in the storage then, so another one sees to that (
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -422,7 +423,7 @@ class _Here:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def ask(self, holder: Holder, commands: Sequence[Any], since: int) -> Answered:
+    def ask(self, holder: Holder, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         answered = self._coordinator.submit(commands).result()
         return answered._replace(state=self._coordinator.state)
 
