@@ -27,6 +27,7 @@ from spark_log.node.maintain import (
     maintain_every,
     maintain_once,
     maintain_round,
+    plan_round,
 )
 from spark_log.node.verify import verify
 from spark_log.store.local import LocalStore
@@ -211,6 +212,24 @@ def test_a_disk_that_stays_full_is_reported_with_what_to_do(tmp_path: Path) -> N
     control.unlink()
     report = maintain_round(log)
     assert not report.no_space and report.problems == ()
+
+
+def test_what_a_round_would_do_is_said_without_doing_it(tmp_path: Path) -> None:
+    """Nothing is written, not even a file that is deleted again; and the round does as much."""
+    log = new_log(tmp_path, retention_bytes="6000")
+    short_fence(log)
+    log.upload("t", [{"value": b"never committed"}], log.journal.state.version)
+    append_small(log, 12)
+    time.sleep(0.01)
+    paths = [*tmp_path.rglob("*")]
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    plan = plan_round(log)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert plan.expired_records > 0 and plan.merged_slices > 1 and plan.collected == 1
+    assert plan.merged_bytes > 0 and plan.collected_bytes > 0
+    report = maintain_once(log)
+    done = (report.expired_records, report.merged_slices, report.collected)
+    assert done == (plan.expired_records, plan.merged_slices, plan.collected)
 
 
 def test_what_would_be_collected_is_said_without_doing_it(tmp_path: Path) -> None:
