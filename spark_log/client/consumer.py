@@ -71,8 +71,8 @@ class Consumer:
         self._decode_value = coder(self._settings["value_deserializer"], "deserialize")
         group = self._settings["group_id"]
         self._membership = None if group is None else open_membership(journal, self._settings)
-        self._waiter = Waiter(direct=journal.store.local and journal.link is None)
-        self._hearing = Slot[State]()
+        self._waiter = Waiter()
+        self._hearing = Slot[State](direct=journal.store.local and journal.link is None)
         self._reading = Reading(journal, self._membership, self._settings, self._look_again, self._waiter)
         self._spots: Spots = {}
         self._subscribed: Subscribed | None = None

@@ -23,11 +23,17 @@ class Unfinished(Exception):
 class Slot(Generic[Result]):
     """Holds one call, from its start until its answer was taken."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, direct: bool = False) -> None:
+        """
+        direct:  calls take microseconds, and run in the caller's thread.
+        """
+        self._direct = direct
         self._call: _Call[Result] | None = None
 
     def answer(self, function: Callable[[], Result], timeout_s: float) -> Result:
         """The answer of the call that is under way, or else of a new one.  Raises Unfinished, or what the call raised."""
+        if self._direct:
+            return function()
         if self._call is None or self._call.pid != os.getpid():  # a parent's thread does not run in its child
             self._call = _Call(function)
         call = self._call
@@ -62,11 +68,7 @@ class _Call(Generic[Result]):
 class Waiter:
     """How long the calls of one consumer are waited for."""
 
-    def __init__(self, *, direct: bool) -> None:
-        """
-        direct:  calls take microseconds, and run in the caller's thread.
-        """
-        self._direct = direct
+    def __init__(self) -> None:
         self._end = float("inf")
 
     @contextmanager
@@ -80,4 +82,4 @@ class Waiter:
 
     def answer(self, slot: Slot[Result], function: Callable[[], Result]) -> Result:
         """Raises Unfinished when the time is over."""
-        return function() if self._direct else slot.answer(function, max(0.0, self._end - time.monotonic()))
+        return slot.answer(function, max(0.0, self._end - time.monotonic()))
