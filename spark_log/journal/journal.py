@@ -350,7 +350,7 @@ class Journal:
     def _store_for(self, commands: Sequence[Command]) -> ObjectStore:
         """The store, with as much time as the last of the commands has."""
         ends = [command.deadline_ms for command in commands if command.deadline_ms is not None]
-        if len(ends) < len(commands):
+        if not ends or len(ends) < len(commands):
             return self.store
         return with_retries_for(self.store, self.context.clock, max(ends) - self.context.clock.monotonic_ms())
 

@@ -202,7 +202,7 @@ class Groups:
             return False
         try:
             return not command(self._journal.state, self._clock.now_ms()).records
-        except SparkLogError:
+        except Exception:  # noqa: BLE001  a command that makes no sense is told so where it is decided
             return False
 
     def _unfit(self, command: CommitOffsets | Append) -> SparkLogError | None:

@@ -218,7 +218,7 @@ def test_what_a_round_would_do_is_said_without_doing_it(tmp_path: Path) -> None:
     """Nothing is written, not even a file that is deleted again; and the round does as much."""
     log = new_log(tmp_path, retention_bytes="6000")
     short_fence(log)
-    log.upload("t", [{"value": b"never committed"}], log.journal.state.version)
+    upload_rows(log.journal, "t", [{"value": b"never committed"}], log.journal.state.version)
     append_small(log, 12)
     time.sleep(0.01)
     paths = [*tmp_path.rglob("*")]
