@@ -200,6 +200,10 @@ class StorageError(SparkLogError, OSError):
     """The storage refused: permissions, no space, no such bucket.  The message has the storage's own words."""
 
 
+class NoSpace(StorageError):
+    """The disk is full, or its quota is used up: nothing was written."""
+
+
 class StorageUnavailable(StorageError):
     """The storage did not answer, or was busy, for as long as requests are repeated.  Unless `maybe_applied`, nothing was committed."""
 

@@ -16,11 +16,11 @@ from pyspark import TaskContext
 from pyspark_pylog.growth import Growth, PinnedTopic
 from spark_log.clock import SystemClock
 from spark_log.errors import ObjectNotFound, StorageUnavailable
+from spark_log.journal.protocol import PINS
 from spark_log.metadata.progress_topic import Progress, progress_of
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
 
-PINS = "meta/pin/"
 TRIES = 5
 POSITIONS_MAX = 2000
 """Of groups, that a pin holds: about 10 ms of work and 300 KB."""

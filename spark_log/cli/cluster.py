@@ -85,13 +85,15 @@ def release(session: Session, force: bool) -> None:
 
 
 @verb(cluster)
+@click.option("--force", is_flag=True, help="The clock is right, although commits at several times are later than it.")
 @guarded
 @pass_session
-def reset_clock(session: Session, dry_run: bool, yes: bool) -> None:
+def reset_clock(session: Session, force: bool, dry_run: bool, yes: bool) -> None:
     """Put the log's time back to the present, after a machine whose clock was ahead has written to the log.
 
-    Until then nothing expires and no garbage is collected.  Timestamps of records stay as they are.  Check this machine's
-    clock first: if it is behind, groups and producers expire as soon as a right clock writes again.
+    Until then nothing expires and no garbage is collected.  Timestamps of records stay as they are.  Check the clock of the
+    machine that writes first: if it is behind, groups and producers expire as soon as a right clock writes again.  If commits
+    at several times are later than that clock, the reset is refused without --force.
 
     \b
     Example:
@@ -104,7 +106,7 @@ def reset_clock(session: Session, dry_run: bool, yes: bool) -> None:
     if time <= now:
         emit_line(session, "the log's time is not ahead of this machine's clock: nothing to reset", {"ahead_ms": 0})
     elif confirmed(f"put the log's time back from {time_text(time)} to {time_text(now)}", dry_run=dry_run, yes=yes):
-        ahead = log.admin.reset_clock()
+        ahead = log.admin.reset_clock(force=force)
         emit_line(session, f"the log's time went back by {ahead} ms", {"ahead_ms": ahead})
 
 
@@ -156,18 +158,21 @@ def _coordinators(url: str) -> list[Check]:
     if not is_coordinator(url):
         return []
     target = parse_target(url)
-    return [_coordinator(address, (target.ca is not None,)) for address in target.addresses]
+    return [_coordinator(address, (target.ca is not None,), ca=target.ca) for address in target.addresses]
 
 
-def _coordinator(address: str, ways: tuple[bool, ...], holder: Coordinator | None = None) -> Check:
+def _coordinator(
+    address: str, ways: tuple[bool, ...], holder: Coordinator | None = None, *, ca: str | None = None
+) -> Check:
     """
     ways:    whether to ask with TLS; several: one after the other.
     holder:  it should lead, under this epoch.
+    ca:      of the URL.
     """
     from spark_log.net.client import health_of
 
     what = f"coordinator {address}"
-    found = next((found for tls in ways if (found := health_of(address, tls=tls)) is not None), None)
+    found = next((found for tls in ways if (found := health_of(address, tls=tls, ca=ca)) is not None), None)
     if found is None:
         return Check(what, False, "does not answer")
     if not found.healthy:
@@ -195,8 +200,8 @@ def _holder(log: Log, url: str, asked: list[str]) -> list[Check]:
         return [Check(f"coordinator {held.address}", False, says)]
     if f"coordinator {held.address}" in asked:
         return []
-    tls = is_coordinator(url) and parse_target(url).ca is not None
-    return [_coordinator(held.address, (True,) if tls else (False, True), held)]
+    ca = parse_target(url).ca if is_coordinator(url) else None
+    return [_coordinator(held.address, (False, True) if ca is None else (True,), held, ca=ca)]
 
 
 def _clock(log: Log) -> Check:

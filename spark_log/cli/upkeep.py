@@ -13,14 +13,15 @@ from spark_log.words import counted
 
 if TYPE_CHECKING:
     from spark_log.metadata.state import Coordinator
-    from spark_log.node.maintain import Report
+    from spark_log.node.maintain import Plan, Report
     from spark_log.node.repair import Report as RepairReport
 
 
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Go on for ever, a round so often.")
+@click.option("--dry-run", is_flag=True, help="Say what a round would do, and write nothing.")
 @pass_session
-def maintain(session: Session, every_ms: int | None) -> None:
+def maintain(session: Session, every_ms: int | None, dry_run: bool) -> None:
     """Retention, merging, sealing, checkpoint and garbage collection, once or every so often.
 
     Any number may run, at any time, beside writers and readers. A duty that fails, or a partition that cannot be read, is
@@ -30,21 +31,44 @@ def maintain(session: Session, every_ms: int | None) -> None:
     Example:
       pylog maintain --every 10m
     """
-    from spark_log.node.maintain import maintain_every, maintain_round
+    from spark_log.node.maintain import maintain_every, maintain_round, plan_round
 
+    if dry_run and every_ms is not None:
+        raise click.UsageError("--dry-run looks once: leave out --every")
     log = session.connect()
+    if dry_run:
+        _say_plan(session, plan_round(log))
+        return
     if every_ms is None:
         with progress_bars() as progress:
             report = maintain_round(log, progress=progress)
         _say(session, report)
         if report.problems:
-            raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; everything else was done")
+            raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; {_next_step(report)}")
         return
     try:
         for report in maintain_every(log, every_ms):
             _say(session, report)
     except KeyboardInterrupt:
         return
+
+
+def _say_plan(session: Session, plan: Plan) -> None:
+    text = (
+        f"would expire {counted(plan.expired_records, 'record')}, merge {counted(plan.merged_slices, 'slice')} "
+        f"({size_text(plan.merged_bytes)}), and delete {counted(plan.collected, 'object')} ({size_text(plan.collected_bytes)})"
+    )
+    emit_line(session, text, asdict(plan))
+
+
+def _next_step(report: Report) -> str:
+    if not report.no_space:
+        return "the other duties were done"
+    return (
+        "the disk is full, and what may be deleted now was deleted. Records that expired, were trimmed or deleted leave the disk "
+        "when gc.fence.age.ms is over: run `pylog maintain` again then. Remove more of them with `pylog topic trim`, `pylog topic "
+        "delete` or a lower retention.ms"
+    )
 
 
 def _say(session: Session, report: Report) -> None:

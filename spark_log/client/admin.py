@@ -337,13 +337,14 @@ class Admin:
         mode = "coordinator" if address else "embedded"
         return ClusterDescription(self._journal.cluster_id, self._journal.store.url, state.version, mode, address)
 
-    def reset_clock(self) -> int:
+    def reset_clock(self, *, force: bool = False) -> int:
         """Put the log's time back to the present, where a clock that was ahead has moved it; by how many ms, 0 if it was not ahead.
 
-        Raises ClockSkewed if the clock of the process that writes is far from the storage's.
+        force:  also if commits at several times are later than the present.
+        Raises ClockSkewed if they are, or if the clock of the process that writes is far from the storage's.
         """
         self._journal.refresh()
-        found: int = self._journal.propose(ResetClock())
+        found: int = self._journal.propose(ResetClock(force=force))
         return found
 
     def describe_producers(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -39,11 +40,14 @@ from spark_log.metadata.commands import Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
+from spark_log.store.background import Slot, Unfinished, Waiter
 
 logger = logging.getLogger("spark_log")
 
 HEED_MS = 250.0
 """A group's news are waited for so long at a time."""
+LATE_MS = 1000
+"""A read that is on its way is waited for so long beyond the time of a poll; a poll without any time gives what is there, too."""
 LOOK_MS = 100
 """While there is enough to read, the log is looked at so often for topics, partitions and owners."""
 
@@ -67,7 +71,9 @@ class Consumer:
         self._decode_value = coder(self._settings["value_deserializer"], "deserialize")
         group = self._settings["group_id"]
         self._membership = None if group is None else open_membership(journal, self._settings)
-        self._reading = Reading(journal, self._membership, self._settings, self._look_again)
+        self._waiter = Waiter()
+        self._hearing = Slot[State](direct=journal.store.local and journal.link is None)
+        self._reading = Reading(journal, self._membership, self._settings, self._look_again, self._waiter)
         self._spots: Spots = {}
         self._subscribed: Subscribed | None = None
         self._assigned_once = False
@@ -199,6 +205,14 @@ class Consumer:
         self._check_open()
         if self._subscribed is None and not self._spots:
             raise InvalidRequest("the consumer reads nothing yet: subscribe() to topics or assign() partitions")
+        with self._waiter.within(timeout_ms + LATE_MS):
+            try:
+                return self._await_records(timeout_ms, rows, size)
+            except Unfinished:
+                # Of records that were read before, there may be some in memory.
+                return self._reading.take(self._spots, self._state, rows, size)
+
+    def _await_records(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
         start = self._clock.monotonic_ms()
         heard: State | None = None
         while True:
@@ -220,7 +234,12 @@ class Consumer:
             group = "" if self._membership is None else self._membership.group
             topics = sorted({spot.key[0] for spot in self._spots.values()})
             most = min(left, self._until_commit_ms(), self._until_fetch_ms())
-            heard = self._journal.wait(min(self._looks.wait_ms(), left), most, group=group, topics=topics)
+            look_ms = min(self._looks.wait_ms(), left)
+            heard = self._hear(partial(self._journal.wait, look_ms, most, group=group, topics=topics))
+
+    def _hear(self, ask: Callable[[], State]) -> State:
+        """The newest state, from the storage or a coordinator.  Raises Unfinished."""
+        return self._waiter.answer(self._hearing, ask)
 
     def _is_enough(self) -> bool:
         """Whether `fetch_min_bytes` are there, or the consumer has waited for them for `fetch_max_wait_ms`."""
@@ -237,7 +256,7 @@ class Consumer:
         return float(max(0, due - self._clock.monotonic_ms()))
 
     def _look_again(self) -> State:
-        self._state, self._stale = self._journal.refresh(), True
+        self._state, self._stale = self._hear(self._journal.refresh), True
         return self._state
 
     def _forget_ahead(self) -> None:
@@ -263,9 +282,9 @@ class Consumer:
         else:
             self._looked_ms = now
             if not self._assigned_once:
-                fresh = self._journal.refresh()
+                fresh = self._hear(self._journal.refresh)
             else:
-                fresh = self._journal.poll() if heard is None else heard
+                fresh = self._hear(self._journal.poll) if heard is None else heard
             self._keep_group(fresh)
         if fresh is self._state and self._assigned_once and not self._stale:
             return

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from spark_log.client.plan import SliceRead, Window
 from spark_log.errors import CorruptObject, ObjectNotFound
-from spark_log.journal.missing import missing_object
+from spark_log.journal.missing import damaged_object, missing_object
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.segment.reader import (
     BatchRef,
@@ -87,19 +87,30 @@ def _named(store: ObjectStore, read: SliceRead) -> Iterator[None]:
         raise missing_object(name, error.key, read.topic, read.partition, read.slice.start, read.slice.end) from None
 
 
+@contextmanager
+def _intact(store: ObjectStore, read: SliceRead, start: int, end: int) -> Iterator[None]:
+    """Damage, with the records [start, end) that cannot be read, and what to do."""
+    try:
+        yield
+    except CorruptObject as error:
+        name = f"{store.url}/{read.slice.object}"
+        raise damaged_object(name, read.topic, read.partition, start, end, error) from error
+
+
 def _whole(
     store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, coming: Future[bytes] | None, place: Place
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     piece = read.slice
     data = _get_whole(store, piece) if coming is None else coming.result()
     first = piece.start
-    for records in decode_run(data, piece, columns, place=place):
-        yield first, records
-        first += records.num_rows
-    if first != piece.end:
-        raise CorruptObject(
-            f"{place.at(piece.position)}: the run has {first - piece.start} records, not {piece.end - piece.start}"
-        )
+    with _intact(store, read, piece.start, piece.end):
+        for records in decode_run(data, piece, columns, place=place):
+            yield first, records
+            first += records.num_rows
+        if first != piece.end:
+            raise CorruptObject(
+                f"the data in {place.at(piece.position)} has {first - piece.start} records, not {piece.end - piece.start}"
+            )
 
 
 def _get_whole(store: ObjectStore, piece: Slice) -> bytes:
@@ -125,17 +136,20 @@ def asked_ahead(store: ObjectStore, reads: Sequence[SliceRead]) -> Iterator[tupl
 def _by_index(
     store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, window: Window | None, place: Place
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
-    piece, index = read.slice, load_index(store, read)
-    groups = _groups(_wanted(index, read, window, place))
+    piece = read.slice
+    with _intact(store, read, piece.start, piece.end):
+        index = load_index(store, read)
+        groups = _groups(_wanted(index, read, window, place))
     if groups and _wants_all(read, window):
         # With its schema and end mark: `touched` knows the bytes of a whole run without the index.
         groups[0] = groups[0]._replace(start=piece.position)
         groups[-1] = groups[-1]._replace(end=piece.position + piece.length)
     for group, data in _loaded(store, piece.object, groups):
         for ref in group.refs:
-            at = ref.position - group.start
-            records = decode_batch(data[at : at + ref.length], ref, index, columns, place=place)
-            yield piece.start + ref.first, records
+            at, first = ref.position - group.start, piece.start + ref.first
+            with _intact(store, read, first, first + ref.rows):
+                records = decode_batch(data[at : at + ref.length], ref, index, columns, place=place)
+            yield first, records
 
 
 def _in_one_go(piece: Slice) -> bool:
@@ -225,13 +239,13 @@ def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | 
         return read.start if piece.min_us >= time_us else None
     if read.start == piece.start and piece.batches > 1:
         place = Place(piece.object, read.topic, read.topic_id, read.partition)
-        with _named(store, read):
+        with _named(store, read), _intact(store, read, piece.start, piece.end):
             index = load_index(store, read)
             ref = first_batch_at_or_after(index, piece, time_us, place=place)
             if ref is None:
                 return None
             data = store.get(piece.object, ref.position, ref.position + ref.length)
-        row = first_at_or_after([decode_batch(data, ref, index, ["timestamp"], place=place)], time_us)
+            row = first_at_or_after([decode_batch(data, ref, index, ["timestamp"], place=place)], time_us)
         return None if row is None else piece.start + ref.first + row
     for part in fetch(store, read, ["timestamp"]):
         row = first_at_or_after([part.records], time_us)

@@ -17,6 +17,7 @@ from spark_log.errors import RecordDeserialization
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ConsumerRecord, TopicPartition
+from spark_log.store.background import Slot, Waiter
 
 PLAN_RECORDS = 1_000_000
 """Plans reach so far ahead at most."""
@@ -27,7 +28,7 @@ Coder = Callable[[Any], Any] | None
 class Cursor:
     """Reads one partition from an offset on.  It never goes beyond the end of the state that it is given."""
 
-    def __init__(self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int) -> None:
+    def __init__(self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int, waiter: Waiter) -> None:
         self.at = at
         """Offset of the next record that it gives."""
         self._journal = journal
@@ -35,6 +36,8 @@ class Cursor:
         self._key = key
         self._rest: Fetched | None = None
         self._coming: Iterator[Fetched] = iter(())
+        self._waiter = waiter
+        self._under_way = Slot[Fetched | None](direct=journal.store.local)
 
     def ready(self, state: State) -> bool:
         """Whether there is a record to give."""
@@ -48,9 +51,11 @@ class Cursor:
     def take(self, state: State, rows: int) -> Fetched | None:
         """The next records of one batch, at most `rows`; None at the end of `state`.
 
-        Raises DataLoss if they were trimmed, UnknownTopicOrPartition if the topic was deleted.
+        Raises DataLoss if they were trimmed, UnknownTopicOrPartition if the topic was deleted, Unfinished if they are on their way.
         """
-        part = self._rest or self._next(state)
+        if self._rest is None and not self.ready(state):
+            return None
+        part = self._rest or self._waiter.answer(self._under_way, lambda: self._next(state))
         if part is None:
             return None
         count = part.records.num_rows

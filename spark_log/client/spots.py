@@ -23,6 +23,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice, TopicPartition
+from spark_log.store.background import Unfinished, Waiter
 
 logger = logging.getLogger("spark_log")
 
@@ -83,11 +84,13 @@ class Reading:
         membership: Membership | None,
         settings: Mapping[str, Any],
         look_again: Callable[[], State],
+        waiter: Waiter,
     ) -> None:
         self._journal = journal
         self._membership = membership
         self._settings = settings
         self._look_again = look_again
+        self._waiter = waiter
         self._failure: SparkLogError | None = None
         """Of a partition, to be raised by the next call: this one gave records of others."""
 
@@ -111,6 +114,8 @@ class Reading:
                     part = self._take_from(state, tp, spots[tp], rows)
                 except (CorruptObject, ObjectNotFound) as error:
                     self._failure = self._failure or error
+                    break
+                except Unfinished:
                     break
                 if part is None:
                     break
@@ -143,12 +148,12 @@ class Reading:
             return None
         position = self.position(state, tp, spot)
         if spot.cursor is None:
-            spot.cursor = Cursor(self._journal, tp, spot.key, position)
+            spot.cursor = Cursor(self._journal, tp, spot.key, position, self._waiter)
         try:
             return spot.cursor.take(state, rows)
         except (DataLoss, UnknownTopicOrPartition):
             # Trimmed or deleted since the last look: look again and start from what is there.
-            spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at)
+            spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at, self._waiter)
             self._look_again()
             return None
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from spark_log.clock import Clock
 from spark_log.errors import ClockSkewed
 from spark_log.journal.ops import Steps, StoreTime
+from spark_log.journal.reserve import with_reserve
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 
@@ -104,7 +105,7 @@ def _ask_store(
     ahead = 0
     for _ in range(ASKED_TIMES):
         began = clock.monotonic_ms()
-        written: int | None = yield StoreTime(CLOCK + unique(), b'{"version":%d}' % state.version)
+        written: int | None = yield from with_reserve(StoreTime(CLOCK + unique(), b'{"version":%d}' % state.version))
         if written is None:
             watch.silent = True
             return None

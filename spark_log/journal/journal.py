@@ -45,13 +45,14 @@ from spark_log.journal.protocol import (
     state_at,
     unanswered,
 )
+from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.upkeep import is_due, look_again, shrink, write_down
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
-from spark_log.store.retry import with_retries
+from spark_log.store.retry import with_retries, with_retries_for
 from spark_log.threads import SYSTEM_THREADS, Threads
 
 FORMAT_KEY = "meta/format"
@@ -322,19 +323,15 @@ class Journal:
     def _has_turn(self, command: Command) -> bool:
         """Wait for the lock, and take it.  False: the command is done without, by another thread.
 
-        Who has the lock may wait for a coordinator, and have more time than this command.
-        Raises CoordinatorNotAvailable or CommitUnknown when that is over.
+        Who has the lock may wait for a coordinator or a bucket, and have more time than this command.
+        Raises CoordinatorNotAvailable, StorageUnavailable or CommitUnknown when that is over.
         """
         if command.deadline_ms is None:
             return self._lock.acquire()
         left = command.deadline_ms - self.context.clock.monotonic_ms()
         if self._lock.acquire(timeout=max(left, 0) / 1000):
             return True
-        if not self._is_told():
-            return self._lock.acquire()  # it is a storage that is slow
-        late = CoordinatorNotAvailable(
-            f"{self._view.state.coordinator.address}: other changes of this process wait for its answer"
-        )
+        late = self._late()
         with self._queue_lock:
             unsent = any(one is command for one in self._queue)
             self._queue = [one for one in self._queue if one is not command]
@@ -347,6 +344,12 @@ class Journal:
             if self._lock.acquire(timeout=LATE_S / LATE_TRIES):
                 return True
         raise unanswered(late, sent=True)
+
+    def _late(self) -> SparkLogError:
+        why = "other changes of this process wait for its answer"
+        if self._is_told():
+            return CoordinatorNotAvailable(f"{self._view.state.coordinator.address}: {why}")
+        return StorageUnavailable(f"{self.store.url}: {why}")
 
     def _propose_queued(self) -> None:
         with self._queue_lock:
@@ -363,7 +366,8 @@ class Journal:
             if not is_led_elsewhere(self._view.state, self.context):
                 self.check_store()
             known = self._view
-            self._install(self.run(propose(known, commands, self.context)), known)
+            steps = propose(known, commands, self.context)
+            self._install(run(steps, self._store_for(commands), self.context.clock, self.link), known)
         except SparkLogError as error:
             failed: SparkLogError = error
             if isinstance(error, StorageError) and error.maybe_applied:
@@ -377,6 +381,13 @@ class Journal:
             # An interrupt, or a bug: whoever waits for the others' commands must not take them for done.
             _fail(commands, CommitUnknown(f"a change was broken off by {error!r}, it may be in"))
             raise
+
+    def _store_for(self, commands: Sequence[Command]) -> ObjectStore:
+        """The store, with as much time as the last of the commands has."""
+        ends = [command.deadline_ms for command in commands if command.deadline_ms is not None]
+        if not ends or len(ends) < len(commands):
+            return self.store
+        return with_retries_for(self.store, self.context.clock, max(ends) - self.context.clock.monotonic_ms())
 
     # ------------------------------------------------------------------------------------------------- as a coordinator
 
@@ -471,7 +482,10 @@ def _begin(store: ObjectStore, context: Context) -> bytes:
         created_ms=context.clock.now_ms(),
         probed=store.fingerprint(),
     )
-    return run(_begin_steps(form.encode(), store.url), store, context.clock)
+    data = run(_begin_steps(form.encode(), store.url), store, context.clock)
+    if has_reserve(store):
+        run(keep_reserve(), store, context.clock)
+    return data
 
 
 def _begin_steps(data: bytes, url: str) -> Steps[bytes]:

@@ -1,4 +1,4 @@
-"""Slice indexes that the newest state names and the storage does not have: how errors and warnings say it.
+"""Objects that the newest state names and the storage does not have, or not as they were written: how errors and warnings say it.
 
 An index object is also gone where a newer state names another one in its place.  So whoever misses one looks at the newest
 state before saying anything.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Container, Iterable, Mapping
 
-from spark_log.errors import ObjectNotFound
+from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.ops import Steps
 from spark_log.journal.protocol import open_view
 from spark_log.metadata.records import Piece
@@ -25,6 +25,15 @@ def missing_object(name: str, key: str, topic: str, partition: int, start: int, 
         f"{name} is not there, though it has the offsets {start} to {end - 1} of topic {topic!r}, partition {partition}: "
         "`pylog verify` lists what is missing; restore it from a copy",
         key=key,
+    )
+
+
+def damaged_object(name: str, topic: str, partition: int, start: int, end: int, why: object) -> CorruptObject:
+    """The error for an object in which records [start, end) of a partition cannot be read."""
+    return CorruptObject(
+        f"{name} is damaged: offsets {start} to {end - 1} of topic {topic!r}, partition {partition} cannot be read: {why}. Restore "
+        f"it from a copy under the same name (`pylog verify --deep` lists all that is damaged), or read on at offset {end}, or "
+        f"remove what lies before: `pylog topic trim {topic} -p {partition} --to {end}`"
     )
 
 

@@ -8,6 +8,7 @@ same generators out on a store of its own, in an order drawn from a seed.
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -94,6 +95,8 @@ class Ask(NamedTuple):
     commands: Sequence[Any]
     since: int
     """The version that is known here."""
+    limit_ms: float = math.inf
+    """How long the answer is waited for at most; a link has a limit of its own."""
 
 
 class Answered(NamedTuple):
@@ -121,7 +124,7 @@ class Changes(NamedTuple):
 class Link(Protocol):
     """The way to coordinators."""
 
-    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
+    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         """Have commands carried out.
 
         Raises CoordinatorNotAvailable if nobody answered, `maybe_applied` if they may have arrived all the same.

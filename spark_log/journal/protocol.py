@@ -1,6 +1,7 @@
 """The commit protocol of a log on shared storage: open, catch up, append with read-back.
 
     meta/format                        what the log is (`journal.py`)
+    meta/reserve                       room for records that make room (`reserve.py`)
     meta/log/<version:020>.rec         one batch of records a version, written by put-if-absent
     meta/ckpt/<version:020>-<id>       the state at a version, each file whole; the newest two are kept, with all records
                                        after the older one
@@ -41,6 +42,7 @@ from spark_log.errors import (
 from spark_log.journal.clock_check import ClockWatch, check_clock, stamp_of
 from spark_log.journal.limits import LIMITS, Limits
 from spark_log.journal.ops import Answer, Answered, Ask, Changes, Delete, Get, List, Op, PutNew, Sleep, Steps
+from spark_log.journal.reserve import makes_room, with_reserve
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, decode_batch, encode_batch, first_line
@@ -52,6 +54,8 @@ META = "meta/"
 LOG = "meta/log/"
 CHECKPOINTS = "meta/ckpt/"
 DATA = "data/"
+PINS = "meta/pin/"
+"""Of Spark queries (`pyspark_pylog/pins.py`), and of clock checks."""
 KEPT_CHECKPOINTS = 2
 HOLE_PROBES = (1, 2, 4, 8, 16, 32, 64)
 """Distances after the first absent version at which a log that is opened is probed for records: none may be there."""
@@ -64,6 +68,8 @@ ATTEMPTS_MAX = 200
 JITTER_MS = 20
 STALLED_TRIES = 14
 """Puts in a row that are not in, though nothing else took their version: waits double from the fourth on, to about 20 s in all."""
+ASK_MS_MIN = 1000
+"""An answer is waited for so long at least: without it, the outcome is not known."""
 ASK_AGAIN_MS = 50
 ASK_AGAIN_MS_MAX = 1000
 """Waits between two tries to reach a coordinator, at first and at last; up to twice as long, by chance."""
@@ -590,7 +596,9 @@ def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen
     deadline = clock.monotonic_ms() + context.patience_ms
     while is_led_elsewhere(view.state, context):
         waiting = [command for command in commands if not command.done]
-        asked = Ask(view.state.coordinator, [command.decide for command in waiting], view.state.version)
+        ends = [deadline, *(command.deadline_ms for command in waiting if command.deadline_ms is not None)]
+        limit_ms = max(min(ends) - clock.monotonic_ms(), ASK_MS_MIN)
+        asked = Ask(view.state.coordinator, [command.decide for command in waiting], view.state.version, limit_ms)
         try:
             answered: Answered = yield asked
         except CoordinatorNotAvailable as error:
@@ -646,7 +654,7 @@ def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
     """What a change is refused with that no coordinator has answered."""
     if not sent:
         return CoordinatorNotAvailable(str(error))
-    unknown = CommitUnknown(f"no answer from a coordinator to a change, it may be in: {error}")
+    unknown = CommitUnknown(f"no answer to a change, it may be in: {error}")
     unknown.__cause__ = error
     return unknown
 
@@ -686,7 +694,8 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
     decided:  the state with the batch's records, as far as they count.
     """
     key, data = log_key(view.state.version + 1), encode_batch(batch)
-    answer = yield PutNew(key, data)
+    put = PutNew(key, data)
+    answer = (yield from with_reserve(put)) if makes_room(batch.records) else (yield put)
     try:
         if answer is Answer.CREATED:
             reads: list[Op] = [Get(key), *_confirming(view)]

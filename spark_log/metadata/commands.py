@@ -451,8 +451,11 @@ class Fence(Command, frozen=True, kw_only=True, tag="fence"):
 class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
     """Put the log's time back to the present."""
 
+    force: bool = False
+    """Also if commits at several times are later than the present."""
+
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        return d.decide_reset_clock(state, now_ms)
+        return d.decide_reset_clock(state, now_ms, force=self.force)
 
 
 class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):

@@ -14,6 +14,7 @@ from difflib import get_close_matches
 from typing import Generic, NamedTuple, TypeVar
 
 from spark_log.errors import (
+    ClockSkewed,
     GroupInUse,
     IllegalGeneration,
     InvalidPartitions,
@@ -526,9 +527,21 @@ def decide_fence(state: State, now_ms: int) -> Decision[int]:
     return Decision((r.Fence(upto=upto),), upto)
 
 
-def decide_reset_clock(state: State, now_ms: int) -> Decision[int]:
-    """Put the log's time back to the present; the reply is by how many ms it was ahead, 0 if it was not."""
+def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Decision[int]:
+    """Put the log's time back to the present; the reply is by how many ms it was ahead, 0 if it was not.
+
+    Raises ClockSkewed if commits at several times are later than this clock, unless `force`: a clock that is behind finds
+    the same as a right one after somebody has written for long by one that was ahead.
+    """
     ahead = state.time - now_ms
+    later = [(version, time) for version, time in state.times if time > now_ms]
+    if len(later) > 1 and not force:
+        (first, since), (last, until) = later[0], later[-1]
+        raise ClockSkewed(
+            f"the writer's clock, {format_timestamp_ms(now_ms)}, is earlier than the commits from version {first} "
+            f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set it (NTP); if "
+            "it is right, and another one was ahead for that long, reset with --force (force=True)"
+        )
     return Decision((r.ResetClock(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
 
 

@@ -67,6 +67,8 @@ START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
 """Pauses in which a coordinator whose address refuses connections, or that hung up, may have started again."""
 KAFKA = "this is a Kafka broker, not pylog; Spark reads and writes it with format('kafka')"
 NOT_KAFKA = ": it closed the connection, as a Kafka broker does, and did not answer Kafka's ApiVersions request either"
+NO_COORDINATOR = "`pylog serve` starts a coordinator, and a log that has none is opened by its storage's URL"
+SILENT = "check the address, and that the coordinator's process runs and is not suspended"
 IDLE_S = 30.0
 """A connection that lay idle for longer is not used again: the other side may be about to close it."""
 Resolve = Callable[[str], "list[Endpoint]"]
@@ -82,7 +84,7 @@ class HttpLink:
         """Of the log; empty until it is known."""
         self._target = target
         self._token = None if token is None else _checked_token(token)
-        self._tls = _tls_context(target.ca)
+        self._tls = None if target.ca is None else ca_context(target.ca)
         self._resolve = resolve
         self._resolved: dict[str, tuple[float, list[Endpoint]]] = {}
         self._last: Endpoint | None = None
@@ -118,7 +120,7 @@ class HttpLink:
         return self._info(f" for {sum(START_S):.0f} s")
 
     def _info(self, waited: str = "") -> ClusterInfo:
-        said, last = [], None
+        said, last, hint = [], None, SILENT
         for endpoint in self._endpoints(self._target.addresses):
             address = endpoint.address
             try:
@@ -127,9 +129,11 @@ class HttpLink:
                 last = error.__cause__
                 if isinstance(last, TimeoutError):
                     said.append(
-                        f"{error}: no connection within {CONNECT_S:g} s or no answer within {FIRST_ANSWER_S:g} s"
+                        f"{address} is silent: no connection within {CONNECT_S:g} s or no answer within {FIRST_ANSWER_S:g} s"
                     )
-                elif not isinstance(last, http.client.RemoteDisconnected | ConnectionResetError):
+                    continue
+                hint = NO_COORDINATOR
+                if not isinstance(last, http.client.RemoteDisconnected | ConnectionResetError):
                     said.append(f"{error}{waited}")
                 elif is_kafka(address, tls_only=self._tls is not None):
                     said.append(f"{address}: {KAFKA}")
@@ -143,15 +147,13 @@ class HttpLink:
                     f"{address} speaks version {found.pylog} of the protocol, this pylog {PROTOCOL}: update the older one"
                 )
             return found
-        raise CoordinatorNotAvailable(
-            f"{'; '.join(said)}; `pylog serve` starts a coordinator, and a log that has none is opened by its storage's URL"
-        ) from last
+        raise CoordinatorNotAvailable(f"{'; '.join(said)}; {hint}") from last
 
-    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
+    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         for command in commands:
             assert isinstance(command, Command), f"{command!r} cannot travel: it is no command"
         body = encode(CommandsRequest(cluster_id=self.cluster_id, since=since, commands=tuple(commands)))
-        data = self._first(holder, "POST", "/v1/commands", body)
+        data = self._first(holder, "POST", "/v1/commands", body, limit_s=min(ANSWER_S, limit_ms / 1000))
         reply: CommandsReply = decode(data, CommandsReply, "the coordinator's answer")
         outcomes = [
             command.unpack(outcome.reply) if outcome.failure is None else error_of(outcome.failure)
@@ -203,13 +205,14 @@ class HttpLink:
         body: bytes | None = None,
         wait_ms: int = 0,
         *,
+        limit_s: float = ANSWER_S,
         changes_nothing: bool = False,
     ) -> bytes:
         """The answer of the first that leads.  No address is tried after one that may have carried the request out."""
         said = []
         for endpoint in self._candidates(holder):
             try:
-                data = self._request(endpoint, method, path, body, wait_ms)
+                data = self._request(endpoint, method, path, body, wait_ms, limit_s)
             except (CoordinatorNotAvailable, NotCoordinator) as error:
                 if error.maybe_applied and not changes_nothing:
                     raise
@@ -287,7 +290,7 @@ class HttpLink:
                 connection.close()
             if not isinstance(error, OSError | http.client.HTTPException):
                 raise
-            if isinstance(error, TimeoutError):
+            if isinstance(error, TimeoutError) and limit_s >= FIRST_ANSWER_S:
                 self._silent[endpoint] = time.monotonic()
             self._check_tls(endpoint.address, error)
             failed = CoordinatorNotAvailable(f"{endpoint.address}: {_failure(error)} ({_words(error)})")
@@ -396,13 +399,21 @@ def _checked_token(token: str) -> str:
     return found
 
 
-def _tls_context(ca: str | None) -> ssl.SSLContext | None:
-    if ca is None:
-        return None
+def ca_context(ca: str) -> ssl.SSLContext:
+    """TLS that accepts certificates that a file vouches for, or the machine's own list (`system`).  Raises InvalidRequest."""
     try:
         return ssl.create_default_context(cafile=None if ca == "system" else ca)
     except (OSError, ssl.SSLError) as error:
-        raise InvalidRequest(f"url: ca={ca} is no file with certificates ({_words(error)})") from error
+        raise InvalidRequest(
+            f"ca={ca} is not a file with certificates ({_words(error)}): give one, or `system`"
+        ) from error
+
+
+def _any_certificate() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
 
 
 def _failure(error: BaseException) -> str:
@@ -432,13 +443,13 @@ def _refusal(address: str, method: str, path: str, answer: Answer) -> SparkLogEr
         return InvalidRequest(f"{address} is no pylog coordinator: {said}")
 
 
-def health_of(address: str, *, tls: bool) -> Health | None:
-    """What a coordinator says of its health; None if none answers.  With TLS any certificate will do: no secret is sent."""
-    context = None
-    if tls:
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
+def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | None:
+    """What a coordinator says of its health; None if none answers.
+
+    ca:  with TLS, an answer counts only with a certificate that this file (or `system`) vouches for; None: with any, since no
+         secret is sent.
+    """
+    context = None if not tls else _any_certificate() if ca is None else ca_context(ca)
     for endpoint in resolve(address):
         answer = _get_health(endpoint, context)
         if answer is not None:
@@ -454,6 +465,9 @@ def _get_health(endpoint: Endpoint, tls: ssl.SSLContext | None) -> Answer | None
     """What is answered to GET /health; None if that is nothing."""
     try:
         connection = Connection(endpoint, tls)
+    except ssl.SSLCertVerificationError as error:
+        logger.warning("%s: its certificate is not good (%s)", endpoint.address, error)
+        return None
     except OSError:
         return None
     try:

@@ -76,7 +76,7 @@ class Health(Message, frozen=True, kw_only=True):
     storage_age_ms: int = 0
     """Since a write to the storage was last completed and read back."""
     stepped_down: int = 0
-    """The last epoch that it gave up, since its storage failed."""
+    """The last epoch that it gave up, since no write to its storage was completed."""
 
 
 class CommandsRequest(Message, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ refused.  Its thread may hang in the storage then, so another one sees to that (
 from __future__ import annotations
 
 import logging
+import math
 import queue
 import threading
 import time
@@ -63,7 +64,7 @@ class Sign(Enum):
     LEADS = "leads"
     SILENT = "silent"
     STEPPED_DOWN = "stepped down"
-    """It gave up leading under this epoch, since its storage failed."""
+    """It gave up leading under this epoch, since no write to its storage was completed."""
 
 
 AskSign = Callable[[Holder], Sign]
@@ -114,7 +115,7 @@ class Coordinator:
         self.epoch = 0
         """Under which it leads; 0: it does not."""
         self.stepped_down = 0
-        """The last epoch that it gave up, since its storage failed."""
+        """The last epoch that it gave up, since no write to its storage was completed."""
         self.confirmed_s = 0.0
         """On the monotonic clock: when it began to look at the log and found that it leads."""
         self.tail = Tail(store)
@@ -173,7 +174,7 @@ class Coordinator:
         held = self.state.coordinator
         problem = self.storage_health.problem
         if problem and not self.leading:
-            text = f"this coordinator does not lead, since its storage failed: {problem}"
+            text = f"this coordinator does not lead: {problem}"
         else:
             text = f"this coordinator stands by, {held.address or 'nobody'} leads"
         return NotCoordinator(text, address=held.address, epoch=held.epoch)
@@ -422,7 +423,7 @@ class _Here:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def ask(self, holder: Holder, commands: Sequence[Any], since: int) -> Answered:
+    def ask(self, holder: Holder, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         answered = self._coordinator.submit(commands).result()
         return answered._replace(state=self._coordinator.state)
 

@@ -182,6 +182,7 @@ class Groups:
     def refusal(self, command: AnyCommand) -> SparkLogError | None:
         """Why a client may not commit or delete positions of a group; None if it may, or the command does neither.
 
+        A command that is sent again, and changes nothing since it is in, is not refused: whoever has the group by now.
         The command checks once more when it is decided, by what the log knows: that is the members of the last generation,
         not those that have joined since.
         """
@@ -192,8 +193,20 @@ class Groups:
         self.notice()
         if not self._epoch:
             return self._journal.not_leading()
-        if isinstance(command, DeleteOffsets):
-            return self._needed(command)
+        error = self._needed(command) if isinstance(command, DeleteOffsets) else self._unfit(command)
+        return None if error is None or self._is_repeat(command) else error
+
+    def _is_repeat(self, command: CommitOffsets | Append | DeleteOffsets) -> bool:
+        """Whether the log has what the command would change.  A commit without positions changes nothing at any time."""
+        if isinstance(command, CommitOffsets) and not command.commit.offsets:
+            return False
+        try:
+            return not command(self._journal.state, self._clock.now_ms()).records
+        except Exception:  # noqa: BLE001  a command that makes no sense is told so where it is decided
+            return False
+
+    def _unfit(self, command: CommitOffsets | Append) -> SparkLogError | None:
+        """The error for positions that a client may not commit."""
         transactional = isinstance(command, Append)
         found = [self._judged(group, by, transactional) for group, by in _committers(command)]
         found += [self._used(group_id) for group_id in _changed_from_outside(command)]

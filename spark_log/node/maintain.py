@@ -12,19 +12,22 @@ from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
 from spark_log.client.log import Log
+from spark_log.errors import NoSpace
 from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.ops import List, Steps, Sweep
 from spark_log.journal.protocol import DATA, META, Context, View, checkpoint_version, open_view
+from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.upkeep import checkpoint as write_checkpoint
 from spark_log.journal.upkeep import collect, fence_and_expire, garbage, is_due, look_again, prune, seal, truncate
-from spark_log.metadata.decide import decide_fence
+from spark_log.metadata.decide import decide_fence, decide_trim
 from spark_log.metadata.replay import next_version, replay_records
+from spark_log.metadata.state import State
 from spark_log.node.isolation import Failures, OnFailure, log_failure
 from spark_log.node.lost_index import prune_lost
-from spark_log.node.merge import Progress, Tally
+from spark_log.node.merge import Progress, Tally, plan_merge
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.pins import drop_pins
-from spark_log.node.retention import expire_records
+from spark_log.node.retention import expire_records, find_expired
 from spark_log.settings import cluster_config
 
 Result = TypeVar("Result")
@@ -55,7 +58,44 @@ class Report:
     unfinished: int
     """Files that writers which died had begun, deleted."""
     problems: tuple[str, ...] = ()
-    """What failed, and why; everything else was done."""
+    """What failed, and why; the other duties were done."""
+    no_space: bool = False
+    """Some of it, since the disk is full."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What a round would do now."""
+
+    expired_records: int
+    """That retention would remove."""
+    merged_slices: int
+    merged_bytes: int
+    """Of these slices."""
+    collected: int
+    """Objects that would be deleted."""
+    collected_bytes: int
+
+
+def plan_round(log: Log) -> Plan:
+    """Look at what a round would do.  Writes nothing.  Sealing, checkpoints and what they replace are left out."""
+
+    def run() -> Steps[Plan]:
+        view, now = (yield from open_view()), log.journal.context.clock.now_ms()
+        starts = yield from find_expired(view, now)
+        trims = decide_trim(view.state, starts).records
+        trimmed = view._replace(state=replay_records(next_version(view.state, now), trims))
+        stretches, _ = yield from plan_merge(trimmed)
+        names = yield from _find_garbage(view.state, now)
+        return Plan(
+            expired_records=sum(start - view.state.partitions[key].start for key, start in starts.items()),
+            merged_slices=sum(len(stretch.slices) for stretch in stretches),
+            merged_bytes=sum(piece.length for stretch in stretches for piece in stretch.slices),
+            collected=len(names),
+            collected_bytes=sum(log.journal.store.size(name) or 0 for name in names),
+        )
+
+    return log.journal.run(run())
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
@@ -112,6 +152,8 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[Report, Failures]:
         truncated = yield from attempt("truncation", truncate(view, context), 0)
         pins = yield from attempt("deleting pins", _drop_pins(view, context), 0)
         unfinished = yield from attempt("deleting unfinished files", _sweep(view, context), 0)
+        if has_reserve(log.journal.store):
+            yield from attempt("making the reserve", keep_reserve(), None)
         return Report(
             version=view.state.version,
             expired_records=expired,
@@ -124,6 +166,7 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[Report, Failures]:
             pins=pins,
             unfinished=unfinished,
             problems=tuple(failed.problems),
+            no_space=any(isinstance(error, NoSpace) for error in failed.errors),
         )
 
     return _run(log, run), failed
@@ -189,10 +232,7 @@ def find_garbage(log: Log) -> list[str]:
     """The objects that `collect_garbage` would delete now.  Changes nothing."""
 
     def run(view: View, context: Context) -> Steps[list[str]]:
-        now = context.clock.now_ms()
-        state = next_version(view.state, now)
-        fenced = replay_records(state, decide_fence(state, now).records)
-        return garbage(fenced, (yield List(DATA)))
+        return (yield from _find_garbage(view.state, context.clock.now_ms()))
 
     return _run(log, run)
 
@@ -216,6 +256,13 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
 
     journal.check_store()
     return journal.run(run())
+
+
+def _find_garbage(state: State, now_ms: int) -> Steps[list[str]]:
+    """Objects that can be deleted when the fence has moved as far as it may now."""
+    state = next_version(state, now_ms)
+    fenced = replay_records(state, decide_fence(state, now_ms).records)
+    return garbage(fenced, (yield List(DATA)))
 
 
 def _expire(view: View, context: Context, on_failure: OnFailure) -> Steps[tuple[View, int]]:

@@ -15,8 +15,9 @@ from typing import BinaryIO, NamedTuple
 
 import pyarrow as pa
 
-from spark_log.errors import StorageUnavailable
+from spark_log.errors import CorruptObject, StorageUnavailable
 from spark_log.journal.limits import Limits
+from spark_log.journal.missing import damaged_object
 from spark_log.journal.ops import Get, Op, Put, Steps
 from spark_log.journal.protocol import Context, View, data_key, refresh
 from spark_log.journal.upkeep import SWAP_TRIES, read_pieces, swap_in
@@ -265,7 +266,17 @@ def _read(state: State, chunk: Sequence[Slice]) -> Steps[list[bytes | None]]:
 
 
 def _append(state: State, writer: SegmentWriter, key: TopicKey, piece: Slice, blob: bytes) -> Steps[bool]:
-    place = Place(piece.object, state.topics[key[0]].name, *key)
+    """Add the records of a slice to a segment.  False: its object is gone.  Raises CorruptObject."""
+    topic = state.topics[key[0]].name
+    try:
+        return (yield from _decoded_into(state, writer, key, piece, blob, Place(piece.object, topic, *key)))
+    except CorruptObject as error:
+        raise damaged_object(piece.object, topic, key[1], piece.start, piece.end, error) from error
+
+
+def _decoded_into(
+    state: State, writer: SegmentWriter, key: TopicKey, piece: Slice, blob: bytes, place: Place
+) -> Steps[bool]:
     if not _is_large(piece):
         for records in decode_run(blob, piece, place=place):
             writer.append(*key, _stamped(records, piece))

@@ -8,8 +8,8 @@ from __future__ import annotations
 import msgspec
 
 from spark_log.journal.ops import Delete, Get, List, Op, Steps
+from spark_log.journal.protocol import PINS
 
-PINS = "meta/pin/"
 READ_OPS = 256
 
 

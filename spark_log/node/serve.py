@@ -21,7 +21,7 @@ from spark_log.groups.group import GroupConfig
 from spark_log.metadata.state import Coordinator as Holder
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
-from spark_log.net.client import health_of
+from spark_log.net.client import ca_context, health_of
 from spark_log.net.connections import Limits
 from spark_log.net.quotas import Quota, parse_quotas
 from spark_log.net.server import Server, tls_context
@@ -86,6 +86,8 @@ class Config:
     groups: GroupConfig = field(default_factory=GroupConfig)
     certificate: str = ""
     key: str = ""
+    ca: str = ""
+    """With which certificates other coordinators of the log are believed; empty: with any."""
     tokens: Tokens = field(default_factory=lambda: Tokens({}))
     quotas: Mapping[str, Quota] = field(default_factory=dict)
     """By the names of tokens."""
@@ -108,7 +110,7 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
     _known(values, SETTINGS, "[coordinator]", path)
     _known(sections["limits"], LIMITS, "[limits]", path)
     _known(sections["groups"], GROUPS, "[groups]", path)
-    _known(sections["tls"], ("certificate", "key"), "[tls]", path)
+    _known(sections["tls"], ("certificate", "key", "ca"), "[tls]", path)
     if not values.get("url"):
         raise InvalidRequest("which log? give its URL with -u URL, in PYLOG_URL, or as url in [coordinator] of --conf")
     if values.get("durability", "disk") not in ("disk", "os"):
@@ -130,6 +132,7 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
         groups=_groups(sections["groups"]),
         certificate=sections["tls"].get("certificate", ""),
         key=sections["tls"].get("key", ""),
+        ca=sections["tls"].get("ca", ""),
         tokens=tokens,
         quotas=parse_quotas(sections["quotas"], [grant.name for grant in tokens.grants] if tokens else []),
         audit=sections["audit"].get("file", ""),
@@ -197,6 +200,10 @@ def check_config(config: Config) -> None:
         raise InvalidRequest(f"url: {config.url} is a coordinator's address; a coordinator serves a log on storage")
     if bool(config.certificate) != bool(config.key):
         raise InvalidRequest("[tls]: certificate and key go together: give both or neither")
+    if config.ca and not config.certificate:
+        raise InvalidRequest("[tls]: ca is for coordinators with TLS: give certificate and key as well")
+    if config.ca:
+        ca_context(config.ca)
     if not is_loopback(config.listen) and not config.insecure and not (config.certificate and config.tokens):
         raise InvalidRequest(
             f"listen: {config.listen} can be reached from other machines; give [tls] and [tokens] in --conf, or say "
@@ -267,7 +274,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         Coordinator,
         store,
         host=this_host(),
-        ask_sign=lambda holder: _sign_of(holder, tls is not None),
+        ask_sign=lambda holder: _sign_of(holder, tls is not None, config.ca or None),
         takeover_ms=config.takeover_ms,
         maintain_ms=config.maintain_ms,
         storage_timeout_ms=config.storage_timeout_ms,
@@ -367,11 +374,11 @@ def _within_descriptors(limits: Limits) -> Limits:
     return found
 
 
-def _sign_of(holder: Holder, tls: bool) -> Sign:
+def _sign_of(holder: Holder, tls: bool, ca: str | None) -> Sign:
     """What the coordinator that has the log says of itself."""
     if is_loopback(holder.address) and holder.host != this_host():
         return Sign.SILENT  # it cannot be asked from here
-    health = health_of(holder.address, tls=tls)
+    health = health_of(holder.address, tls=tls, ca=ca)
     if health is None:
         return Sign.SILENT
     if health.stepped_down == holder.epoch:

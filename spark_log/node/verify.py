@@ -231,7 +231,7 @@ def _run_of(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
         yield from _times(piece, place, ref, batch)
     crc = crc32c(store.get(piece.object, end, piece.position + piece.length), crc)
     if crc != piece.crc:
-        yield Problem(piece.object, f"the checksum of the run in {place.at(piece.position)} is not the slice's")
+        yield Problem(piece.object, f"the checksum of the data in {place.at(piece.position)} is not the slice's")
     if rows != piece.end - piece.start:
         yield Problem(piece.object, f"{place.at(piece.position)} has {rows} records, not {piece.end - piece.start}")
 

@@ -155,7 +155,7 @@ def decode_run(
     run is of a kind reserved for later.
     """
     where = place.at(run.position)
-    _check_bytes(data, run.length, run.crc, f"the run in {where}")
+    _check_bytes(data, run.length, run.crc, f"the data in {where}")
     try:
         stream = ipc.open_stream(data)
         fields = _fields_to_read(stream.schema, columns, where)
@@ -179,7 +179,7 @@ def _batches(
     expected = run.end - run.start if isinstance(run, Slice) else run.rows
     if rows != expected:
         raise UnsupportedVersion(
-            f"the run in {where} has {rows} rows for {expected} offsets: a newer pylog has compacted it, upgrade pylog"
+            f"the data in {where} has {rows} rows for {expected} offsets: a newer pylog has compacted it, upgrade pylog"
         )
 
 
@@ -189,7 +189,7 @@ def _rows_of_run(index: Index, run: Run | Slice, place: Place) -> tuple[int, int
     low, high = (int(row) for row in np.searchsorted(numbers["position"], (run.position, run.position + run.length)))
     if high - low != run.batches:
         raise CorruptObject(
-            f"the index of {place.at(run.position)} has {high - low} batches for a run of {run.batches} batches"
+            f"the index of {place.at(run.position)} has {high - low} batches for its data, which has {run.batches}"
         )
     first, last, rows = (numbers[name][low:high] for name in ("first", "last", "rows"))
     thinned = np.flatnonzero((rows != last - first + 1) | (first != np.cumsum(rows) - rows))
@@ -252,12 +252,12 @@ def _check_schema(schema: pa.Schema, where: str) -> None:
     schema_id = (schema.metadata or {}).get(SCHEMA_ID)
     if schema_id is not None:
         raise UnsupportedVersion(
-            f"the run in {where} has the schema {schema_id.decode()!r}, which this pylog does not know: upgrade pylog"
+            f"the data in {where} has the schema {schema_id.decode()!r}, which this pylog does not know: upgrade pylog"
         )
     if not (schema.equals(RECORD_SCHEMA) or schema.equals(RECORD_SCHEMA_HEADERS)):
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise UnsupportedVersion(
-            f"the run in {where} has columns that this pylog does not know ({columns}): upgrade pylog"
+            f"the data in {where} has columns that this pylog does not know ({columns}): upgrade pylog"
         )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
+from spark_log.errors import InvalidRequest, NoSpace, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix
 
 TEMPORARY = ".tmp-"
@@ -29,6 +29,7 @@ CURES = {
     errno.ENOTDIR: "a file is in the way of a directory",
     errno.EEXIST: "a file is in the way of a directory",
 }
+FULL = (errno.ENOSPC, errno.EDQUOT)
 TRANSIENT = frozenset(
     (
         *(errno.EIO, errno.EREMOTEIO, errno.ESTALE, errno.ETIMEDOUT, errno.EAGAIN, errno.EINTR, errno.EBUSY),
@@ -223,6 +224,8 @@ class LocalStore:
             cure = CURES.get(error.errno or 0)
             hint = f"; {cure}" if cure else ""
             kind = StorageUnavailable if placed or error.errno in TRANSIENT else StorageError
+            if not placed and error.errno in FULL:
+                kind = NoSpace
             raise kind(f"{self.root}/{key}: {error.strerror or error}{hint}") from error
 
 

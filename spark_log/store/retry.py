@@ -7,12 +7,14 @@ multiply.  A put-if-absent is not repeated here: its caller reads back and decid
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import StorageUnavailable
+from spark_log.store.background import Slot, Unfinished
 from spark_log.store.base import Bytes, ObjectStore
 
 Result = TypeVar("Result")
@@ -36,8 +38,13 @@ class RetryingStore:
         clock: Clock | None = None,
         total_ms: float = RETRY_TOTAL_MS,
         rng: random.Random | None = None,
+        until_ms: float = math.inf,
     ) -> None:
+        """
+        until_ms:  on the monotonic clock: then a request fails also if it is under way; it goes on in a thread that nobody waits for.
+        """
         self.inner = inner
+        self._until_ms = until_ms
         self._clock = clock or SystemClock()
         self._total_ms = total_ms
         self._rng = rng or random.Random()
@@ -70,7 +77,7 @@ class RetryingStore:
             self._repeat(lambda: self.inner.put(key, chunks))
 
     def put_new(self, key: str, data: bytes) -> bool:
-        return self.inner.put_new(key, data)
+        return self._once(lambda: self.inner.put_new(key, data))
 
     def list(self, prefix: str) -> list[str]:
         return self._repeat(lambda: self.inner.list(prefix))
@@ -89,14 +96,24 @@ class RetryingStore:
         began = self._clock.monotonic_ms()
         for number, wait in enumerate(RETRY_MS):
             try:
-                return ask()
+                return self._once(ask)
             except StorageUnavailable as error:
                 wait_ms = wait * self._rng.uniform(0.5, 1.5)
-                if number and self._clock.monotonic_ms() + wait_ms - began > self._total_ms:
+                now = self._clock.monotonic_ms() + wait_ms
+                if (number and now - began > self._total_ms) or now >= self._until_ms:
                     raise
                 logger.debug("try %d: %s", number + 1, error)
                 self._clock.sleep_ms(wait_ms)
-        return ask()
+        return self._once(ask)
+
+    def _once(self, ask: Callable[[], Result]) -> Result:
+        if self._until_ms == math.inf:
+            return ask()
+        left_ms = self._until_ms - self._clock.monotonic_ms()
+        try:
+            return Slot[Result]().answer(ask, max(left_ms, 0) / 1000)
+        except Unfinished:
+            raise StorageUnavailable(f"{self.url} did not answer in the time that its caller has") from None
 
 
 def with_retries(store: ObjectStore, clock: Clock | None = None, rng: random.Random | None = None) -> ObjectStore:
@@ -105,6 +122,7 @@ def with_retries(store: ObjectStore, clock: Clock | None = None, rng: random.Ran
 
 
 def with_retries_for(store: ObjectStore, clock: Clock, total_ms: float) -> ObjectStore:
-    """The store with no more time for the tries of a request than its caller has."""
+    """The store with no more time for its requests than its caller has; what a local disk has begun is waited for."""
     inner = store.inner if isinstance(store, RetryingStore) else store
-    return RetryingStore(inner, clock, min(total_ms, RETRY_TOTAL_MS))
+    until_ms = math.inf if store.local else clock.monotonic_ms() + total_ms
+    return RetryingStore(inner, clock, min(total_ms, RETRY_TOTAL_MS), until_ms=until_ms)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from spark_log.clock import Clock
-from spark_log.errors import ObjectNotFound, SparkLogError, StorageError, StorageUnavailable
+from spark_log.errors import NoSpace, ObjectNotFound, SparkLogError, StorageUnavailable
 from spark_log.store.base import Bytes, ObjectStore
 
 
@@ -142,7 +142,7 @@ class FaultyStore(Wrapper):
         if self._left is None:
             return
         if len(data) > self._left:
-            raise StorageError(f"{key}: no space left; free some space")
+            raise NoSpace(f"{key}: no space left; free some space")
         self._left -= len(data)
 
 
@@ -172,7 +172,7 @@ class ControlledStore(Wrapper):
         if says == "fail":
             raise StorageUnavailable(f"{key}: the storage fails")
         if writes and says == "full":
-            raise StorageError(f"{key}: no space left; free some space")
+            raise NoSpace(f"{key}: no space left; free some space")
         if writes and says.startswith("slow "):
             time.sleep(float(says.removeprefix("slow ")))
 

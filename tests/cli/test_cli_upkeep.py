@@ -31,6 +31,15 @@ def test_maintain(small: Pylog) -> None:
     assert len(small.ok("consume", "orders").splitlines()) == 15
 
 
+def test_a_round_is_looked_at(small: Pylog) -> None:
+    """Once, and not done."""
+    version = small.json("cluster", "info")["version"]
+    assert small.ok("maintain", "--dry-run").startswith("would expire 0 records, merge 6 slices (")
+    assert small.json("maintain", "--dry-run")["collected"] == 0
+    assert small.json("cluster", "info")["version"] == version
+    assert "leave out --every" in small.wrong("maintain", "--dry-run", "--every", "10m")
+
+
 def test_merge_and_checkpoint_alone(small: Pylog) -> None:
     """Each duty has its verb."""
     assert small.json("merge")["slices"] == 6

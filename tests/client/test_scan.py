@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import re
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.errors import InvalidRequest, ObjectNotFound, OffsetOutOfRange
+from spark_log.errors import CorruptObject, InvalidRequest, ObjectNotFound, OffsetOutOfRange
 from tests.client.logs import new_log
 
 
@@ -94,3 +96,30 @@ def test_an_object_that_is_gone_is_told_with_what_it_held(tmp_path: Path) -> Non
     lost.unlink()
     with pytest.raises(ObjectNotFound, match=r"offsets 0 to 2 of topic 'orders', partition 0: `pylog verify`"):
         log.read("orders")
+
+
+@pytest.mark.parametrize("rows", [3, 25_000])
+def test_damage_is_reported_with_its_offsets_and_a_way_past_it(tmp_path: Path, rows: int) -> None:
+    """As narrowly as it is known: a slice that is read in one go, or one record batch.  Reading and trimming at that offset work."""
+    log = new_log(tmp_path, orders=1)
+    log.append("orders", [{"value": os.urandom(100)} for _ in range(rows)])
+    log.append("orders", [{"value": b"after"}])
+    piece = log.plan("orders")[0].slice
+    name, file = piece.object, tmp_path / "log" / piece.object
+    damaged = bytearray(file.read_bytes())
+    damaged[piece.position + piece.length // 2] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(CorruptObject) as caught:
+        log.read("orders")
+    found = re.fullmatch(
+        rf"file://.*/{name} is damaged: offsets (\d+) to (\d+) of topic 'orders', partition 0 cannot be read: the \w+ in .* has "
+        r"changed since it was written: .*`pylog verify --deep`.*, or read on at offset (\d+), or remove what lies before: "
+        r"`pylog topic trim orders -p 0 --to (\d+)`",
+        str(caught.value),
+    )
+    assert found is not None, caught.value
+    first, last, end, to = map(int, found.groups())
+    assert end == to == last + 1 and last - first < min(rows, 20_000)
+    assert log.read("orders", start=end).num_rows == rows + 1 - end
+    log.admin.delete_records({spark_log.TopicPartition("orders", 0): end})
+    assert log.read("orders").num_rows == rows + 1 - end

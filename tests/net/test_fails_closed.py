@@ -20,8 +20,20 @@ from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.state import Coordinator as Holder
 from spark_log.net.address import is_loopback, is_own_host, parse_target, this_host
 from spark_log.net.client import HttpLink
-from spark_log.node.serve import Running
-from tests.net.asking import ADMIN, BILLING, BILLING_TOPICS, TOKENS, WRITE, connect, eventually, raw, request
+from spark_log.node.coordinator import Sign
+from spark_log.node.serve import Running, _sign_of
+from tests.net.asking import (
+    ADMIN,
+    BILLING,
+    BILLING_TOPICS,
+    TOKENS,
+    WRITE,
+    connect,
+    eventually,
+    make_certificate,
+    raw,
+    request,
+)
 from tests.services import Services
 
 # ------------------------------------------------------------------------------------------------------------------- TLS
@@ -105,6 +117,29 @@ def test_the_health_of_a_holder_is_asked_by_tls(
             listener.heard.clear()
             assert not any(check.healthy for check in _holder(log, url, []))
             assert [is_tls(first) for first in listener.heard] == said
+
+
+@pytest.mark.parametrize("whose", ["its authority", "another"])
+def test_a_standby_with_ca_believes_only_a_good_certificate(
+    services: Services, tmp_path: Path, certificate: tuple[str, str], whose: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A coordinator that has the log and cannot prove who it is counts as silent."""
+    tls = {"certificate": certificate[0], "key": certificate[1], "tokens": TOKENS}
+    first = services.start(tmp_path / "log", **tls)
+    eventually(lambda: first.coordinator.leading)
+    (tmp_path / "other").mkdir()
+    ca = certificate[0] if whose == "its authority" else make_certificate(tmp_path / "other")[0]
+    url = str(tmp_path / "log")
+    second = services.start(tmp_path / "second", url=url, ca=ca, takeover_ms=1, storage_timeout_ms=60_000, **tls)
+    if whose == "its authority":
+        held = first.coordinator.state.coordinator
+        assert _sign_of(held, True, ca) is Sign.LEADS
+        eventually(lambda: second.coordinator.state.coordinator == held)
+    else:
+        eventually(lambda: second.coordinator.leading)
+        assert any("its certificate is not good" in record.getMessage() for record in caplog.records)
+    services.stop(second)
+    services.stop(first)
 
 
 # ----------------------------------------------------------------------------------------------------------------- groups

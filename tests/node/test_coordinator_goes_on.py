@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import platform
 import re
 import threading
@@ -64,7 +65,7 @@ class Lossy:
         self._coordinator = coordinator
         self.loses = False
 
-    def ask(self, holder: Holder, commands: Sequence[Any], since: int) -> Answered:
+    def ask(self, holder: Holder, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         answered = self._coordinator.submit(commands).result(60)
         if self.loses:
             self.loses = False

@@ -67,5 +67,5 @@ def test_every_file_of_a_log_is_on_the_page(names: list[str], page: str) -> None
     """Under a form of name that it has."""
     known = forms(page)
     kinds = {"/".join(name.split("/")[:2]) if name.startswith("meta/") else name[-4:] for name in names}
-    assert kinds == {"meta/format", "meta/log", "meta/ckpt", "meta/pin", "meta/alive", ".seg", ".idx"}
+    assert kinds == {"meta/format", "meta/reserve", "meta/log", "meta/ckpt", "meta/pin", "meta/alive", ".seg", ".idx"}
     assert [name for name in names if not any(form.fullmatch(name) for form in known)] == []

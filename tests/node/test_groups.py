@@ -10,6 +10,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+import msgspec
 import pytest
 
 from spark_log.clock import SystemClock
@@ -298,6 +299,39 @@ async def test_commits_are_judged_by_member_and_generation(room: Room) -> None:
     await room.join(new.member_id, "static")  # type: ignore[union-attr]
     joined = await other
     assert isinstance(room.refusal(joined.member_id, joined.generation_id), RebalanceInProgress)  # type: ignore[union-attr]
+
+
+@test
+async def test_a_change_that_is_in_is_not_refused_when_it_is_sent_again(room: Room) -> None:
+    """Its answer was lost, and others have the group by now: it is answered as the repeat that it is."""
+    room.hand.decide(CreateTopic(name="t", partitions=1, topic_id="id"))
+    alone = await room.alone()
+    entry, by = OffsetEntry("id", 0, 5), Committer(alone.member_id)
+    append = Append(
+        commit=Commit(
+            producer="p", sequence=0, upload_epoch=6, groups=(GroupCommit("g", alone.generation_id, (entry,)),)
+        ),
+        by=(("g", by),),
+    )
+    commit = CommitOffsets(commit=GroupCommit("g", alone.generation_id, (entry,)), by=by)
+    assert room.groups.refusal(append) is None and room.groups.refusal(commit) is None
+    room.hand.decide(append)
+    room.join()  # the group is shared out anew
+    await asyncio.sleep(0)
+    moved = msgspec.structs.replace(
+        commit, commit=GroupCommit("g", alone.generation_id - 1, (entry._replace(offset=6),))
+    )
+    assert isinstance(room.groups.refusal(moved), IllegalGeneration)
+    assert room.groups.refusal(append) is None
+    assert room.groups.refusal(Several(commands=(append,))) is None
+
+
+@test
+async def test_a_deletion_that_is_in_is_not_refused_when_it_is_sent_again(room: Room) -> None:
+    """Members have joined a new group of that name meanwhile: it stays."""
+    await room.join()
+    assert room.groups.refusal(DeleteOffsets(group="g", known=True)) is None
+    assert isinstance(room.groups.refusal(DeleteOffsets(group="g")), GroupInUse)
 
 
 @test

@@ -6,16 +6,18 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from spark_log import Log, connect
+from spark_log import Log, NewTopic, TopicPartition, connect
+from spark_log.cli.upkeep import _next_step
 from spark_log.client.append import upload_rows
 from spark_log.client.commit import PlainProducer
-from spark_log.errors import StorageError, UploadFenced
+from spark_log.errors import NoSpace, StorageError, UploadFenced
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.node.maintain import (
@@ -24,10 +26,12 @@ from spark_log.node.maintain import (
     find_garbage,
     maintain_every,
     maintain_once,
+    maintain_round,
+    plan_round,
 )
 from spark_log.node.verify import verify
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Faults, FaultyStore, Wrapper
+from spark_log.testing.stores import ControlledStore, Faults, FaultyStore, Wrapper
 from tests.node.logs import append_small, new_log, pass_the_fence
 
 
@@ -130,6 +134,102 @@ def test_upkeep_frees_a_full_disk(tmp_path: Path) -> None:
     left = log.read("t").num_rows // 10
     assert 0 < left < 10
     assert len(list(tmp_path.glob("data/*/*.seg"))) == left
+
+
+def fill(folder: Path) -> None:
+    """Leave not a byte."""
+    with suppress(OSError), open(folder / "filler", "ab", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
+
+
+def full_log(folder: Path, **configs: str) -> Log:
+    """On a disk that is full of its records and of somebody else's file."""
+    log = new_log(folder / "log", **configs)
+    short_fence(log)
+    with suppress(NoSpace):
+        while True:
+            log.append("t", [{"value": os.urandom(20_000)} for _ in range(3)])
+    fill(folder)
+    return log
+
+
+@pytest.mark.parametrize("how", ["retention", "trim", "delete", "config"])
+def test_a_disk_without_a_byte_left_is_emptied(mount: Callable[[str], Path], how: str) -> None:
+    """Records that make room have the reserve's room, which the data of others never has; afterwards the reserve is whole again."""
+    disk = mount("size=4m")
+    log = full_log(disk, **{"retention_bytes": "200000"} if how == "retention" else {})
+    reserve = disk / "log/meta/reserve"
+    before = log.read("t")
+    with pytest.raises(NoSpace):
+        log.admin.create_topics([NewTopic("another")])
+    match how:
+        case "trim":
+            log.admin.delete_records({TopicPartition("t", 0): before.num_rows - 9})
+        case "delete":
+            log.admin.delete_topics(["t"])
+        case "config":
+            log.admin.incremental_alter_configs({"t": {"retention.bytes": "200000"}})
+        case _:
+            pass
+    for _ in range(4):
+        fill(disk)  # what is free is anybody's
+        time.sleep(0.005)
+        maintain_round(log)
+        assert reserve.stat().st_size
+    assert sum(file.stat().st_size for file in disk.glob("log/data/*/*")) < 600_000
+    (disk / "filler").unlink()
+    time.sleep(0.005)
+    assert maintain_round(log).problems == ()
+    assert reserve.stat().st_size == 1 << 20
+    if how != "delete":
+        left = log.read("t")
+        assert 0 < left.num_rows < 20 and left.equals(before.slice(before.num_rows - left.num_rows))
+        assert log.append("t", [{"value": b"fits again"}])
+
+
+def test_a_coordinator_releases_a_log_whose_disk_is_full(mount: Callable[[str], Path]) -> None:
+    """So that upkeep can empty the disk without it."""
+    disk = mount("size=4m")
+    log = new_log(disk / "log")
+    epoch = log.journal.take_over(0, "here:1", "host")
+    fill(disk)
+    assert log.journal.release(epoch)
+    assert not connect(str(disk / "log")).journal.state.coordinator.address
+
+
+def test_a_disk_that_stays_full_is_reported_with_what_to_do(tmp_path: Path) -> None:
+    """Nothing is due to be deleted: the command says so, and every duty that needs no room is done."""
+    control = tmp_path / "control"
+    log = new_log(tmp_path / "log")
+    short_fence(log)
+    append_small(log, 5)
+    log = Log(Journal.open(ControlledStore(LocalStore(str(tmp_path / "log"), "os"), control), create=False))
+    control.write_text("full")
+    report = maintain_round(log)
+    assert report.no_space and "no space left" in report.problems[0]
+    assert "the disk is full" in _next_step(report) and "run `pylog maintain` again" in _next_step(report)
+    control.unlink()
+    report = maintain_round(log)
+    assert not report.no_space and report.problems == ()
+
+
+def test_what_a_round_would_do_is_said_without_doing_it(tmp_path: Path) -> None:
+    """Nothing is written, not even a file that is deleted again; and the round does as much."""
+    log = new_log(tmp_path, retention_bytes="6000")
+    short_fence(log)
+    upload_rows(log.journal, "t", [{"value": b"never committed"}], log.journal.state.version)
+    append_small(log, 12)
+    time.sleep(0.01)
+    paths = [*tmp_path.rglob("*")]
+    before = {path: path.stat().st_mtime_ns for path in paths}
+    plan = plan_round(log)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+    assert plan.expired_records > 0 and plan.merged_slices > 1 and plan.collected == 1
+    assert plan.merged_bytes > 0 and plan.collected_bytes > 0
+    report = maintain_once(log)
+    done = (report.expired_records, report.merged_slices, report.collected)
+    assert done == (plan.expired_records, plan.merged_slices, plan.collected)
 
 
 def test_what_would_be_collected_is_said_without_doing_it(tmp_path: Path) -> None:

@@ -91,6 +91,8 @@ def test_a_file_that_is_not_there_is_named() -> None:
         (replace(OPEN, tokens=TOKENS), r"give \[tls\] and \[tokens\]"),
         (replace(OPEN, certificate="c", key="k"), r"give \[tls\] and \[tokens\]"),
         (replace(OPEN, certificate="c"), "go together"),
+        (replace(OPEN, insecure=True, ca="system"), "give certificate and key as well"),
+        (replace(OPEN, insecure=True, certificate="c", key="k", ca="/no/such"), "is not a file with certificates"),
         (replace(OPEN, insecure=True, advertise=""), "advertise: 0.0.0.0:9550 is no address for clients"),
         (Config(url="pylog://a:1"), "a coordinator serves a log on storage"),
     ],

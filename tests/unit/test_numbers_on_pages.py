@@ -153,6 +153,7 @@ NUMBERS = {
         f"| `maxBytesPerPartition` | B S | `{constant(OPTIONS, 'DEFAULT_BYTES_PER_PARTITION') >> 20}m` |",
     ],
     "docs/clients.md": [
+        {1000: "within a second after its timeout"}[constant("spark_log/client/consumer.py", "LATE_MS")],
         f"of {constant('spark_log/groups/offsets.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as Kafka's)",
         f"when nobody has used it for {IDENTITIES}",
@@ -183,6 +184,8 @@ NUMBERS = {
         {60_000: "made again for up to a minute"}[constant("spark_log/client/commit.py", "STORAGE_MS_MAX")],
         {3_600_000: "and an hour at least"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
         {24: "`gc.fence.age.ms`, a day."}[HOURS],
+        {1 << 20: "keeps 1 MiB for it"}[constant("spark_log/journal/reserve.py", "RESERVE_BYTES")],
+        {1000: "than its timeout and a second"}[constant("spark_log/client/consumer.py", "LATE_MS")],
         f"within {config('log.clock.skew.max.ms') // 60_000} minutes (`log.clock.skew.max.ms`)",
         f"more than {constant('spark_log/journal/clock_check.py', 'WARN_MS') // 1000} s behind the log",
     ],
@@ -192,10 +195,11 @@ NUMBERS = {
         f"refused) for {STARTING_S} s`",
         f"group waits {conf_seconds('initial.rebalance.delay')} s for more members (`initial.rebalance.delay`)",
         f"| {constant(CONNECT, 'CONNECT_S'):g} s for a connection, {constant(CLIENT, 'FIRST_ANSWER_S'):g} s for the",
-        f"`no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
+        f"`is silent: no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
         f"{constant(CLIENT, 'FIRST_ANSWER_S'):g} s`",
         f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and go on",
         f"`--takeover-after` ({TAKEOVER_S} s)",
+        {1000: "`CommitUnknown` within a second of its time"}[constant("spark_log/journal/protocol.py", "ASK_MS_MIN")],
         f"for `--storage-timeout` ({STORAGE_S} s) | it steps down",
         {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",

@@ -103,4 +103,5 @@ def functions_of(path: str) -> set[str]:
     if not (ROOT / path).exists():
         return set()
     tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")}
+    kinds = ast.FunctionDef | ast.AsyncFunctionDef
+    return {node.name for node in ast.walk(tree) if isinstance(node, kinds) and node.name.startswith("test_")}

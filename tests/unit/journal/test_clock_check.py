@@ -266,6 +266,22 @@ def test_a_reset_by_a_wrong_clock_is_refused(store: ObjectStore, honest: spark_l
         log_by(store, Hands(true, -YEAR)).admin.reset_clock()
 
 
+def test_a_reset_by_a_clock_that_commits_are_later_than_wants_force(true: Hands) -> None:
+    """On a disk that is stamped by the same clock nobody else knows whether it is behind."""
+    store = ClockedStore(MemoryStore(os.urandom(8).hex()), true)
+    log = log_by(store, true)
+    for _ in range(3):
+        append(log)
+        true.ms += HOUR
+    before = log.journal.state
+    true.ms -= DAY
+    with pytest.raises(ClockSkewed, match="is earlier than the commits from version"):
+        log.admin.reset_clock()
+    assert log.journal.refresh() == before
+    assert log.admin.reset_clock(force=True) == before.time - true.ms
+    assert log.journal.refresh().time == true.ms
+
+
 def test_a_reset_deletes_nothing_that_a_reader_may_read(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
     """What was dropped while the log's time was wrong has its whole day from the reset on."""
     for _ in range(20):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections import Counter
@@ -497,7 +498,7 @@ class HeldLink:
         self._leader = leader
         self.asked, self.go_on = Event(), Event()
 
-    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int) -> Answered:
+    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         self.asked.set()
         assert self.go_on.wait(30)
         return Answered([self._leader.propose(decide) for decide in commands], state=self._leader.state)
