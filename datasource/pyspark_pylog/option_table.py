@@ -167,7 +167,7 @@ WRITING = (
         "txnVersion",
         "W",
         "",
-        "with `txnAppId`; a whole number that grows. One at or below the last is skipped, with a warning in the log",
+        "with `txnAppId`; a whole number that grows. One at or below the last is skipped, with a warning in the log; the last one with other rows is an error",
     ),
     Option("producerId", "T", "", "a name for the stream's identity that outlives the checkpoint"),
     Option(
