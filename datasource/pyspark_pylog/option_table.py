@@ -131,7 +131,8 @@ READING = (
         "failOnDataLoss",
         "BS",
         "`true`",
-        "`false`: what is gone (trimmed, expired, topic deleted or created again) is a warning for each range instead of an error",
+        "`false`: what is gone (trimmed, expired, topic deleted or created again, a segment missing from the storage) is a "
+        "warning for each range instead of an error",
     ),
 )
 WRITING = (

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark_pylog.writer import batch_writer, stream_writer
 
@@ -157,6 +158,15 @@ def test_a_version_with_other_content_is_a_conflict(url: str) -> None:
     log.admin.delete_topics(["a"])
     write_version(url, "2", "b")
     assert log.read("b").num_rows == 0
+
+
+def test_seconds_in_a_timestamp_column_are_a_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A bigint is milliseconds: the driver's log names the topic, both readings and the function that converts."""
+    batch = pa.record_batch({"value": ["v"], "timestamp": pa.array([1_700_000_000], pa.int64())})
+    writer = batch_writer({"path": url, "topic": "t"}, from_arrow_schema(batch.schema), overwrite=False)
+    writer.commit([writer.write(iter([batch]))])
+    assert "1700000000 seconds would be 2023-11-14T22:13:20.000Z" in caplog.messages[0]
+    assert "timestamp_seconds(column)" in caplog.messages[0]
 
 
 def write_version(url: str, version: str, *topics: str) -> None:
