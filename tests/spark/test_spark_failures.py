@@ -20,7 +20,7 @@ from pyspark_pylog.writer import batch_writer, stream_writer
 
 import spark_log
 from spark_log import TopicPartition
-from spark_log.errors import SequenceConflict, StorageError
+from spark_log.errors import InvalidRecord, SequenceConflict, StorageError
 from tests.spark.builders import append, as_bytes, copy, load, load_stream, run_job, script, texts, values, wait_until
 from tests.spark.driver import Frame, rows
 
@@ -158,6 +158,19 @@ def test_a_version_with_other_content_is_a_conflict(url: str) -> None:
     log.admin.delete_topics(["a"])
     write_version(url, "2", "b")
     assert log.read("b").num_rows == 0
+
+
+def test_a_first_write_that_fails_leaves_an_empty_topic(url: str) -> None:
+    """Tasks need its id and partitions, so it is created when the write begins; the next write uses it."""
+    batch = pa.record_batch({"value": ["v"], "partition": pa.array([9], pa.int32())})
+    schema = from_arrow_schema(batch.schema)
+    with pytest.raises(InvalidRecord):
+        batch_writer({"path": url, "topic": "t"}, schema, overwrite=False).write(iter([batch]))
+    log = spark_log.connect(url)
+    assert log.admin.list_topics() == ["t"] and log.read("t").num_rows == 0
+    writer = batch_writer({"path": url, "topic": "t"}, SCHEMA, overwrite=False)
+    writer.commit([writer.write(iter(batches(0)))])
+    assert log.read("t").num_rows == 3
 
 
 def test_seconds_in_a_timestamp_column_are_a_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
