@@ -36,7 +36,6 @@ ROOT = Path(__file__).parents[2]
 BOTH = STOCK, RECOMMENDED = "stock", "recommended"
 SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "32768",
     "spark.sql.execution.arrow.maxBytesPerBatch": "8388608",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"

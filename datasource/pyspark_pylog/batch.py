@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
 from functools import cached_property
 from typing import Any
 
@@ -248,22 +249,37 @@ class PinnedQuery:
 def read_batches(
     store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """What matches of planned reads, as Spark's batches; what lay in an object that is gone by now is planned again by offset."""
-    where = options.where
-    columns = columns_to_read(stored_columns(schema), where)
+    """The records of planned reads that match, as Spark's batches."""
+    columns = columns_to_read(stored_columns(schema), options.where)
     for read, coming in asked_ahead(store, reads):
-        at = read.start
-        try:
-            for part in fetch(store, read, columns, where.window, coming):
-                yield only_matching(to_batch(part, schema), part, where)
-                at = part.first + part.records.num_rows
-        except ObjectNotFound:
-            for part in _again(store, replace(read, start=at), columns, options):
-                yield only_matching(to_batch(part, schema), part, where)
+        for part in _fetched(store, read, columns, options, coming):
+            yield only_matching(to_batch(part, schema), part, options.where)
 
 
-def _again(store: ObjectStore, read: SliceRead, columns: Sequence[str], options: ReadOptions) -> Iterator[Fetched]:
-    """Records that were merged into another object; those that are not in the log any more are a loss."""
+def _fetched(
+    store: ObjectStore,
+    read: SliceRead,
+    columns: Sequence[str],
+    options: ReadOptions,
+    coming: Future[bytes] | None = None,
+) -> Iterator[Fetched]:
+    """The records of a read.  Those in an object that does not exist any more are planned again by offset."""
+    at = read.start
+    try:
+        for part in fetch(store, read, columns, options.where.window, coming):
+            yield part
+            at = part.first + part.records.num_rows
+    except ObjectNotFound as error:
+        yield from _again(store, replace(read, start=at), columns, options, error)
+
+
+def _again(
+    store: ObjectStore, read: SliceRead, columns: Sequence[str], options: ReadOptions, error: ObjectNotFound
+) -> Iterator[Fetched]:
+    """Records that were merged into another object.  Those that are not in the log any more are a loss.
+
+    So are those in an object that was not found and that the newest state still names.
+    """
     journal, fail = Journal.open(store, create=False), options.fail_on_data_loss
     tp = TopicPartition(read.topic, read.partition)
     if journal.state.names.get(read.topic) != read.topic_id:
@@ -274,4 +290,9 @@ def _again(store: ObjectStore, read: SliceRead, columns: Sequence[str], options:
         report([Loss(tp, read.start, min(first, read.end), TRIMMED)], fail)
     rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
     for new in plan_matching(journal, [rest], options.where):
-        yield from fetch(store, new, columns, options.where.window)
+        if new.slice.object != read.slice.object:
+            yield from _fetched(store, new, columns, options)
+        elif fail:
+            raise error
+        else:
+            report([Loss(tp, new.start, new.end, f"{store.url}/{new.slice.object} is not there")], fail)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pyspark_pylog.notices import notice
 from pyspark_pylog.options import WriteOptions
 from pyspark_pylog.source_offsets import source_fingerprint
-from spark_log.client.append import skipped_version, txn_identity
+from spark_log.client.append import skipped_version, txn_identity, version_conflict
 from spark_log.client.commit import Identity, commit_uploads
 from spark_log.client.upload import Uploaded
 from spark_log.errors import InvalidRequest, SequenceConflict
@@ -24,10 +24,16 @@ from spark_log.words import counted
 
 
 def commit_version(journal: Journal, options: WriteOptions, epoch: int, uploads: Sequence[Uploaded]) -> Committed:
-    """A batch write with txnAppId and txnVersion.  A version at or below the last one adds nothing, with a warning."""
+    """A batch write with txnAppId and txnVersion.  A version at or below the last one adds nothing, with a warning.
+
+    Raises SequenceConflict for the last version with other content.
+    """
     assert options.txn_version is not None
     identity = txn_identity(options.txn_app_id or "", options.txn_version, options.topic)
-    committed = commit_uploads(journal, identity, epoch, uploads)
+    try:
+        committed = _commit_once(journal, options, identity, epoch, uploads)
+    except SequenceConflict as error:
+        raise version_conflict(identity, error) from None
     if committed.repeated:
         notice(logging.WARNING, skipped_version(identity, committed, uploads))
     return committed
@@ -93,9 +99,7 @@ def _commit(
     rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
     identity = replace(identity, source=source_fingerprint(options.checkpoint, batch, options.location))
     try:
-        committed = commit_uploads(journal, identity, epoch, uploads)
-        if committed.repeated and options.dead_letters is None:
-            _check_topics(journal.state, identity, committed, uploads)
+        committed = _commit_once(journal, options, identity, epoch, uploads)
     except SequenceConflict as error:
         if not options.skip_older_batches:
             raise _refusal(error, query_id, batch, again) from None
@@ -108,17 +112,28 @@ def _commit(
     return committed
 
 
-def _check_topics(state: State, identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> None:
-    """Raises SequenceConflict for a repeat that shares no topic with the commit in the log, while those topics are all there.
+def _commit_once(
+    journal: Journal, options: WriteOptions, identity: Identity, epoch: int, uploads: Sequence[Uploaded]
+) -> Committed:
+    """Commit, and compare a repeat with the commit in the log.  Raises SequenceConflict for other content."""
+    committed = commit_uploads(journal, identity, epoch, uploads)
+    if committed.repeated and options.dead_letters is None:
+        _check_topics(journal.state, identity, committed, uploads)
+    return committed
 
-    Without a dead-letter topic that is another sink of the query, with the same name, whose rows name their topics.
+
+def _check_topics(state: State, identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> None:
+    """Raises SequenceConflict for a repeat that shares no topic with the commit in the log, while those topics all exist.
+
+    Without a dead-letter topic that is another write: a second sink of the query with the same name, or another job with the same
+    version, whose rows name their topics.
     """
     then = {topic_id for topic_id, _ in committed.ranges}
     now = {run.topic_id for upload in uploads for _, run in upload.slices}
     if then and not then & now and then <= set(state.names.values()):
         raise SequenceConflict(
             f"commit {identity.sequence} has rows of {_names(state, now)}, and in the log it has rows of {_names(state, then)}: "
-            "each sink of a query needs a name of its own",
+            "each sink of a query and each application needs a name of its own",
             last=identity.sequence,
             version=committed.version,
         )

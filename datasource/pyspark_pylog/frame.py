@@ -28,7 +28,7 @@ from pyspark.sql.types import (
 )
 
 from spark_log.errors import InvalidRecord
-from spark_log.segment.rows import Rows, check_names, conform, wrong_keys
+from spark_log.segment.rows import NEAR_REQUIRED, Rows, check_names, conform, wrong_keys
 
 TEXT = (StringType, VarcharType, CharType)
 BYTES = (*TEXT, BinaryType)
@@ -73,13 +73,13 @@ def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
     if topic is not None:
         found.pop("topic", None)
     elif "topic" not in found:
-        check_names(found, ["topic"])
+        check_names(found, ["topic"], NEAR_REQUIRED)
         raise InvalidRecord("which topic? set the option 'topic', or give the frame a column 'topic'")
     for name in TYPES:
         if name in found and not _fits(name, found[name]):
             raise InvalidRecord(f"column {name!r} is {found[name].simpleString()}, expected {EXPECTED[name]}")
         if name == "value" and name not in found:
-            check_names(found, [name])
+            check_names(found, [name], NEAR_REQUIRED)
             raise InvalidRecord(
                 f"there is no column 'value' to write; the frame has {', '.join(schema.names) or 'no columns'}"
             )

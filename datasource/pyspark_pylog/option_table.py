@@ -131,7 +131,8 @@ READING = (
         "failOnDataLoss",
         "BS",
         "`true`",
-        "`false`: what is gone (trimmed, expired, topic deleted or created again) is a warning for each range instead of an error",
+        "`false`: what is gone (trimmed, expired, topic deleted or created again, a segment missing from the storage) is a "
+        "warning for each range instead of an error",
     ),
 )
 WRITING = (
@@ -167,7 +168,7 @@ WRITING = (
         "txnVersion",
         "W",
         "",
-        "with `txnAppId`; a whole number that grows. One at or below the last is skipped, with a warning in the log",
+        "with `txnAppId`; a whole number that grows. One at or below the last is skipped, with a warning in the log; the last one with other rows is an error",
     ),
     Option("producerId", "T", "", "a name for the stream's identity that outlives the checkpoint"),
     Option(

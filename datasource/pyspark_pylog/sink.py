@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pyspark.sql.utils import to_str
 
@@ -15,6 +16,47 @@ from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+class Batch(NamedTuple):
+    """A micro-batch of a query, and the frame that a sink was given for it."""
+
+    query_id: str
+    run_id: str
+    """Empty under Spark Connect, where each run has a process of its own."""
+    number: int
+    plan: int
+    """The frame's semantic hash."""
+
+
+class RunningQuery(NamedTuple):
+    """The query that runs a batch; `run_id` as in `Batch`."""
+
+    id: str
+    run_id: str
+    checkpoint: str | None
+
+
+_last: dict[tuple[str, str, str | None, str], Batch] = {}
+"""By (query id, url, topic, name): where the sinks of this process stand."""
+_checking = threading.Lock()
+
+
+def check_one_frame(url: str, topic: str | None, name: str, batch: Batch) -> None:
+    """The sinks with one name get one frame for each batch: a second one would pass for a repeat.
+
+    Raises InvalidRequest for another frame in the same run of the same batch.
+    """
+    key = batch.query_id, url, topic, name
+    with _checking:
+        last = _last.get(key)
+        _last[key] = batch
+    if last is not None and last != batch and last._replace(plan=batch.plan) == batch:
+        to = f"topic {topic!r}" if topic else "the topics that rows name"
+        raise InvalidRequest(
+            f"spark_log.sink: batch {batch.number} has two frames for {to} under the name {name!r}, and the second one would pass "
+            "for a repeat of the first: give each its own name, spark_log.sink(URL, name=…), or union the frames"
+        )
 
 
 def sink(
@@ -38,13 +80,12 @@ def sink(
     def append(frame: DataFrame, batch_id: int) -> None:
         writer = frame.write.format("pylog").mode("append")
         writer = writer.option("txnAppId", name).option("txnVersion", batch_id).option("pylog.txnFromQuery", True)
-        folder = checkpoint
         activate(frame.sparkSession)
-        if is_connect(frame):
-            writer = writer.option("pylog.queryId", _query_of(frame, checkpoint))
-        elif folder is None:
-            folder = _checkpoint_of(frame)
-        if folder is not None:
+        query = _query_of(frame, checkpoint)
+        if query is not None:
+            check_one_frame(url, topic, name, Batch(query.id, query.run_id, batch_id, frame.semanticHash()))
+            writer = writer.option("pylog.queryId", query.id)
+        if folder := checkpoint or (query and query.checkpoint):
             writer = writer.option("pylog.checkpoint", folder)
         if topic is not None:
             writer = writer.option("topic", topic)
@@ -53,8 +94,10 @@ def sink(
     return append
 
 
-def _checkpoint_of(frame: DataFrame) -> str | None:
-    """The checkpoint of the query whose batch this is; None where Spark does not give it: the rows are compared alone then."""
+def _query_of(frame: DataFrame, checkpoint: str | None) -> RunningQuery | None:
+    """The query whose batch this is; None where Spark does not give it: the rows are compared alone then."""
+    if is_connect(frame):
+        return RunningQuery(_query_id_in(frame, checkpoint), "", checkpoint)
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # a client of Spark Connect may not have it
 
     context = frame.sparkSession.sparkContext
@@ -62,12 +105,12 @@ def _checkpoint_of(frame: DataFrame) -> str | None:
     try:
         running = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
         query = running.get(jvm.java.util.UUID.fromString(context.getLocalProperty(QUERY_ID)))
-        return str(query.resolvedCheckpointRoot())
+        return RunningQuery(str(query.id()), str(query.runId()), str(query.resolvedCheckpointRoot()))
     except (Py4JError, AttributeError, TypeError):
         return None
 
 
-def _query_of(frame: DataFrame, checkpoint: str | None) -> str:
+def _query_id_in(frame: DataFrame, checkpoint: str | None) -> str:
     """The id that the query has for as long as its checkpoint: read from there, by Spark."""
     if checkpoint is None:
         raise InvalidRequest(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from spark_log.client.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
 from spark_log.client.topics import ensure_topic
 from spark_log.client.upload import Uploaded, Uploader, topic_spec
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import Committed
 from spark_log.model import TopicPartition
@@ -46,7 +46,10 @@ class Appender:
             return {}
         if identity is None:
             return offsets_by_name(self._journal.state, self._plain.commit(epoch, [uploaded]))
-        committed = commit_uploads(self._journal, identity, epoch, [uploaded])
+        try:
+            committed = commit_uploads(self._journal, identity, epoch, [uploaded])
+        except SequenceConflict as error:
+            raise version_conflict(identity, error) from None
         if committed.repeated:
             logger.warning("%s", skipped_version(identity, committed, [uploaded]))
         return offsets_by_name(self._journal.state, committed)
@@ -104,7 +107,7 @@ def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
 
 def skipped_version(identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> str:
     """What a log of the application says of a write that `txn_identity` made a repeat."""
-    app_id, _, topic = identity.producer.removeprefix("app:").rpartition(":")
+    app_id, topic = _application(identity)
     to = f" to topic {topic!r}" if topic else ""
     rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
     why = (
@@ -113,3 +116,22 @@ def skipped_version(identity: Identity, committed: Committed, uploads: Sequence[
         else f"the last version in the log is {committed.last}, and a version must be higher"
     )
     return f"txnVersion {identity.sequence} of application {app_id!r} is skipped, {rows}{to} not written: {why}"
+
+
+def version_conflict(identity: Identity, error: SequenceConflict) -> SequenceConflict:
+    """The error of a write whose version is the last one in the log, with other content."""
+    app_id, _ = _application(identity)
+    refusal = SequenceConflict(
+        f"txnVersion {identity.sequence} of application {app_id!r} is in the log (version {error.version}) with other content "
+        f"({error}). These rows were not written: give them a higher txnVersion if the log is to have them",
+        last=error.last,
+        version=error.version,
+    )
+    refusal.maybe_applied = error.maybe_applied
+    return refusal
+
+
+def _application(identity: Identity) -> tuple[str, str]:
+    """(application, topic) of an identity that `txn_identity` made; the topic is empty where rows name theirs."""
+    app_id, _, topic = identity.producer.removeprefix("app:").rpartition(":")
+    return app_id, topic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -32,6 +32,8 @@ logger = logging.getLogger("spark_log")
 
 STORAGE_MS_MAX = 60_000
 """A commit whose outcome is not known is made again until then: the storage was asked for as long as it takes each time."""
+SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
+"""2001-09-09 and 2100-01-01, in seconds."""
 SLICES_INLINE_MAX = 1000
 """A commit of more slices names index objects instead of them."""
 
@@ -102,7 +104,7 @@ def commit_uploads(
         commit = _with_pieces(journal, commit)
     append = Append(commit=commit, by=tuple(by), skip_older=identity.skip_older)
     committed = _persist(journal, append, patience, tidy)
-    _warn_of_expired(journal, upload.slices)
+    _warn_of_times(journal, upload.slices)
     return committed
 
 
@@ -115,39 +117,47 @@ def offsets_by_name(state: State, committed: Committed) -> dict[TopicPartition, 
     }
 
 
-_warned: set[tuple[str, str]] = set()
-"""(cluster id, topic id): once a process is enough."""
+_warned: set[tuple[str, str, Callable[..., str]]] = set()
+"""(cluster id, topic id, check): once a process is enough."""
 
 
-def _warn_of_expired(journal: Journal, slices: Iterable[tuple[int, Run]]) -> None:
-    """Name the topics of records that are older than their retention already: the next upkeep removes them.
-
-    Event times of a backfill are often that old, and Kafka's sink in Spark drops them.
-    """
+def _warn_of_times(journal: Journal, slices: Iterable[tuple[int, Run]]) -> None:
+    """Name the topics whose records are surprisingly old, by the newest record of the oldest run."""
     state, now_ms = journal.state, journal.context.clock.now_ms()
     newest: dict[str, int] = {}
     for _, run in slices:
         newest[run.topic_id] = min(run.max_us, newest.get(run.topic_id, run.max_us))
     for topic_id, time_us in newest.items():
-        topic, key = state.topics.get(topic_id), (journal.cluster_id, topic_id)
-        if topic is None or key in _warned or not _expires(topic.configs):
+        topic = state.topics.get(topic_id)
+        if topic is None or topic_config(topic.configs, "message.timestamp.type") != "CreateTime":
             continue
-        retention_ms = topic_config(topic.configs, "retention.ms")
-        if 0 <= retention_ms < now_ms - time_us // 1000:
-            _warned.add(key)
-            logger.warning(
-                "topic %s: records with timestamps up to %s were written, which are older than retention.ms=%d: the next "
-                "`pylog maintain` removes them; set retention.ms=-1 to keep them",
-                topic.name,
-                format_timestamp_ms(time_us // 1000),
-                retention_ms,
-            )
+        for check in (_like_seconds, _expired):
+            key = journal.cluster_id, topic_id, check
+            if key not in _warned and (warning := check(topic.configs, time_us // 1000, now_ms)):
+                _warned.add(key)
+                logger.warning("topic %s: records with timestamps up to %s", topic.name, warning)
 
 
-def _expires(configs: Mapping[str, str]) -> bool:
-    """Whether records go by their own time."""
-    policy, kind = topic_config(configs, "cleanup.policy"), topic_config(configs, "message.timestamp.type")
-    return "delete" in policy.split(",") and kind == "CreateTime"
+def _like_seconds(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
+    """Seconds of 2001 to 2100 that were given as milliseconds are a time of January or February 1970."""
+    if not SECONDS_MIN <= time_ms < SECONDS_MAX:
+        return ""
+    return (
+        f"{format_timestamp_ms(time_ms)} were written. A bigint column 'timestamp' has milliseconds since 1970, and {time_ms} "
+        f"seconds would be {format_timestamp_ms(time_ms * 1000)}: if these are seconds, write timestamp_seconds(column) in "
+        "Spark, or 1000 times the number"
+    )
+
+
+def _expired(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
+    """Event times of a backfill are often older than the retention, and Kafka's sink in Spark drops such records."""
+    retention_ms = topic_config(configs, "retention.ms")
+    if "delete" not in topic_config(configs, "cleanup.policy").split(",") or not 0 <= retention_ms < now_ms - time_ms:
+        return ""
+    return (
+        f"{format_timestamp_ms(time_ms)} were written, which are older than retention.ms={retention_ms}: the next "
+        "`pylog maintain` removes them; set retention.ms=-1 to keep them"
+    )
 
 
 def _persist(journal: Journal, append: Append, patience: Patience, tidy: bool) -> Committed:

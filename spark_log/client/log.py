@@ -97,7 +97,8 @@ class Log:
                `timestamp`, `headers`, `partition`.
         txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic). A version at
                or below the last one is skipped with a warning; the result has the offsets of the first time, or none.
-        Raises InvalidRecord and its kinds, UnknownTopicOrPartition, CommitUnknown.
+        Raises InvalidRecord and its kinds, UnknownTopicOrPartition, CommitUnknown, and SequenceConflict if the last version
+        has another number of rows in the log.
         """
         check_acks(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)

@@ -200,12 +200,12 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
 def decide_commit(state: State, commit: r.Commit, *, skip_older: bool = False) -> Decision[Committed]:
     """Commit slices and positions under (producer, epoch, sequence); a repeat gives the offsets of the first time.
 
-    skip_older:  a sequence at or below the last one is done, whatever is committed under it: a version of an application.
-    Raises SequenceConflict otherwise, for one below the last of a stream, or for the last one with other content.
+    skip_older:  a sequence below the last one is done, whatever is committed under it: a version of an application.
+    Raises SequenceConflict otherwise for one below the last of a stream, and for the last one with other content.
     """
     known = state.producers.get(commit.producer)
     if known is not None and commit.epoch == known.epoch and commit.holder == known.holder:
-        if not commit.dense and not skip_older:
+        if not commit.dense and not (skip_older and commit.sequence < known.last):
             _check_repeat(known, commit)
         for kept in known.kept:
             if kept.sequence == commit.sequence:

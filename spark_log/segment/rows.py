@@ -24,6 +24,8 @@ INPUT_COLUMNS = ("key", "value", "timestamp", "headers", "partition")
 """Columns that are looked at in users' data; others are ignored, unless their name is nearly one that is missing."""
 NEAR = 0.85
 """How alike names are that are taken for the same: `Timestamp`, `timestamp_ms`, `header`; not `timestampType` or `event_key`."""
+NEAR_REQUIRED = 0.7
+"""The same where a column is required and missing, which is an error in any case: `val`, `vslue`."""
 FORMS = {
     "key": "; give text or bytes, as json.dumps makes them",
     "value": "; give text or bytes, as json.dumps makes them",
@@ -60,24 +62,30 @@ def conform(data: object, *, now_us: int) -> Iterator[Rows]:
             yield _conform_batch(piece, now_us)
 
 
-def check_names(names: Iterable[object], columns: Sequence[str] = INPUT_COLUMNS) -> None:
+def check_names(names: Iterable[object], columns: Sequence[str] = INPUT_COLUMNS, near: float = NEAR) -> None:
     """Raises InvalidRecord for a column that nearly has the name of one that is missing: its data would be lost in silence."""
-    misspelt = _misspelt(tuple(name for name in names if isinstance(name, str)), tuple(columns))
+    misspelt = _misspelt(tuple(name for name in names if isinstance(name, str)), tuple(columns), near)
     if misspelt is not None:
-        given, near = misspelt
+        given, meant = misspelt
         raise InvalidRecord(
-            f"column {given!r} would be ignored: did you mean {near!r}? Names are case-sensitive; rename the column, or drop it"
+            f"column {given!r} would be ignored: did you mean {meant!r}? Names are case-sensitive; rename the column, or drop it"
         )
 
 
 @lru_cache(maxsize=64)
-def _misspelt(names: tuple[str, ...], columns: tuple[str, ...]) -> tuple[str, str] | None:
+def _misspelt(names: tuple[str, ...], columns: tuple[str, ...], near: float) -> tuple[str, str] | None:
     """A name and the missing column that it is like.  Kept, as each batch of a table has the same names."""
     missing = [name for name in columns if name not in names]
     for name in names:
-        if name not in columns and (near := get_close_matches(name.lower(), missing, n=1, cutoff=NEAR)):
-            return name, near[0]
+        if name not in columns and (like := _alike(name.lower(), missing, near)):
+            return name, like[0]
     return None
+
+
+def _alike(name: str, columns: Sequence[str], near: float) -> list[str]:
+    """Columns that a name is like, or that have its letters in another order: `vlaue`, `kye`."""
+    swapped = [column for column in columns if sorted(column) == sorted(name)]
+    return swapped or get_close_matches(name, columns, n=1, cutoff=near)
 
 
 def _batches(data: object) -> Iterator[pa.RecordBatch]:
@@ -120,7 +128,7 @@ def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
         for row in part:
             _check_dict(row)
         found = set[object]().union(*part)  # type: ignore[arg-type]
-        lookalikes = [name for name in found if isinstance(name, str) and _misspelt((name,), INPUT_COLUMNS)]
+        lookalikes = [name for name in found if isinstance(name, str) and _misspelt((name,), INPUT_COLUMNS, NEAR)]
         # Row by row: one row may have the right name, and another one the wrong one.
         spellings: set[tuple[object, ...]] = {tuple(row) for row in part if any(name in row for name in lookalikes)}  # type: ignore[arg-type, operator]
         for given in spellings:
@@ -135,7 +143,7 @@ def _check_dict(row: object) -> None:
     if not isinstance(row, Mapping):
         raise InvalidRecord(f"a list of records must hold dicts, and a {type(row).__name__} was found in it")
     if "value" not in row:
-        check_names(row, ["value"])
+        check_names(row, ["value"], NEAR_REQUIRED)
         names = ", ".join(map(repr, row)) or "nothing"
         raise InvalidRecord(f"a record has no 'value', it has {names}; for a record without a value give None")
 
@@ -168,6 +176,7 @@ def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
     check_names(batch.schema.names)
     given = {name: _column(batch, name) for name in INPUT_COLUMNS if name in batch.schema.names}
     if "value" not in given:
+        check_names(batch.schema.names, ["value"], NEAR_REQUIRED)
         raise InvalidRecord(f"the column 'value' is missing; there are {', '.join(batch.schema.names) or 'no columns'}")
     rows = batch.num_rows
     arrays = [

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.errors import CorruptObject, InvalidRequest, ObjectNotFound, OffsetOutOfRange
+from spark_log.errors import CorruptObject, InvalidRequest, ObjectNotFound, OffsetOutOfRange, SequenceConflict
 from tests.client.logs import new_log
 
 
@@ -69,7 +69,7 @@ def test_the_same_append_lands_once_per_application_and_version(log: spark_log.L
     assert first == again and log.read("totals").num_rows == 1
     log.append("totals", [{"value": "2"}], txn_app_id="job", txn_version=2)
     assert log.append("totals", [{"value": "1"}], txn_app_id="job", txn_version=0) == {}
-    assert log.append("totals", [{"value": "1"}] * 3, txn_app_id="job", txn_version=2) != {}
+    assert log.append("totals", [{"value": "1"}] * 3, txn_app_id="job", txn_version=1) == first
     assert log.read("totals").num_rows == 2
     with pytest.raises(InvalidRequest, match="go together"):
         log.append("totals", [{"value": "1"}], txn_app_id="job")
@@ -79,13 +79,26 @@ def test_a_version_that_is_skipped_is_a_warning(log: spark_log.Log, caplog: pyte
     """With both versions, and how many rows were not written."""
     log.append("totals", [{"value": "1"}], txn_app_id="job:a", txn_version=7)
     assert caplog.messages == []
-    log.append("totals", [{"value": "1"}] * 3, txn_app_id="job:a", txn_version=7)
-    log.append("totals", [{"value": "1"}], txn_app_id="job:a", txn_version=5)
+    log.append("totals", [{"value": "2"}], txn_app_id="job:a", txn_version=7)
+    log.append("totals", [{"value": "1"}] * 3, txn_app_id="job:a", txn_version=5)
     assert caplog.messages == [
-        "txnVersion 7 of application 'job:a' is skipped, 3 rows to topic 'totals' not written: that version is in the log already",
-        "txnVersion 5 of application 'job:a' is skipped, 1 row to topic 'totals' not written: the last version in the log is 7, "
+        "txnVersion 7 of application 'job:a' is skipped, 1 row to topic 'totals' not written: that version is in the log already",
+        "txnVersion 5 of application 'job:a' is skipped, 3 rows to topic 'totals' not written: the last version in the log is 7, "
         "and a version must be higher",
     ]
+
+
+def test_a_version_with_another_number_of_rows_is_a_conflict(log: spark_log.Log) -> None:
+    """It is another write, whose rows would be lost; nothing is written."""
+    log.append("totals", [{"value": "1"}] * 2, txn_app_id="job:a", txn_version=7)
+    expected = (
+        r"txnVersion 7 of application 'job:a' is in the log \(version \d+\) with other content .*commit 7 has 3 rows, and in "
+        "the log it has 2 rows.* give them a higher txnVersion"
+    )
+    with pytest.raises(SequenceConflict, match=expected) as raised:
+        log.append("totals", [{"value": "1"}] * 3, txn_app_id="job:a", txn_version=7)
+    assert raised.value.last == 7 and not raised.value.maybe_applied
+    assert log.read("totals").num_rows == 2
 
 
 def test_an_object_that_is_gone_is_told_with_what_it_held(tmp_path: Path) -> None:

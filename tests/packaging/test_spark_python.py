@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pyspark
+import pytest
 
 SCRIPT = Path(__file__).parents[2] / "conf" / "spark-python"
 SHOW = "import json, sys, pyspark; print(json.dumps([pyspark.__file__, sys.path, sys.executable]))"
@@ -53,8 +55,55 @@ def test_nothing_is_changed_without_a_spark() -> None:
     assert run([str(HOME.parent)])[0] == str(HOME / "__init__.py")
 
 
-def test_a_python_that_is_not_there_is_the_one_on_the_path(tmp_path: Path) -> None:
-    """So a checkout works, which has no Python of its own."""
-    (tmp_path / "python3").symlink_to(sys.executable)
-    found = run([str(HOME.parent)], PYLOG_PYTHON="", PATH=f"{tmp_path}:{os.environ['PATH']}")
-    assert found[2] == str(tmp_path / "python3")
+def installed(folder: Path) -> Path:
+    """A copy of the script in a folder of its own."""
+    folder.mkdir(parents=True)
+    return Path(shutil.copy2(SCRIPT, folder))
+
+
+def python_in(folder: Path, python: str | Path = sys.executable) -> Path:
+    """A `python3` there, which is another one."""
+    folder.mkdir(parents=True)
+    path = folder / "python3"
+    path.write_text(f'#!/bin/sh\nexport FOUND="{path}"\nexec "{python}" "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def chosen(script: Path, path: Path, **variables: str) -> str:
+    """Which of the Pythons made by `python_in` runs, with nothing activated."""
+    code = "import os; print(os.environ['FOUND'])"
+    env = {"PATH": f"{path}:/usr/bin:/bin", **variables}
+    return subprocess.run([script, "-c", code], env=env, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_it_runs_the_python_of_its_environment(tmp_path: Path) -> None:
+    """Activated or not, installed or in a checkout; PYLOG_PYTHON wins, and python3 of the path comes last."""
+    of_path = python_in(tmp_path / "bin")
+    in_environment = installed(tmp_path / "env" / "share" / "pylog" / "conf")
+    in_checkout = installed(tmp_path / "checkout" / "conf")
+    assert chosen(in_environment, of_path.parent) == chosen(in_checkout, of_path.parent) == str(of_path)
+    python = python_in(tmp_path / "env" / "bin")
+    assert chosen(in_environment, of_path.parent) == str(python)
+    assert chosen(in_environment, of_path.parent, PYLOG_PYTHON=str(of_path)) == str(of_path)
+    assert chosen(in_environment, of_path.parent, PYLOG_PYTHON="") == str(python)
+    python = python_in(tmp_path / "checkout" / ".venv" / "bin")
+    assert chosen(in_checkout, of_path.parent) == str(python)
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, "spark-python: python3 of the path has no PySpark and pylog: set PYLOG_PYTHON"),
+        ({"PYLOG_PYTHON": "/nowhere/python"}, "spark-python: PYLOG_PYTHON=/nowhere/python is not a program"),
+    ],
+)
+def test_a_python_that_cannot_run_spark_is_named(tmp_path: Path, variables: dict[str, str], expected: str) -> None:
+    """Instead of pages of DATA_SOURCE_NOT_FOUND, or a PySpark that is missing."""
+    bare = tmp_path / "bare"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", bare], check=True)
+    script = installed(tmp_path / "conf")
+    env = {"PATH": f"{bare / 'bin'}:/usr/bin:/bin", **variables}
+    done = subprocess.run([script, "-c", "print('ran')"], env=env, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (127, "")
+    assert expected in done.stderr

@@ -59,6 +59,20 @@ def test_a_spark_that_runs_already_takes_the_source_from_register(bare: Path, tm
 
 
 @pytest.mark.slow
+def test_the_script_for_spark_runs_the_python_of_its_environment(bare: Path, tmp_path: Path) -> None:
+    """conf/spark-python, as pip installs it; python3 of the path has no PySpark."""
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    python = tmp_path / "env" / "bin" / "python3"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    conf = tmp_path / "env" / "share" / "pylog" / "conf"
+    conf.mkdir(parents=True)
+    script = shutil.copy2(Path(__file__).parents[2] / "conf" / "spark-python", conf)
+    code = f"{SESSION}\nround_trip(session())"
+    assert "found 1" in run(code, bare, tmp_path / "log", PYSPARK_PYTHON=str(script))
+
+
+@pytest.mark.slow
 def test_a_chosen_python_without_pylog_is_named(bare: Path) -> None:
     """`register` says which Python Spark's workers run, where pylog is, and what to set, before a job fails."""
     code = f"{SESSION}\nimport spark_log\nspark_log.register(session())"

@@ -305,12 +305,37 @@ def test_two_sinks_whose_rows_name_other_topics_are_no_repeat(
 
         return append
 
-    with pytest.raises(PySparkException, match="batch 0 is in the log .* with other content"):
+    with pytest.raises(
+        PySparkException, match="batch 0 has two frames for the topics that rows name under the name 'sink'"
+    ):
         to_sink(load_stream(spark, url), both(("sink", "sink")), checkpoint)
     for _ in range(2):
         to_sink(load_stream(spark, url), both(("sink", "two")), checkpoint)
         assert copied(log, "a") == copied(log, "b") == as_bytes(range(2))
         forget(checkpoint, [0], "commits")
+
+
+def test_two_frames_of_a_batch_need_two_names(
+    spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
+) -> None:
+    """With one name the second passed for a repeat of the first: the same topic, as many rows, the same source offsets."""
+    log.append("t", texts(2))
+
+    def halves(names: tuple[str, str]) -> Callable[[DataFrame, int], None]:
+        one, two = (sink(spark, url, checkpoint, topic="copy", name=name) for name in names)
+
+        def append(frame: DataFrame, batch_id: int) -> None:
+            one(frame.where("value = '0'"), batch_id)
+            one(frame.where("value = '0'"), batch_id)
+            two(frame.where("value = '1'"), batch_id)
+
+        return append
+
+    with pytest.raises(PySparkException, match="batch 0 has two frames for topic 'copy' under the name 'sink'"):
+        to_sink(load_stream(spark, url), halves(("sink", "sink")), checkpoint)
+    assert copied(log) == as_bytes(range(1))
+    to_sink(load_stream(spark, url), halves(("sink", "two")), checkpoint)
+    assert copied(log) == as_bytes(range(2))
 
 
 # ------------------------------------------------------------------------------------------------- streams from the log

@@ -15,12 +15,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark_pylog.writer import batch_writer, stream_writer
 
 import spark_log
 from spark_log import TopicPartition
-from spark_log.errors import StorageError
+from spark_log.errors import InvalidRecord, SequenceConflict, StorageError
 from spark_log.node.maintain import maintain_once
 from tests.spark.builders import (
     DEADLINE_S,
@@ -146,18 +147,60 @@ def test_a_commit_that_is_made_again_is_recognised(url: str) -> None:
 
 
 def test_a_version_that_is_skipped_is_a_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Also where the rows name their topics, whichever those are: the version was used."""
-    for version, topic in (("2", "a"), ("2", "b"), ("1", "a")):
-        writer = batch_writer(
-            {"path": url, "txnappid": "etl", "txnversion": version}, SCHEMA_OF_TOPICS, overwrite=False
-        )
-        writer.commit([writer.write(iter([pa.record_batch({"value": ["1", "2"], "topic": [topic] * 2})]))])
+    """Also where the rows name their topics; an older one whichever those are."""
+    for version, topic in (("2", "a"), ("2", "a"), ("1", "b")):
+        write_version(url, version, topic)
     log = spark_log.connect(url)
     assert log.read("a").num_rows == 2 and log.read("b").num_rows == 0
     assert [record.message.partition(":")[0] for record in caplog.records if record.levelname == "WARNING"] == [
         "txnVersion 2 of application 'etl' is skipped, 2 rows not written",
         "txnVersion 1 of application 'etl' is skipped, 2 rows not written",
     ]
+
+
+def test_a_version_with_other_content_is_a_conflict(url: str) -> None:
+    """Rows of other topics, or another number of rows: they would be lost.  A deleted topic is not compared."""
+    write_version(url, "2", "a")
+    for topics, content in (
+        (("b", "b"), "commit 2 has rows of 'b', and in the log it has rows of 'a'"),
+        ("aaa", "has 3 rows"),
+    ):
+        with pytest.raises(SequenceConflict, match="txnVersion 2 of application 'etl' is in the log .*" + content):
+            write_version(url, "2", *topics)
+    log = spark_log.connect(url)
+    assert log.read("a").num_rows == 2 and log.read("b").num_rows == 0
+    log.admin.delete_topics(["a"])
+    write_version(url, "2", "b")
+    assert log.read("b").num_rows == 0
+
+
+def test_a_first_write_that_fails_leaves_an_empty_topic(url: str) -> None:
+    """Tasks need its id and partitions, so it is created when the write begins; the next write uses it."""
+    batch = pa.record_batch({"value": ["v"], "partition": pa.array([9], pa.int32())})
+    schema = from_arrow_schema(batch.schema)
+    with pytest.raises(InvalidRecord):
+        batch_writer({"path": url, "topic": "t"}, schema, overwrite=False).write(iter([batch]))
+    log = spark_log.connect(url)
+    assert log.admin.list_topics() == ["t"] and log.read("t").num_rows == 0
+    writer = batch_writer({"path": url, "topic": "t"}, SCHEMA, overwrite=False)
+    writer.commit([writer.write(iter(batches(0)))])
+    assert log.read("t").num_rows == 3
+
+
+def test_seconds_in_a_timestamp_column_are_a_warning(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A bigint is milliseconds: the driver's log names the topic, both readings and the function that converts."""
+    batch = pa.record_batch({"value": ["v"], "timestamp": pa.array([1_700_000_000], pa.int64())})
+    writer = batch_writer({"path": url, "topic": "t"}, from_arrow_schema(batch.schema), overwrite=False)
+    writer.commit([writer.write(iter([batch]))])
+    assert "1700000000 seconds would be 2023-11-14T22:13:20.000Z" in caplog.messages[0]
+    assert "timestamp_seconds(column)" in caplog.messages[0]
+
+
+def write_version(url: str, version: str, *topics: str) -> None:
+    """Of the application etl: one row for each topic, or two for the only one."""
+    named = [*topics] if len(topics) > 1 else [*topics] * 2
+    writer = batch_writer({"path": url, "txnappid": "etl", "txnversion": version}, SCHEMA_OF_TOPICS, overwrite=False)
+    writer.commit([writer.write(iter([pa.record_batch({"value": ["v"] * len(named), "topic": named})]))])
 
 
 def test_an_abort_undoes_nothing_and_never_raises(url: str) -> None:

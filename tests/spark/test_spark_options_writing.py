@@ -69,6 +69,9 @@ COLUMNS = [
     ({"value": pa.int64()}, "column 'value' is bigint, expected string or binary"),
     ({"v": pa.string()}, "there is no column 'value' to write; the frame has v"),
     ({"Value": pa.string()}, "column 'Value' would be ignored: did you mean 'value'?"),
+    ({"vlaue": pa.string()}, "column 'vlaue' would be ignored: did you mean 'value'?"),
+    ({"key": pa.string(), "val": pa.string()}, "column 'val' would be ignored: did you mean 'value'?"),
+    ({"value": pa.string(), "haeders": pa.string()}, "column 'haeders' would be ignored: did you mean 'headers'?"),
     ({"value": pa.string(), "key": pa.int64()}, "column 'key' is bigint, expected string or binary"),
     ({"value": pa.string(), "partition": pa.int64()}, "column 'partition' is bigint, expected int"),
     (
@@ -90,6 +93,7 @@ def test_a_column_of_a_wrong_type_is_named(url: str, columns: dict[str, pa.DataT
     [
         ({"value": pa.string()}, "which topic? set the option 'topic', or give the frame a column 'topic'"),
         ({"Topic": pa.string(), "value": pa.string()}, "column 'Topic' would be ignored: did you mean 'topic'?"),
+        ({"tpoic": pa.string(), "value": pa.string()}, "column 'tpoic' would be ignored: did you mean 'topic'?"),
         ({"topic": pa.int32(), "value": pa.string()}, "column 'topic' is int, expected string"),
     ],
 )

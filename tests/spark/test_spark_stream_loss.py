@@ -190,7 +190,7 @@ def test_a_task_reads_what_a_trim_left_of_an_object_that_was_merged_away(
 
 @pytest.mark.parametrize("fail", ["true", "false"])
 def test_a_missing_index_is_named_by_streams_and_batch_reads(url: str, log: spark_log.Log, fail: str) -> None:
-    """As a missing segment: the log is damaged, so `failOnDataLoss=false` does not pass over it."""
+    """The records may be there, and `pylog verify` says what to do: `failOnDataLoss=false` does not pass over it."""
     put(log, 1)
     stream = Stream(url, failOnDataLoss=fail)
     for _ in range(270):
@@ -204,6 +204,26 @@ def test_a_missing_index_is_named_by_streams_and_batch_reads(url: str, log: spar
     batch = LogReader(read_options({"path": url, "subscribe": "t", "failondataloss": fail}, streaming=False), SCHEMA)
     with pytest.raises(ObjectNotFound, match=named):
         batch.partitions()
+
+
+def test_a_missing_segment_is_a_loss(url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture) -> None:
+    """An error that names it; with `failOnDataLoss=false` a warning that names the offsets, and what else there is is read."""
+    for _ in range(3):
+        put(log, 2)
+    stream = Stream(url)
+    stream.plan()
+    (task,) = stream.tasks()
+    missing = task.reads[1].slice.object
+    Path(url, missing).unlink()
+    with pytest.raises(ObjectNotFound, match="offsets 2 to 3 of topic 't', partition 0: `pylog verify`"):
+        stream.read([task])
+    stream.restart(failOnDataLoss="false")
+    assert stream.read([task]) == [*rows("t-0", 0, 2), *rows("t-0", 4, 6)]
+    gone = f"offsets [2, 4) of t-0 are gone, 2 records: {log.url}/{missing} is not there; {GOING_ON}"
+    assert losses(caplog) == [gone]
+    batch = LogReader(read_options({"path": url, "subscribe": "t", "failondataloss": "false"}, streaming=False), SCHEMA)
+    found = [row for task in batch.partitions() for row in rows_of(read_task(batch, task))]
+    assert found == [*rows("t-0", 0, 2), *rows("t-0", 4, 6)] and losses(caplog) == [gone, gone]
 
 
 def test_records_that_vanish_under_a_batch_read_are_a_loss(

@@ -115,7 +115,8 @@ class Run:
         self.checkpoints = 0
         self.backups: list[tuple[Path, int]] = []
         self.frames: list[Pending] = []
-        self.versions: Counter[str] = Counter()
+        self.versions: dict[str, tuple[int, int]] = {}
+        """Of topics: the last version that was written, and its rows."""
         self.names = 0
         self.last_error = ""
         for name in self.source.topics:
@@ -300,16 +301,26 @@ class Run:
         return f"{len(records)} to {name}"
 
     def append_version(self) -> str | None:
-        """A version of an application, and sometimes a version that was written before: that adds nothing."""
+        """A version of an application, and sometimes the last one again: that adds nothing, and is a conflict with other rows."""
         name = self._some_topic()
         if name is None:
             return None
         records = self._drawn(name)
-        again = self.versions[name] > 0 and self.rng.random() < 0.4
-        version = self.versions[name] if again else self.versions[name] + 1
-        self.versions[name] = version
-        self.engine.append(self.url, records, {"topic": name, "txnAppId": "app", "txnVersion": str(version)})
+        last, rows = self.versions.get(name, (0, 0))
+        again = last > 0 and self.rng.random() < 0.4
+        version = last if again else last + 1
+        try:
+            self.engine.append(self.url, records, {"topic": name, "txnAppId": "app", "txnVersion": str(version)})
+        except Exception as error:  # noqa: BLE001  judged here
+            require(
+                kind_of(error) == "SequenceConflict" and again and len(records) != rows, f"nothing explains {error}"
+            )
+            return f"version {version} to {name} with other rows"
+        require(
+            not again or len(records) == rows, f"version {version} with {len(records)} rows passed for one with {rows}"
+        )
         if not again:
+            self.versions[name] = version, len(records)
             self._keep(name, records)
         return f"version {version} to {name}"
 

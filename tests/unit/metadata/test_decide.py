@@ -139,13 +139,18 @@ def test_a_batch_of_the_last_number_with_other_source_offsets_is_a_conflict(log:
 
 
 def test_an_applications_older_version_is_skipped(log: History) -> None:
-    """As in Delta, whatever its rows are; the reply has the last version."""
+    """As in Delta, whatever its rows are; the reply has the last version.  That one with other rows is a conflict."""
     topic = log.create()
     log.commit((topic, 0, 2), producer="app:a:t", sequence=5, birth=-1, dense=False)
-    for version, ranges in ((5, {(topic, 0): range(2)}), (4, {})):
-        commit = log.upload((topic, 0, 3), producer="app:a:t", sequence=version, birth=-1, dense=False)
-        skipped = log.do(lambda state, now, commit=commit: d.decide_commit(state, commit, skip_older=True))
-        assert skipped == d.Committed(log.state.version, ranges, repeated=True, last=5)
+
+    def again(version: int, rows: int) -> d.Committed:
+        commit = log.upload((topic, 0, rows), producer="app:a:t", sequence=version, birth=-1, dense=False)
+        return log.do(lambda state, now: d.decide_commit(state, commit, skip_older=True))
+
+    assert again(5, 2) == d.Committed(log.state.version, {(topic, 0): range(2)}, repeated=True, last=5)
+    assert again(4, 3) == d.Committed(log.state.version, {}, repeated=True, last=5)
+    with pytest.raises(SequenceConflict, match="commit 5 has 3 rows, and in the log it has 2 rows"):
+        again(5, 3)
 
 
 def test_a_transactional_application_writes_a_version_once(log: History) -> None:

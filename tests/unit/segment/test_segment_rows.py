@@ -145,7 +145,7 @@ def test_dicts_frames_and_streams_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "found"), [([{}], "nothing"), ([{"value": "1"}, {"valeu": "2", "key": "k"}], "'valeu', 'key'")]
+    ("rows", "found"), [([{}], "nothing"), ([{"value": "1"}, {"body": "2", "key": "k"}], "'body', 'key'")]
 )
 def test_a_dict_without_a_value_is_refused(rows: list[dict[str, str]], found: str) -> None:
     """It would be a tombstone, or nothing at all, where a name was misspelt; a value of None is a tombstone."""
@@ -228,6 +228,10 @@ _REFUSED: list[tuple[object, str]] = [
         "column 'Timestamp' .* did you mean 'timestamp'",
     ),
     ([{"Value": "a"}], "column 'Value' .* did you mean 'value'"),
+    (pa.table({"vlaue": ["a"]}), "column 'vlaue' .* did you mean 'value'"),
+    ([{"value": "1"}, {"valeu": "2"}], "column 'valeu' .* did you mean 'value'"),
+    ([{"vslue": "a"}], "column 'vslue' .* did you mean 'value'"),
+    (pa.table({"value": ["a"], "kye": ["k"]}), "column 'kye' .* did you mean 'key'"),
     ("text", "cannot be taken from a str"),
     (None, "cannot be taken from a NoneType"),
 ]
