@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from spark_log.cli.base import Failed, Session, confirmed, guarded, pass_session, verb
-from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
+from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, verb
+from spark_log.cli.output import emit_fields, emit_line, emit_rows, emit_value
+from spark_log.cli.session import Session
 from spark_log.errors import SparkLogError
 from spark_log.net.address import is_coordinator
 
@@ -19,15 +20,15 @@ LATE = 10
 """So many times the interval of checkpoints may pass without one."""
 
 
-@click.group()
+@click.group(cls=Noun)
 def cluster() -> None:
-    """The log as a whole."""
+    """Show, check and release the log as a whole."""
 
 
 @verb(cluster)
 @pass_session
 def info(session: Session) -> None:
-    """Show what the log is and what it holds.
+    """Show the log's id and version, its coordinator, and the number of topics, records, objects, bytes and groups.
 
     \b
     Example:
@@ -57,13 +58,13 @@ def info(session: Session) -> None:
 
 
 @verb(cluster)
-@click.option("--force", is_flag=True, help="The coordinator is gone for good, and did not release the log itself.")
+@click.option("--force", is_flag=True, help="Release the log from a coordinator that crashed.")
 @pass_session
 def release(session: Session, force: bool) -> None:
-    """Give a log back to embedded writers after its coordinator crashed.  The URL is the storage's.
+    """Give a log back to embedded writers after its coordinator crashed.
 
-    A coordinator that stops in order does this itself.  One that is alive all the same commits nothing more under the old
-    epoch; stop it first, since it takes a log over that nobody has.
+    The URL is the storage's.  A coordinator that stops in order releases the log itself.  Stop a coordinator that still runs before you
+    release its log: it commits nothing more under its old epoch, but it takes over a log that no other coordinator has.
 
     \b
     Example:
@@ -90,8 +91,8 @@ def release(session: Session, force: bool) -> None:
 def reset_clock(session: Session, dry_run: bool, yes: bool) -> None:
     """Put the log's time back to the present, after a machine whose clock was ahead has written to the log.
 
-    Until then nothing expires and no garbage is collected.  Timestamps of records stay as they are.  Check this machine's
-    clock first: if it is behind, groups and producers expire as soon as a right clock writes again.
+    While the log's time is ahead, nothing expires and no garbage is collected.  Timestamps of records stay as they are.  Check this
+    machine's clock first: if it is behind, groups and producers expire when a machine with the right time writes again.
 
     \b
     Example:
@@ -122,8 +123,9 @@ class Check(NamedTuple):
 @verb(cluster)
 @pass_session
 def health(session: Session) -> None:
-    """Look at what has to be right: the coordinators of the URL, the log, who has it, its upkeep.  Exit status 1 if something is
-    not.
+    """Check the coordinators of the URL, the log, its coordinator, its checkpoints and its clock.
+
+    The exit status is 1 if a check fails.
 
     \b
     Example:
@@ -141,8 +143,8 @@ def health(session: Session) -> None:
     except SparkLogError as error:
         checks.append(Check("log", False, str(error)))
     wrong = [check for check in checks if not check.healthy]
-    if session.json:
-        emit_json({"healthy": not wrong, "checks": [check._asdict() for check in checks]})
+    if session.structured:
+        emit_value(session, {"healthy": not wrong, "checks": [check._asdict() for check in checks]})
     else:
         emit_rows(session, Check._fields, [check._asdict() for check in checks])
     if wrong:

@@ -68,6 +68,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "group describe",
         "group lag",
         "group list",
+        "group remove-members",
         "group seek",
         "maintain",
         "merge",
@@ -92,7 +93,9 @@ def test_the_verbs_are_those_of_this_version() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", ["service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md"])
+@pytest.mark.parametrize(
+    "page", ["service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md", "command-line.md"]
+)
 def test_commands_on_the_pages_are_there(page: str) -> None:
     """Each `pylog noun verb` in a page names a verb, or a group of verbs."""
     known = {path.removeprefix("pylog ") for path, _ in verbs()}
@@ -137,7 +140,7 @@ def test_wrong_usage(pylog: Pylog) -> None:
     assert "No such option" in pylog.wrong("topic", "list", "--nope")
     assert "possible are earliest" in pylog.wrong("consume", "orders", "-o", "soon")
     assert "KEY=VALUE" in pylog.wrong("topic", "list", "--storage-option", "x")
-    assert "'yaml'" in pylog.wrong("topic", "list", "--output", "yaml")
+    assert "'xml'" in pylog.wrong("topic", "list", "--output", "xml")
 
 
 def test_errors_are_a_sentence_in_a_real_process(pylog: Pylog) -> None:
