@@ -116,7 +116,7 @@ def _emit_csv(columns: Sequence[str], rows: Sequence[Row]) -> None:
 
 
 def _csv_cell(value: Any) -> Any:
-    if isinstance(value, Mapping | list | bool):
+    if isinstance(value, Mapping | list | tuple | bool):
         return json.dumps(value, ensure_ascii=False)
     return value
 

@@ -16,12 +16,12 @@ def yaml_lines(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping) and value:
         for name, item in value.items():
             nested = list(yaml_lines(item))
-            if isinstance(item, Mapping | list) and item:
+            if isinstance(item, Mapping | list | tuple) and item:
                 yield f"{_scalar(name)}:"
                 yield from (f"  {line}" for line in nested)
             else:
                 yield f"{_scalar(name)}: {nested[0]}"
-    elif isinstance(value, list) and value:
+    elif isinstance(value, list | tuple) and value:
         for item in value:
             first, *rest = yaml_lines(item)
             yield f"- {first}"
@@ -34,7 +34,7 @@ def flow_text(value: Any) -> str:
     """In flow style, on one line."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{_scalar(name)}: {flow_text(item)}' for name, item in value.items())}}}"
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):
         return f"[{', '.join(map(flow_text, value))}]"
     return _scalar(value)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from spark_log.cli.main import pylog as root
 from spark_log.cli.reference import description, example, reference_markdown, verbs
 from tests.cli.commands import Pylog
 
@@ -188,13 +189,20 @@ def test_a_refusal_does_not_wait_for_more_input(pylog: Pylog) -> None:
         assert running.stderr.read().count(b"\n") == 1
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(pylog: Pylog, shell: str) -> None:
-    """A script for each shell, and the shell gets verbs from it."""
-    assert "_PYLOG_COMPLETE" in pylog.ok("completion", shell)
+def test_the_help_has_sections(pylog: Pylog) -> None:
+    """Every command is in one of them, with its whole first sentence, and the help names all nouns and verbs."""
+    shown = pylog.ok("--help")
+    assert [title for title, _ in root.sections] == re.findall(
+        r"^([A-Z][a-z ]+):$", shown.partition("Options:")[0], re.M
+    )
+    assert sorted(name for _, names in root.sections for name in names) == sorted(root.commands)
+    assert "..." not in shown.partition("Options:")[0].partition("\n")[2]
 
 
-def test_completion_completes() -> None:
-    """What the script asks for."""
-    done = spawn(_PYLOG_COMPLETE="bash_complete", COMP_WORDS="pylog topic de", COMP_CWORD="2")
-    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == ["delete", "describe"]
+@pytest.mark.parametrize(("path", "command"), list(verbs()), ids=[path for path, _ in verbs()])
+def test_help_is_in_sentences(path: str, command: click.Command) -> None:
+    """Each option's text begins with a capital and ends with a full stop, a default or a variable."""
+    for option in command.params:
+        text = getattr(option, "help", None)
+        if text:
+            assert re.match(r"[A-Z]", text) and re.search(r"(\.|\]|possible)$", text.rstrip()), (path, text)

@@ -152,6 +152,12 @@ def test_yaml_reads_back(value: Any) -> None:
     assert yaml.safe_load(flow_text(value)) == value
 
 
+def test_a_tuple_is_a_list_in_yaml() -> None:
+    """As in JSON."""
+    value = {"a": (1, "x"), "b": ()}
+    assert yaml.safe_load("\n".join(yaml_lines(value))) == yaml.safe_load(flow_text(value)) == {"a": [1, "x"], "b": []}
+
+
 @pytest.mark.parametrize(
     "command",
     [

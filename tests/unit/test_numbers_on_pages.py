@@ -158,6 +158,10 @@ NUMBERS = {
         f"when nobody has used it for {IDENTITIES}",
         f"no run has moved for {IDENTITIES}",
     ],
+    "docs/command-line.md": [
+        f"does not answer within {constant('spark_log/cli/completion.py', 'ANSWER_S')} s",
+        f"again every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
+    ],
     "docs/cli.md": [
         f"older than gc.fence.age.ms ({HOURS} hours, unless configured otherwise)",
         {1000: "committed once a second"}[constant("spark_log/cli/records.py", "COMMIT_MS")],
