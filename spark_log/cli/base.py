@@ -33,12 +33,23 @@ class Verb(click.Command):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        taken = {name for param in self.params for name in param.opts}
-        self.params += common_options(taken)
+        self.own_params = tuple(self.params)
+        self.params += common_options({name for param in self.params for name in param.opts})
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with with_kafka_hint(ctx):
             return super().parse_args(ctx, args)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command's own options come first."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        own = [param for param in options if param in self.own_params]
+        shared = [param for param in options if param not in self.own_params]
+        for title, params in (("Options", own), ("Options of every command", shared)):
+            records = [record for param in params if (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
 
 
 class Noun(click.Group):

@@ -49,9 +49,16 @@ def bench() -> None:
 @verb(bench)
 @click.argument("topic", shell_complete=complete_topics)
 @click.option(
-    "-n", "--num-records", type=click.IntRange(min=1), default=1_000_000, help="The number of records; 1000000."
+    "-n",
+    "--num-records",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="The number of records.",
 )
-@click.option("--record-size", type=click.IntRange(min=0), help="Bytes of each value, which is random letters; 100.")
+@click.option(
+    "--record-size", type=click.IntRange(min=0), help="Bytes of each value, which is random letters. [default: 100]"
+)
 @click.option(
     "--payload-file",
     type=click.Path(exists=True, dir_okay=False),
@@ -60,14 +67,25 @@ def bench() -> None:
 @click.option(
     "--throughput", type=click.FloatRange(min=0, min_open=True), help="The maximum number of records a second."
 )
-@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", help="The acks of the producer; all.")
-@click.option("--linger-ms", type=click.IntRange(min=0), default=5, help="The linger_ms of the producer; 5.")
-@click.option("--batch-size", type=click.IntRange(min=0), default=16_384, help="The batch_size of the producer; 16384.")
+@click.option(
+    "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="The acks of the producer."
+)
+@click.option(
+    "--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, help="The linger_ms of the producer."
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=0),
+    default=16_384,
+    show_default=True,
+    help="The batch_size of the producer.",
+)
 @click.option(
     "--compression",
     type=click.Choice(["zstd", "lz4", "none"]),
     default="zstd",
-    help="The compression of the producer; zstd.",
+    show_default=True,
+    help="The compression of the producer.",
 )
 @pass_session
 def produce(
@@ -179,7 +197,8 @@ def _check(futures: Sequence[RecordFuture]) -> None:
     "--num-records",
     type=click.IntRange(min=1),
     default=1_000_000,
-    help="Stop after this number of records; 1000000.",
+    show_default=True,
+    help="Stop after this number of records.",
 )
 @click.option("-g", "--group", help="Read as a member of this group, without committing.")
 @click.option(
@@ -189,10 +208,15 @@ def _check(futures: Sequence[RecordFuture]) -> None:
 @click.option(
     "--max-poll-records",
     type=click.IntRange(min=1),
-    help="The maximum number of records of a poll; 500, or no limit with --arrow.",
+    help="The maximum number of records of a poll. [default: 500, or no limit with --arrow]",
 )
 @click.option(
-    "--timeout", "timeout_ms", type=DURATION, default="10s", help="Stop when no record arrives for this long; 10s."
+    "--timeout",
+    "timeout_ms",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="Stop when no record arrives for this long.",
 )
 @pass_session
 def consume(

@@ -48,17 +48,22 @@ class Form(NamedTuple):
     write: Printer
 
 
-def printer(text: str) -> Form:
-    """The form of an output, or of a format.  Raises a usage error for a token that is not known."""
-    match text:
-        case "table" | "wide":
-            return Form(("value",), b"", _print_values)
+def form_of_output(output: str) -> Form:
+    """Whole records for programs, values for people."""
+    match output:
         case "json":
             return Form(_ALL, b"", _print_json)
         case "yaml":
             return Form(_ALL, b"", _print_yaml)
         case "csv":
             return Form(_ALL, _csv_line(_ALL), _print_csv)
+    return Form(("value",), b"", _print_values)
+
+
+def form_of_format(text: str) -> Form:
+    """Raises a usage error for a token that is not known."""
+    if text == "json":
+        return form_of_output("json")
     parts = _parse(text if text.endswith(("\\n", "\n")) else text + "\n")
     columns = tuple(sorted({part for part in parts if isinstance(part, str)}))
     return Form(columns, b"", lambda batch: _print_parts(parts, batch))

@@ -18,7 +18,7 @@ import click
 
 from spark_log.cli.base import PATTERN, POSITION, Verb, parse_pairs, pass_session
 from spark_log.cli.completion import complete_groups, complete_topics
-from spark_log.cli.formats import FORMS, Printer, printer
+from spark_log.cli.formats import FORMS, Printer, form_of_format, form_of_output
 from spark_log.cli.output import emit_line
 from spark_log.cli.session import Session
 from spark_log.cli.topics import partitions_named
@@ -199,7 +199,7 @@ def consume(
       pylog consume --include 'orders|payments' -f '%t %v\\n'
     """
     wanted = Wanted(topic, include)
-    columns, header, write = printer(session.output if form is None else form)
+    columns, header, write = form_of_output(session.output) if form is None else form_of_format(form)
     log = session.connect()
     sys.stdout.buffer.write(header)
     if topic == PROGRESS_TOPIC:

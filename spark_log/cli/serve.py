@@ -11,22 +11,30 @@ from spark_log.cli.session import Session
 @click.command(cls=Verb)
 @click.option("--conf", type=click.Path(dir_okay=False), help="A file of settings; options take precedence.")
 @click.option(
-    "--listen", metavar="[HOST:]PORT", help="The address to listen on, 127.0.0.1 if HOST is left out; 127.0.0.1:9550."
+    "--listen",
+    metavar="[HOST:]PORT",
+    help="The address to listen on, 127.0.0.1 if HOST is left out. [default: 127.0.0.1:9550]",
 )
 @click.option("--advertise", metavar="HOST:PORT", help="The address for clients, if it is another one.")
 @click.option(
-    "--takeover-after", metavar="DURATION", help="Take over from a coordinator that has been silent for this long; 10s."
+    "--takeover-after",
+    metavar="DURATION",
+    help="Take over from a coordinator that has been silent for this long. [default: 10s]",
 )
 @click.option(
-    "--maintain-every", metavar="DURATION", help="How often to run the duties of `pylog maintain`, or never; 10m."
+    "--maintain-every",
+    metavar="DURATION",
+    help="How often to run the duties of `pylog maintain`, or never. [default: 10m]",
 )
 @click.option(
-    "--storage-timeout", metavar="DURATION", help="Step down if no write to the storage succeeds for this long; 15s."
+    "--storage-timeout",
+    metavar="DURATION",
+    help="Step down if no write to the storage succeeds for this long. [default: 15s]",
 )
 @click.option(
     "--durability",
     type=click.Choice(["disk", "os"]),
-    help="Whether a commit waits for the disk or the operating system; disk.",
+    help="Whether a commit waits for the disk or the operating system. [default: disk]",
 )
 @click.option("--insecure", is_flag=True, default=None, help="Accept other machines without TLS and tokens.")
 @pass_session

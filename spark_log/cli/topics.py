@@ -37,7 +37,9 @@ def topic() -> None:
 
 @verb(topic)
 @click.argument("name", metavar="TOPIC")
-@click.option("-p", "--partitions", type=int, default=1, show_default=True, help="The number of partitions.")
+@click.option(
+    "-p", "--partitions", type=int, metavar="N", default=1, show_default=True, help="The number of partitions."
+)
 @config_option
 @pass_session
 def create(session: Session, name: str, partitions: int, configs: dict[str, str]) -> None:
@@ -184,7 +186,7 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
 @verb(topic)
 @existing_topic
 @click.option("--to", "position", type=POSITION, required=True, help="The position of the first record to keep.")
-@click.option("-p", "--partition", type=int, help="Trim this partition only.")
+@click.option("-p", "--partition", type=int, metavar="N", help="Trim this partition only.")
 @guarded
 @pass_session
 def trim(session: Session, name: str, position: Position, partition: int | None, dry_run: bool, yes: bool) -> None:
