@@ -40,6 +40,10 @@ class Verb(click.Command):
         with with_kafka_hint(ctx):
             return super().parse_args(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.find_root().ensure_object(Session).check_output()
+        return super().invoke(ctx)
+
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options come first."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]

@@ -19,6 +19,7 @@ from spark_log.cli.base import DURATION, Failed, Noun, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_fields
 from spark_log.cli.session import Session
+from spark_log.cli.units import duration_text
 from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class _Sending:
             if (now := time.perf_counter()) - told >= TOLD_EVERY_S:
                 told = now
                 click.echo(
-                    f"{numbers.stop} of {self._count} records sent, {numbers.stop / (now - begun):.0f}/s", err=True
+                    f"{numbers.stop:,} of {self._count:,} records sent, {numbers.stop / (now - begun):,.0f}/s", err=True
                 )
         self._producer.flush()
         self.seconds = time.perf_counter() - begun
@@ -246,7 +247,7 @@ def consume(
         run = _Receiving(num_records, with_latencies=from_latest)
         run.go(polls)
     if not run.records:
-        raise Failed(f"no record of {topic} came within {timeout_ms} ms")
+        raise Failed(f"no record of {topic} arrived within {duration_text(timeout_ms)}")
     told: dict[str, Any] = {"topic": topic, **figures(run.records, run.bytes, run.seconds), "polls": run.polls}
     emit_fields(session, told | (latencies_ms(run.latencies) if from_latest else {}))
 

@@ -9,6 +9,7 @@ import click
 from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_line, emit_rows, emit_value
 from spark_log.cli.session import Session
+from spark_log.cli.units import duration_text
 from spark_log.errors import SparkLogError
 from spark_log.net.address import is_coordinator
 
@@ -72,7 +73,7 @@ def release(session: Session, force: bool) -> None:
     """
     if is_coordinator(session.url or ""):
         raise click.UsageError("give the URL of the log's storage: a coordinator that is gone cannot release it")
-    journal = session.connect().journal
+    journal = session.journal()
     held = journal.refresh().coordinator
     if not held.address:
         emit_line(session, "no coordinator has this log", {"released": False})
@@ -106,7 +107,7 @@ def reset_clock(session: Session, dry_run: bool, yes: bool) -> None:
         emit_line(session, "the log's time is not ahead of this machine's clock: nothing to reset", {"ahead_ms": 0})
     elif confirmed(f"put the log's time back from {time_text(time)} to {time_text(now)}", dry_run=dry_run, yes=yes):
         ahead = log.admin.reset_clock()
-        emit_line(session, f"the log's time went back by {ahead} ms", {"ahead_ms": ahead})
+        emit_line(session, f"the log's time went back by {duration_text(ahead)}", {"ahead_ms": ahead})
 
 
 # ----------------------------------------------------------------------------------------------------------------- health
@@ -202,8 +203,6 @@ def _holder(log: Log, url: str, asked: list[str]) -> list[Check]:
 
 
 def _clock(log: Log) -> Check:
-    from datetime import timedelta
-
     from spark_log.settings import cluster_config
 
     state = log.journal.state
@@ -211,7 +210,7 @@ def _clock(log: Log) -> Check:
     ahead = state.time - log.journal.context.clock.now_ms()
     # Without a bound no clock is refused, but a time that is far ahead keeps everything from expiring all the same.
     if ahead > (bound if bound >= 0 else cluster_config({}, "log.clock.skew.max.ms")):
-        says = f"the log's time is {timedelta(milliseconds=ahead)} ahead of this machine's clock: `pylog cluster reset-clock`"
+        says = f"the log's time is {duration_text(ahead)} ahead of this machine's clock: `pylog cluster reset-clock`"
         return Check("clock", False, says)
     return Check("clock", True, "the log's time is not ahead")
 

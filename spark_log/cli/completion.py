@@ -44,21 +44,26 @@ def complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: st
 
 def _of_log(ctx: click.Context, names: Callable[[State], Iterable[str]], incomplete: str) -> list[CompletionItem]:
     """Names in the log; none if reading it fails or takes too long."""
-    import spark_log.client.log  # noqa: F401  # before the time is taken: a busy machine imports slowly
-
     session = ctx.find_root().ensure_object(Session)
     found: list[CompletionItem] = []
+    imported = threading.Event()
 
     def find() -> None:
         try:
-            found.extend(_matching(names(session.connect().journal.state), incomplete))
+            import spark_log.client.route  # noqa: F401
+
+            imported.set()  # a busy machine imports slowly: that is not the log's time
+            found.extend(_matching(names(session.journal().state), incomplete))
         except Exception:  # noqa: BLE001  # the user is typing: the command itself reports what is wrong
             found.clear()
+        finally:
+            imported.set()
 
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
     thread = threading.Thread(target=find, name="pylog-completion", daemon=True)
     thread.start()
+    imported.wait()
     thread.join(ANSWER_S)
     return [] if thread.is_alive() else found
 

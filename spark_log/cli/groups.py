@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
 
 LAG_RATES = {"appended_per_second": "end", "consumed_per_second": "offset"}
-"""And the columns that grow."""
+"""And the columns that grow, of a partition or as sums."""
 
 group_argument = click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 
@@ -38,8 +38,9 @@ def group() -> None:
 @click.option(
     "--state", "states", metavar="STATE[,STATE…]", help=f"List groups in these states only: {', '.join(LIVE_STATES)}."
 )
+@watch_option
 @pass_session
-def list_groups(session: Session, states: str | None) -> None:
+def list_groups(session: Session, states: str | None, watch: bool) -> None:
     """List groups with their state and how far they are behind: records, stored bytes, and the age of the oldest unread record.
 
     -o wide adds topics, partitions, the generation, and the member of a group that has only one.
@@ -48,16 +49,29 @@ def list_groups(session: Session, states: str | None) -> None:
     Example:
       pylog group list --state Stable,PreparingRebalance
     """
+    wanted = _states(states)
+    journal = session.journal()
+
+    def read() -> list[dict[str, Any]]:
+        return _group_rows(journal, wanted)
+
+    def show(rows: list[dict[str, Any]], rates: Sequence[str] = tuple(LAG_RATES)) -> None:
+        columns = ["group", "state", "members", "lag", "lag_bytes", "lag_ms", *rates]
+        emit_rows(session, columns, rows, wide=["topics", "partitions", "generation", "member"])
+
+    if watch:
+        watch_rows(session, "groups", read, show, keys=["group"], rates=LAG_RATES)
+    else:
+        show(read(), ())
+
+
+def _group_rows(journal: Journal, states: Collection[str]) -> list[dict[str, Any]]:
     from spark_log.client.groups import describe_groups
     from spark_log.client.lag import lags_of
 
-    wanted = _states(states)
-    journal = session.connect().journal
-    found = {name: one for name, one in describe_groups(journal).items() if one.state in wanted}
+    found = {name: one for name, one in describe_groups(journal).items() if one.state in states}
     lags = lags_of(journal, [name for name in found if name in journal.state.groups])
-    rows = [_listed(one, lags.get(name, [])) for name, one in found.items()]
-    columns = ["group", "state", "members", "lag", "lag_bytes", "lag_ms"]
-    emit_rows(session, columns, rows, wide=["topics", "partitions", "generation", "member"])
+    return [_listed(one, lags.get(name, [])) for name, one in found.items()]
 
 
 def _states(text: str | None) -> tuple[str, ...]:
@@ -81,6 +95,8 @@ def _listed(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, 
         "topics": len({lag.tp.topic for lag in lags}),
         "partitions": len(lags),
         **_total(lags),
+        "offset": sum(lag.position.offset for lag in lags),
+        "end": sum(lag.end for lag in lags),
         "generation": group.generation,
         "members": len(group.members),
         "member": _holder(group),
@@ -140,7 +156,7 @@ def describe(session: Session, name: str, export: bool) -> None:
     """
     from spark_log.client.groups import describe_groups
 
-    journal = session.connect().journal
+    journal = session.journal()
     if export:
         journal.refresh()
         for lag in _lags(journal, name):
@@ -210,7 +226,7 @@ def lag(session: Session, name: str, watch: bool) -> None:
     Example:
       pylog group lag billing --watch
     """
-    journal = session.connect().journal
+    journal = session.journal()
     journal.refresh()
     if not watch:
         _show_lag(session, _lag_rows(journal, name))

@@ -222,7 +222,7 @@ def list_producers(session: Session) -> None:
     Example:
       pylog producer list
     """
-    state = session.connect().journal.refresh()
+    state = session.journal().refresh()
     rows = [
         {
             "producer": name,

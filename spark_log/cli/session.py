@@ -15,6 +15,7 @@ from spark_log.cli.profiles import Profile, checked_output, read_profile
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
+    from spark_log.journal.journal import Journal
 
 URL_VARIABLE = "PYLOG_URL"
 OUTPUT_VARIABLE = "PYLOG_OUTPUT"
@@ -54,6 +55,10 @@ class Session:
         name = os.environ.get(PROFILE_VARIABLE)
         return (read_profile(name).output if name and not self.given_profile else None) or "table"
 
+    def check_output(self) -> None:
+        """Raises InvalidRequest for a form that does not exist: before anything is done, not after."""
+        _ = self.output
+
     @property
     def structured(self) -> bool:
         """Whether objects and lists are printed as they are."""
@@ -61,7 +66,13 @@ class Session:
 
     def connect(self, *, create: bool = False) -> Log:
         """The log.  Raises a usage error if no URL was given, NoLog if there is none and it is not to be created."""
-        from spark_log.client.log import connect
+        from spark_log.client.log import Log
+
+        return Log(self.journal(create=create))
+
+    def journal(self, *, create: bool = False) -> Journal:
+        """The journal of the log, which takes fewer imports.  Raises as `connect` does."""
+        from spark_log.client.route import open_journal
 
         profile, url = self._of_url(), self.url
         if not url:
@@ -69,7 +80,7 @@ class Session:
                 f"which log? give its URL with -u URL or in {URL_VARIABLE}, as in -u file:///data/log"
             )
         token = None if profile is None else profile.token
-        return connect(url, storage_options=self.storage_options or None, token=token, create=create)
+        return open_journal(url, self.storage_options or None, token, create=create, durability="disk")
 
     def _of_url(self) -> Profile | None:
         """The profile whose URL is taken: its token is not sent anywhere else."""

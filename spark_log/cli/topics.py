@@ -80,7 +80,7 @@ def list_topics(session: Session, internal: bool, watch: bool) -> None:
     Example:
       pylog topic list -o json
     """
-    journal = session.connect().journal
+    journal = session.journal()
     journal.refresh()
     columns = ["topic", "partitions", "records", "bytes"]
     if not watch:

@@ -11,7 +11,7 @@ import sys
 from spark_log.cli.watch import with_rates
 from tests.cli.commands import ROOT, Pylog, on_terminal
 
-COMMANDS = (["topic", "list"], ["group", "lag", "g"])
+COMMANDS = (["topic", "list"], ["group", "list"], ["group", "lag", "g"])
 
 
 def test_rates_are_what_a_column_gained() -> None:
@@ -28,7 +28,7 @@ def test_a_terminal_is_drawn_again(pylog: Pylog) -> None:
     for command in COMMANDS:
         with on_terminal(*command, "--watch", "-u", pylog.url, columns=120, NO_COLOR="1") as (process, lines):
             titles = [next(line for line in lines if "Ctrl-C ends it" in line) for _ in range(2)]
-            header = next(line for line in lines if "TOPIC" in line)
+            header = next(line for line in lines if "TOPIC" in line or "GROUP" in line)
             process.send_signal(signal.SIGINT)
             assert process.wait(60) == 0
         assert all(re.search(r"\x1b\[2J.*every 2 s    \d\d:\d\d:\d\d", title) for title in titles)
@@ -43,7 +43,7 @@ def test_elsewhere_it_is_appended(pylog: Pylog) -> None:
         env = os.environ | {"PYLOG_URL": pylog.url}
         with subprocess.Popen(args, cwd=ROOT, env=env, stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            orders = (line.split() for line in process.stdout if line.startswith("orders"))
+            orders = (line.split() for line in process.stdout if line.startswith(("orders", "g ")))
             seen = [next(orders) for _ in range(4)]
             process.send_signal(signal.SIGINT)
             process.communicate(timeout=60)
