@@ -182,7 +182,9 @@ def describe_config(session: Session, topic: str | None, everything: bool) -> No
         for name, entry in entries.items()
         if everything or entry.in_force or not entry.is_default
     ]
-    emit_rows(session, ["config", "value", "source", "in_force", "meaning"], rows)
+    force = ["in_force"]
+    columns = ["config", "value", "source", *(force if everything else ()), "meaning"]
+    emit_rows(session, columns, rows, wide=() if everything else force)
 
 
 @verb(config, "alter")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
 GAP = "  "
-NARROWEST = 12
+NARROWEST = 16
 """No column of text is made narrower."""
 
 Paint = Callable[[int, int, str], str]
@@ -24,7 +24,7 @@ def table_lines(
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if width is not None:
-        widths = _fitted(widths, right, width)
+        widths = _fitted(lines, widths, right, width)
     for number, line in enumerate(lines):
         cells = [_wrapped(cell, size) for cell, size in zip(line, widths, strict=True)]
         for parts in zip_longest(*cells, fillvalue=""):
@@ -37,15 +37,16 @@ def table_lines(
             yield GAP.join(painted).rstrip()
 
 
-def _fitted(widths: Sequence[int], right: Sequence[bool], width: int) -> list[int]:
-    """Widths that fit, as far as that is possible: the widest columns of text give way first."""
+def _fitted(lines: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[bool], width: int) -> list[int]:
+    """Widths that fit, as far as that is possible: sentences give way first, then names, the widest before the others."""
+    columns = list(zip(*lines, strict=True))
+    sentences = [any(" " in cell for cell in column[1:]) for column in columns]
     fitted = list(widths)
     room = width - len(GAP) * (len(widths) - 1)
-    while sum(fitted) > room:
-        widest = max((at for at in range(len(fitted)) if not right[at]), key=lambda at: fitted[at], default=None)
-        if widest is None or fitted[widest] <= NARROWEST:
-            break
-        fitted[widest] -= 1
+    for of_sentences in (True, False):
+        candidates = [at for at in range(len(columns)) if not right[at] and sentences[at] == of_sentences]
+        while sum(fitted) > room and any(fitted[at] > NARROWEST for at in candidates):
+            fitted[max(candidates, key=lambda at: fitted[at])] -= 1
     return fitted
 
 

@@ -114,9 +114,16 @@ def test_a_table_fits_its_width() -> None:
     assert list(table_lines(lines, [False, True, False], 200)) == list(table_lines(lines, [False, True, False]))
 
 
+def test_names_are_broken_last() -> None:
+    """A name that was broken cannot be copied in one go."""
+    lines = [["NAME", "MEANING"], ["a" * 30, " ".join(["b" * 10] * 5)]]
+    assert list(table_lines(lines, [False, False], 50))[1].split() == ["a" * 30, "b" * 10]
+    assert list(table_lines(lines, [False, False], 40))[1].split() == ["a" * 22, "b" * 10]
+
+
 def test_a_table_that_cannot_fit_is_wider() -> None:
-    """No column gets narrower than a word can be read in."""
-    assert max(map(len, table_lines([["A" * 40, "B" * 40]], [False, False], 10))) == 26
+    """No column is made so narrow that nobody can read it."""
+    assert max(map(len, table_lines([["A" * 40, "B" * 40]], [False, False], 10))) == 34
 
 
 def test_on_a_terminal_a_table_fits_and_has_colours(pylog: Pylog) -> None:
