@@ -1,50 +1,24 @@
-"""What all commands share: where the log is, the options of every command, errors as one sentence, positions and durations.
+"""What all commands share: the options of every command, errors as one sentence, positions and durations.
 
 Modules of the command line import Arrow and the client inside their functions only: `pylog --help` is fast.
 """
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Sequence
+from typing import IO, Any
 
 import click
 
+from spark_log.cli.completion import complete_profiles
+from spark_log.cli.kafka_flags import with_kafka_hint
+from spark_log.cli.profiles import OUTPUTS
+from spark_log.cli.session import OUTPUT_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, Session
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.positions import UNITS_MS, Position, parse_position
-
-if TYPE_CHECKING:
-    from spark_log.client.log import Log
-
-URL_VARIABLE = "PYLOG_URL"
-
-
-@dataclass(slots=True)
-class Session:
-    """What the options that every command has say."""
-
-    url: str | None = None
-    storage_options: dict[str, str] = field(default_factory=dict)
-    output: str = "table"
-
-    @property
-    def json(self) -> bool:
-        return self.output == "json"
-
-    def connect(self, *, create: bool = False) -> Log:
-        """The log.  Raises a usage error if no URL was given, NoLog if there is none and it is not to be created."""
-        from spark_log.client.log import connect
-
-        if not self.url:
-            raise click.UsageError(
-                f"which log? give its URL with -u URL or in {URL_VARIABLE}, as in -u file:///data/log"
-            )
-        return connect(self.url, storage_options=self.storage_options or None, create=create)
 
 
 class Failed(click.ClickException):
@@ -54,8 +28,61 @@ class Failed(click.ClickException):
         click.echo(f"pylog: {self.format_message()}", err=True)
 
 
-class Root(click.Group):
-    """The command: errors of the log become sentences."""
+class Verb(click.Command):
+    """A command that does something.  It takes the options of every command too, so that they may come last."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.own_params = tuple(self.params)
+        self.params += common_options({name for param in self.params for name in param.opts})
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with with_kafka_hint(ctx):
+            return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        ctx.find_root().ensure_object(Session).check_output()
+        return super().invoke(ctx)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The command's own options come first."""
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        own = [param for param in options if param in self.own_params]
+        shared = [param for param in options if param not in self.own_params]
+        for title, params in (("Options", own), ("Options of every command", shared)):
+            records = [record for param in params if (record := param.get_help_record(ctx))]
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+class Noun(click.Group):
+    """A group of verbs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        with with_kafka_hint(ctx):
+            return super().parse_args(ctx, args)
+
+
+class Root(Noun):
+    """The command: errors of the log become sentences, and its help has the commands by what they are for."""
+
+    sections: Sequence[tuple[str, Sequence[str]]] = ()
+    """(title, names of commands), in the order of the help."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for _, names in self.sections for name in names]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Commands come first: a reader looks for those."""
+        self.format_commands(ctx, formatter)
+        click.Command.format_options(self, ctx, formatter)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        limit = formatter.width - 6 - max(map(len, self.commands))
+        for title, names in self.sections:
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit)) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -66,23 +93,27 @@ class Root(click.Group):
             raise Failed(str(error)) from error
 
 
-class Verb(click.Command):
-    """A command that does something.  It takes the options of every command too, so that they may come last."""
+def common_options(taken: Collection[str] = ()) -> list[click.Parameter]:
+    """Options of every command.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.params += common_options()
-
-
-def common_options() -> list[click.Parameter]:
-    """URL, storage options and form of output."""
+    taken:  short names that mean something else in this command.
+    """
+    output = [name for name in ("-o", "--output") if name not in taken]
     return [
         click.Option(
             ["-u", "--url"],
             metavar="URL",
             expose_value=False,
-            callback=_set_url,
-            help=f"The log. [env: {URL_VARIABLE}]",
+            callback=_set("given_url"),
+            help=f"The URL of the log. [env: {URL_VARIABLE}]",
+        ),
+        click.Option(
+            ["--profile"],
+            metavar="NAME",
+            expose_value=False,
+            callback=_set("given_profile"),
+            shell_complete=complete_profiles,
+            help=f"The section of ~/.config/pylog/config.ini to take the URL from. [env: {PROFILE_VARIABLE}]",
         ),
         click.Option(
             ["--storage-option", "storage_options"],
@@ -90,38 +121,41 @@ def common_options() -> list[click.Parameter]:
             multiple=True,
             expose_value=False,
             callback=_set_storage_options,
-            help="Handed to the storage: credentials, endpoints.",
+            help="An option of the storage, such as a credential or an endpoint; may be repeated.",
         ),
         click.Option(
-            ["--output"],
-            type=click.Choice(["table", "json"]),
+            output,
+            type=click.Choice(OUTPUTS),
             expose_value=False,
-            callback=_set_output,
-            help="Form of what is printed; table is the default.",
+            callback=_set("given_output"),
+            help=f"The form of the output; table is the default. [env: {OUTPUT_VARIABLE}]",
+        ),
+        click.Option(
+            ["--bytes", "exact"],
+            is_flag=True,
+            default=None,
+            expose_value=False,
+            callback=_set("exact"),
+            help="Print bytes, milliseconds and counts as plain numbers, without units.",
         ),
     ]
 
 
-def _session(ctx: click.Context) -> Session:
-    session = ctx.find_root().ensure_object(Session)
-    if session.url is None:
-        session.url = os.environ.get(URL_VARIABLE)
-    return session
+Callback = Callable[[click.Context, click.Parameter, Any], None]
 
 
-def _set_url(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    session = _session(ctx)
-    if value is not None:
-        session.url = value
+def _set(name: str) -> Callback:
+    """Sets a field of the session, unless the option was left out here."""
+
+    def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+        if value is not None:
+            setattr(ctx.find_root().ensure_object(Session), name, value)
+
+    return callback
 
 
 def _set_storage_options(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> None:
-    _session(ctx).storage_options.update(parse_pairs(values, param))
-
-
-def _set_output(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None:
-        _session(ctx).output = value
+    ctx.find_root().ensure_object(Session).given_storage_options.update(parse_pairs(values, param))
 
 
 pass_session = click.make_pass_decorator(Session, ensure=True)
@@ -147,6 +181,18 @@ class PositionType(click.ParamType):  # type: ignore[type-arg]  # generic from c
             self.fail(str(error), param, ctx)
 
 
+class PatternType(click.ParamType):  # type: ignore[type-arg]
+    """A regular expression of Python."""
+
+    name = "regex"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> re.Pattern[str]:
+        try:
+            return re.compile(value)
+        except re.error as error:
+            self.fail(f"{value!r} is not a regular expression: {error}", param, ctx)
+
+
 class DurationType(click.ParamType):  # type: ignore[type-arg]
     """A number with a unit, in milliseconds."""
 
@@ -169,6 +215,7 @@ def parse_duration(text: str) -> int:
 
 POSITION = PositionType()
 DURATION = DurationType()
+PATTERN = PatternType()
 
 
 def parse_pairs(values: Sequence[str], param: click.Parameter | None = None) -> dict[str, str]:
@@ -183,7 +230,7 @@ def parse_pairs(values: Sequence[str], param: click.Parameter | None = None) -> 
 
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """-c KEY=VALUE, as often as wanted, as a mapping `configs`."""
+    """-c KEY=VALUE, any number of times, as a mapping `configs`."""
     return click.option(
         "-c",
         "--config",
@@ -196,9 +243,9 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
-    """--dry-run and --yes, for what cannot be undone."""
-    function = click.option("--yes", is_flag=True, help="Do not ask.")(function)
-    return click.option("--dry-run", is_flag=True, help="Say what would be done, and do nothing.")(function)
+    """--dry-run and --yes, for changes that cannot be undone."""
+    function = click.option("--yes", is_flag=True, help="Do it without asking.")(function)
+    return click.option("--dry-run", is_flag=True, help="Show what would be done, and do nothing.")(function)
 
 
 def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import DURATION, Failed, Session, pass_session, verb
+from spark_log.cli.base import DURATION, Failed, Noun, pass_session, verb
+from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_fields
+from spark_log.cli.session import Session
+from spark_log.cli.units import duration_text
 from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -36,26 +39,55 @@ SLEEP_MIN_S = 0.002
 """Below that a sleep is longer than what was asked for."""
 
 
-@click.group()
+@click.group(cls=Noun)
 def bench() -> None:
-    """How many records a second, and how long each takes."""
+    """Measure throughput and latency."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- produce
 
 
 @verb(bench)
-@click.argument("topic")
-@click.option("-n", "--num-records", type=click.IntRange(min=1), default=1_000_000, help="How many; 1000000.")
-@click.option("--record-size", type=click.IntRange(min=0), help="Bytes of each value, random letters; 100.")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option(
-    "--payload-file", type=click.Path(exists=True, dir_okay=False), help="Values instead: its lines, in turn."
+    "-n",
+    "--num-records",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="The number of records.",
 )
-@click.option("--throughput", type=click.FloatRange(min=0, min_open=True), help="Records a second at most.")
-@click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", help="As producers take it; all.")
-@click.option("--linger-ms", type=click.IntRange(min=0), default=5, help="As producers take it; 5.")
-@click.option("--batch-size", type=click.IntRange(min=0), default=16_384, help="As producers take it; 16384.")
-@click.option("--compression", type=click.Choice(["zstd", "lz4", "none"]), default="zstd", help="zstd unless told.")
+@click.option(
+    "--record-size", type=click.IntRange(min=0), help="Bytes of each value, which is random letters. [default: 100]"
+)
+@click.option(
+    "--payload-file",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Take the values from the lines of this file instead.",
+)
+@click.option(
+    "--throughput", type=click.FloatRange(min=0, min_open=True), help="The maximum number of records a second."
+)
+@click.option(
+    "--acks", type=click.Choice(["0", "1", "all"]), default="all", show_default=True, help="The acks of the producer."
+)
+@click.option(
+    "--linger-ms", type=click.IntRange(min=0), default=5, show_default=True, help="The linger_ms of the producer."
+)
+@click.option(
+    "--batch-size",
+    type=click.IntRange(min=0),
+    default=16_384,
+    show_default=True,
+    help="The batch_size of the producer.",
+)
+@click.option(
+    "--compression",
+    type=click.Choice(["zstd", "lz4", "none"]),
+    default="zstd",
+    show_default=True,
+    help="The compression of the producer.",
+)
 @pass_session
 def produce(
     session: Session,
@@ -69,9 +101,9 @@ def produce(
     batch_size: int,
     compression: str,
 ) -> None:
-    """Send records to a topic, one by one, and say how fast it went.  A topic that does not exist is created.
+    """Measure how fast records are sent, one by one, and acknowledged.
 
-    Latencies are those of the acknowledgement, counted from the call that sends.
+    A topic that does not exist is created.  A latency is the time from the call that sends a record to its acknowledgement.
 
     \b
     Example:
@@ -128,7 +160,7 @@ class _Sending:
             if (now := time.perf_counter()) - told >= TOLD_EVERY_S:
                 told = now
                 click.echo(
-                    f"{numbers.stop} of {self._count} records sent, {numbers.stop / (now - begun):.0f}/s", err=True
+                    f"{numbers.stop:,} of {self._count:,} records sent, {numbers.stop / (now - begun):,.0f}/s", err=True
                 )
         self._producer.flush()
         self.seconds = time.perf_counter() - begun
@@ -160,13 +192,33 @@ def _check(futures: Sequence[RecordFuture]) -> None:
 
 
 @verb(bench)
-@click.argument("topic")
-@click.option("-n", "--num-records", type=click.IntRange(min=1), default=1_000_000, help="Stop after so many; 1000000.")
-@click.option("-g", "--group", help="As a member of this group, which commits nothing.")
-@click.option("--from-latest", is_flag=True, help="Records that come from now on; tells their latencies, too.")
-@click.option("--arrow", is_flag=True, help="As Arrow tables, instead of an object for each record.")
-@click.option("--max-poll-records", type=click.IntRange(min=1), help="Of one poll; 500, without a limit with --arrow.")
-@click.option("--timeout", "timeout_ms", type=DURATION, default="10s", help="Give up when none comes for so long; 10s.")
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "-n",
+    "--num-records",
+    type=click.IntRange(min=1),
+    default=1_000_000,
+    show_default=True,
+    help="Stop after this number of records.",
+)
+@click.option("-g", "--group", help="Read as a member of this group, without committing.")
+@click.option(
+    "--from-latest", is_flag=True, help="Read records that are sent from now on, and measure their latencies."
+)
+@click.option("--arrow", is_flag=True, help="Read Arrow tables instead of an object for each record.")
+@click.option(
+    "--max-poll-records",
+    type=click.IntRange(min=1),
+    help="The maximum number of records of a poll. [default: 500, or no limit with --arrow]",
+)
+@click.option(
+    "--timeout",
+    "timeout_ms",
+    type=DURATION,
+    default="10s",
+    show_default=True,
+    help="Stop when no record arrives for this long.",
+)
 @pass_session
 def consume(
     session: Session,
@@ -178,9 +230,9 @@ def consume(
     max_poll_records: int | None,
     timeout_ms: int,
 ) -> None:
-    """Read records of a topic and say how fast it went, from the first poll that gave some.
+    """Measure how fast records are read, from the first poll that returns some.
 
-    Latencies are counted from the records' timestamps, so they are as good as the clocks of those who sent agree.
+    A latency is the time since a record's timestamp, so it is only right if the clocks of the machines agree.
 
     \b
     Example:
@@ -195,7 +247,7 @@ def consume(
         run = _Receiving(num_records, with_latencies=from_latest)
         run.go(polls)
     if not run.records:
-        raise Failed(f"no record of {topic} came within {timeout_ms} ms")
+        raise Failed(f"no record of {topic} arrived within {duration_text(timeout_ms)}")
     told: dict[str, Any] = {"topic": topic, **figures(run.records, run.bytes, run.seconds), "polls": run.polls}
     emit_fields(session, told | (latencies_ms(run.latencies) if from_latest else {}))
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import click
 
-from spark_log.cli.base import Failed, Session, confirmed, guarded, pass_session, verb
-from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
+from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, verb
+from spark_log.cli.output import emit_fields, emit_line, emit_rows, emit_value
+from spark_log.cli.session import Session
+from spark_log.cli.units import duration_text
 from spark_log.errors import SparkLogError
 from spark_log.net.address import is_coordinator
 
@@ -19,15 +21,15 @@ LATE = 10
 """So many times the interval of checkpoints may pass without one."""
 
 
-@click.group()
+@click.group(cls=Noun)
 def cluster() -> None:
-    """The log as a whole."""
+    """Show, check and release the log as a whole."""
 
 
 @verb(cluster)
 @pass_session
 def info(session: Session) -> None:
-    """Show what the log is and what it holds.
+    """Show the log's id and version, its coordinator, and the number of topics, records, objects, bytes and groups.
 
     \b
     Example:
@@ -57,13 +59,13 @@ def info(session: Session) -> None:
 
 
 @verb(cluster)
-@click.option("--force", is_flag=True, help="The coordinator is gone for good, and did not release the log itself.")
+@click.option("--force", is_flag=True, help="Release the log from a coordinator that crashed.")
 @pass_session
 def release(session: Session, force: bool) -> None:
-    """Give a log back to embedded writers after its coordinator crashed.  The URL is the storage's.
+    """Give a log back to embedded writers after its coordinator crashed.
 
-    A coordinator that stops in order does this itself.  One that is alive all the same commits nothing more under the old
-    epoch; stop it first, since it takes a log over that nobody has.
+    The URL is the storage's.  A coordinator that stops in order releases the log itself.  Stop a coordinator that still runs before you
+    release its log: it commits nothing more under its old epoch, but it takes over a log that no other coordinator has.
 
     \b
     Example:
@@ -71,7 +73,7 @@ def release(session: Session, force: bool) -> None:
     """
     if is_coordinator(session.url or ""):
         raise click.UsageError("give the URL of the log's storage: a coordinator that is gone cannot release it")
-    journal = session.connect().journal
+    journal = session.journal()
     held = journal.refresh().coordinator
     if not held.address:
         emit_line(session, "no coordinator has this log", {"released": False})
@@ -91,9 +93,9 @@ def release(session: Session, force: bool) -> None:
 def reset_clock(session: Session, force: bool, dry_run: bool, yes: bool) -> None:
     """Put the log's time back to the present, after a machine whose clock was ahead has written to the log.
 
-    Until then nothing expires and no garbage is collected.  Timestamps of records stay as they are.  Check the clock of the
-    machine that writes first: if it is behind, groups and producers expire as soon as a right clock writes again.  If commits
-    at several times are later than that clock, the reset is refused without --force.
+    While the log's time is ahead, nothing expires and no garbage is collected.  Timestamps of records stay as they are.  Check this
+    machine's clock first: if it is behind, groups and producers expire when a machine with the right time writes again.  If
+    commits at several times are later than this machine's clock, the reset is refused without --force.
 
     \b
     Example:
@@ -107,7 +109,7 @@ def reset_clock(session: Session, force: bool, dry_run: bool, yes: bool) -> None
         emit_line(session, "the log's time is not ahead of this machine's clock: nothing to reset", {"ahead_ms": 0})
     elif confirmed(f"put the log's time back from {time_text(time)} to {time_text(now)}", dry_run=dry_run, yes=yes):
         ahead = log.admin.reset_clock(force=force)
-        emit_line(session, f"the log's time went back by {ahead} ms", {"ahead_ms": ahead})
+        emit_line(session, f"the log's time went back by {duration_text(ahead)}", {"ahead_ms": ahead})
 
 
 # ----------------------------------------------------------------------------------------------------------------- health
@@ -124,8 +126,9 @@ class Check(NamedTuple):
 @verb(cluster)
 @pass_session
 def health(session: Session) -> None:
-    """Look at what has to be right: the coordinators of the URL, the log, who has it, its upkeep.  Exit status 1 if something is
-    not.
+    """Check the coordinators of the URL, the log, its coordinator, its checkpoints and its clock.
+
+    The exit status is 1 if a check fails.
 
     \b
     Example:
@@ -143,8 +146,8 @@ def health(session: Session) -> None:
     except SparkLogError as error:
         checks.append(Check("log", False, str(error)))
     wrong = [check for check in checks if not check.healthy]
-    if session.json:
-        emit_json({"healthy": not wrong, "checks": [check._asdict() for check in checks]})
+    if session.structured:
+        emit_value(session, {"healthy": not wrong, "checks": [check._asdict() for check in checks]})
     else:
         emit_rows(session, Check._fields, [check._asdict() for check in checks])
     if wrong:
@@ -205,8 +208,6 @@ def _holder(log: Log, url: str, asked: list[str]) -> list[Check]:
 
 
 def _clock(log: Log) -> Check:
-    from datetime import timedelta
-
     from spark_log.settings import cluster_config
 
     state = log.journal.state
@@ -214,7 +215,7 @@ def _clock(log: Log) -> Check:
     ahead = state.time - log.journal.context.clock.now_ms()
     # Without a bound no clock is refused, but a time that is far ahead keeps everything from expiring all the same.
     if ahead > (bound if bound >= 0 else cluster_config({}, "log.clock.skew.max.ms")):
-        says = f"the log's time is {timedelta(milliseconds=ahead)} ahead of this machine's clock: `pylog cluster reset-clock`"
+        says = f"the log's time is {duration_text(ahead)} ahead of this machine's clock: `pylog cluster reset-clock`"
         return Check("clock", False, says)
     return Check("clock", True, "the log's time is not ahead")
 

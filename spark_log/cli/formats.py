@@ -1,14 +1,18 @@
-"""How `pylog consume` prints records: a format like kcat's, or JSON lines."""
+"""How `pylog consume` prints records: a format like kcat's, or whole records as JSON lines, YAML or CSV."""
 
 from __future__ import annotations
 
 import base64
+import csv
+import io
 import json
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
+
+from spark_log.cli.yaml import flow_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,18 +38,35 @@ _ESCAPES = {"n": "\n", "t": "\t", "\\": "\\"}
 _ALL = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
-def printer(text: str | None) -> tuple[tuple[str, ...], Printer]:
-    """The columns that a format needs, and what prints their batches; None: values, one a line.
+class Form(NamedTuple):
+    """How records are printed."""
 
-    Raises a usage error for a token that is not known.
-    """
+    columns: tuple[str, ...]
+    """Those that are needed."""
+    header: bytes
+    """Comes first."""
+    write: Printer
+
+
+def form_of_output(output: str) -> Form:
+    """Whole records for programs, values for people."""
+    match output:
+        case "json":
+            return Form(_ALL, b"", _print_json)
+        case "yaml":
+            return Form(_ALL, b"", _print_yaml)
+        case "csv":
+            return Form(_ALL, _csv_line(_ALL), _print_csv)
+    return Form(("value",), b"", _print_values)
+
+
+def form_of_format(text: str) -> Form:
+    """Raises a usage error for a token that is not known."""
     if text == "json":
-        return _ALL, _print_json
-    if text is None:
-        return ("value",), _print_values
+        return form_of_output("json")
     parts = _parse(text if text.endswith(("\\n", "\n")) else text + "\n")
     columns = tuple(sorted({part for part in parts if isinstance(part, str)}))
-    return columns, lambda batch: _print_parts(parts, batch)
+    return Form(columns, b"", lambda batch: _print_parts(parts, batch))
 
 
 def _parse(text: str) -> list[str | bytes]:
@@ -112,12 +133,39 @@ _WRITE: dict[str, Callable[[Any], bytes]] = {
 
 
 def _print_json(batch: pa.RecordBatch) -> Iterator[bytes]:
+    for fields in _whole(batch):
+        yield json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _print_yaml(batch: pa.RecordBatch) -> Iterator[bytes]:
+    """A list of records, each a mapping in flow style on one line."""
+    for fields in _whole(batch):
+        yield f"- {flow_text(fields)}\n".encode()
+
+
+def _print_csv(batch: pa.RecordBatch) -> Iterator[bytes]:
+    for fields in _whole(batch):
+        yield _csv_line(
+            [
+                json.dumps(cell, ensure_ascii=False) if isinstance(cell, list | dict) else cell
+                for cell in fields.values()
+            ]
+        )
+
+
+def _csv_line(cells: Sequence[Any]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(cells)
+    return text.getvalue().encode()
+
+
+def _whole(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
     columns = {name: _values(batch, name) for name in _ALL}
     for row in zip(*columns.values(), strict=True):
         fields = dict(zip(_ALL, row, strict=True))
         fields["key"], fields["value"] = _json_bytes(fields["key"]), _json_bytes(fields["value"])
         fields["headers"] = [[h["key"], _json_bytes(h["value"])] for h in fields["headers"] or ()]
-        yield json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+        yield fields
 
 
 def _json_bytes(value: bytes | None) -> Any:

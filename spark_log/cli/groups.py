@@ -2,70 +2,76 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Failed, Session, confirmed, guarded, pass_session, verb
-from spark_log.cli.output import age_text, emit_fields, emit_json, emit_line, emit_rows, size_text
-from spark_log.cli.topics import partitions_named
+from spark_log.cli.base import Noun, confirmed, guarded, pass_session, verb
+from spark_log.cli.completion import complete_groups
+from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.seek import check_free, seek
+from spark_log.cli.session import Session
+from spark_log.cli.watch import watch_option, watch_rows
 from spark_log.groups.group import LIVE_STATES
-from spark_log.positions import Position, format_timestamp_ms
+from spark_log.positions import format_timestamp_ms
 from spark_log.words import counted
 
 if TYPE_CHECKING:
     from spark_log.client.groups import GroupDescription, MemberDescription
     from spark_log.client.lag import PartitionLag
-    from spark_log.client.log import Log
     from spark_log.journal.journal import Journal
-    from spark_log.metadata.state import State
     from spark_log.model import TopicPartition
 
-WATCH_SECONDS = 2
-FOR_PEOPLE = {"lag_bytes": "bytes", "lag_ms": "age"}
+LAG_RATES = {"appended_per_second": "end", "consumed_per_second": "offset"}
+"""And the columns that grow, of a partition or as sums."""
+
+group_argument = click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 
 
-@click.group()
+@click.group(cls=Noun)
 def group() -> None:
     """List, describe, seek and delete consumer groups."""
 
 
 @verb(group, "list")
 @click.option(
-    "--state", "states", metavar="STATE[,STATE…]", help=f"Only those in these states: {', '.join(LIVE_STATES)}."
+    "--state", "states", metavar="STATE[,STATE…]", help=f"List groups in these states only: {', '.join(LIVE_STATES)}."
 )
+@watch_option
 @pass_session
-def list_groups(session: Session, states: str | None) -> None:
-    """List groups, with what they have not read yet: records, stored bytes, and how old the oldest record of it is.
+def list_groups(session: Session, states: str | None, watch: bool) -> None:
+    """List groups with their state and how far they are behind: records, stored bytes, and the age of the oldest unread record.
+
+    -o wide adds topics, partitions, the generation, and the member of a group that has only one.
 
     \b
     Example:
       pylog group list --state Stable,PreparingRebalance
     """
+    wanted = _states(states)
+    journal = session.journal()
+
+    def read() -> list[dict[str, Any]]:
+        return _group_rows(journal, wanted)
+
+    def show(rows: list[dict[str, Any]], rates: Sequence[str] = tuple(LAG_RATES)) -> None:
+        columns = ["group", "state", "members", "lag", "lag_bytes", "lag_ms", *rates]
+        emit_rows(session, columns, rows, wide=["topics", "partitions", "generation", "member"])
+
+    if watch:
+        watch_rows(session, "groups", read, show, keys=["group"], rates=LAG_RATES)
+    else:
+        show(read(), ())
+
+
+def _group_rows(journal: Journal, states: Collection[str]) -> list[dict[str, Any]]:
     from spark_log.client.groups import describe_groups
     from spark_log.client.lag import lags_of
 
-    wanted = _states(states)
-    journal = session.connect().journal
-    found = {name: one for name, one in describe_groups(journal).items() if one.state in wanted}
+    found = {name: one for name, one in describe_groups(journal).items() if one.state in states}
     lags = lags_of(journal, [name for name in found if name in journal.state.groups])
-    rows = [_listed(one, lags.get(name, [])) for name, one in found.items()]
-    columns = [
-        "group",
-        "state",
-        "topics",
-        "partitions",
-        "lag",
-        "lag_bytes",
-        "lag_ms",
-        "generation",
-        "members",
-        "member",
-    ]
-    _emit(session, columns, rows)
+    return [_listed(one, lags.get(name, [])) for name, one in found.items()]
 
 
 def _states(text: str | None) -> tuple[str, ...]:
@@ -77,7 +83,7 @@ def _states(text: str | None) -> tuple[str, ...]:
     for name in given:
         if name not in by_name:
             raise click.BadParameter(
-                f"{name!r} is no state; there are {', '.join(LIVE_STATES)}", param_hint="'--state'"
+                f"{name!r} is not a state; there are {', '.join(LIVE_STATES)}", param_hint="'--state'"
             )
     return tuple(by_name[name] for name in given)
 
@@ -89,6 +95,8 @@ def _listed(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, 
         "topics": len({lag.tp.topic for lag in lags}),
         "partitions": len(lags),
         **_total(lags),
+        "offset": sum(lag.position.offset for lag in lags),
+        "end": sum(lag.end for lag in lags),
         "generation": group.generation,
         "members": len(group.members),
         "member": _holder(group),
@@ -130,31 +138,30 @@ def _total(lags: Sequence[PartitionLag]) -> dict[str, Any]:
     }
 
 
-def _emit(session: Session, columns: Sequence[str], rows: Sequence[dict[str, Any]]) -> None:
-    """Rows with lags: numbers for programs; sizes and ages for people, under shorter names."""
-    if session.json:
-        emit_rows(session, columns, rows)
-        return
-    shown = [{**row, "bytes": size_text(row["lag_bytes"]), "age": age_text(row["lag_ms"])} for row in rows]
-    emit_rows(session, [FOR_PEOPLE.get(column, column) for column in columns], shown)
-
-
 @verb(group)
-@click.argument("name", metavar="GROUP")
+@group_argument
+@click.option("--export", is_flag=True, help="Print the committed offsets in the form of `group seek --from-file`.")
 @pass_session
-def describe(session: Session, name: str) -> None:
-    """Show what a group is doing, who has it, its committed offsets, and what it has not read yet.
+def describe(session: Session, name: str, export: bool) -> None:
+    """Show a group's state, its members, its committed offsets, and how far it is behind.
 
-    Records that were trimmed away before the group read them are no lag; they are counted as trimmed.  A group that is
-    rebalancing, PreparingRebalance or CompletingRebalance, is shown as such if its coordinator answers.
+    Records that were trimmed before the group read them are not lag: they are counted as trimmed.  A group that is
+    rebalancing, PreparingRebalance or CompletingRebalance, is shown as such if its coordinator answers.  -o wide adds the start of each
+    partition, the time of the commit and its metadata.
 
     \b
     Example:
       pylog group describe billing
+      pylog group describe billing --export > offsets.csv
     """
     from spark_log.client.groups import describe_groups
 
-    journal = session.connect().journal
+    journal = session.journal()
+    if export:
+        journal.refresh()
+        for lag in _lags(journal, name):
+            click.echo(f"{lag.tp.topic},{lag.tp.partition},{lag.position.offset}")
+        return
     found = describe_groups(journal, [name])[name]
     lags = [] if name not in journal.state.groups and found.members else _lags(journal, name)
     seen = journal.state.groups[name].seen if name in journal.state.groups else 0
@@ -167,17 +174,14 @@ def describe(session: Session, name: str) -> None:
     }
     members = [_member_row(member, found.leader) for member in found.members]
     rows = [{**_row(lag), "member": _owner_of(found, lag.tp)} for lag in lags]
-    if session.json:
-        emit_json({**fields, "members": members, "offsets": rows})
-        return
-    emit_fields(session, fields)
-    if members:
-        click.echo()
-        emit_rows(session, list(members[0]), [{**row, "partitions": _named(row["partitions"])} for row in members])
-    if rows:
-        click.echo()
-        columns = ["topic", "partition", "offset", "start", "end", "lag", "lag_bytes", "lag_ms", "trimmed"]
-        _emit(session, [*columns, "committed", "metadata", "member"], rows)
+    if not session.structured:
+        members = [{**row, "partitions": _named(row["partitions"])} for row in members]
+    columns = ["topic", "partition", "offset", "end", "lag", "lag_bytes", "lag_ms", "trimmed", "member"]
+    parts = {
+        "members": Table(["member", "kind", "owner", "instance", "leader", "partitions"], members),
+        "offsets": Table(columns, rows, wide=["start", "committed", "metadata"]),
+    }
+    emit_parts(session, fields, parts)
 
 
 def _member_row(member: MemberDescription, leader: str) -> dict[str, Any]:
@@ -212,135 +216,79 @@ def _owner_of(group: GroupDescription, tp: TopicPartition) -> str | None:
 
 
 @verb(group)
-@click.argument("name", metavar="GROUP")
-@click.option("--watch", is_flag=True, help="Show it again every two seconds, until interrupted.")
+@group_argument
+@watch_option
 @pass_session
 def lag(session: Session, name: str, watch: bool) -> None:
-    """Show what a group has not read yet: records, stored bytes, and how old the oldest record of it is.
+    """Show how far a group is behind: records, stored bytes, and the age of the oldest record that it has not read.
 
     \b
     Example:
       pylog group lag billing --watch
     """
-    journal = session.connect().journal
+    journal = session.journal()
     journal.refresh()
-    _show_lag(session, journal, name)
-    try:
-        while watch:
-            time.sleep(WATCH_SECONDS)
-            journal.poll()
-            _show_lag(session, journal, name)
-    except KeyboardInterrupt:
+    if not watch:
+        _show_lag(session, _lag_rows(journal, name))
         return
 
+    def read() -> list[dict[str, Any]]:
+        journal.poll()
+        return _lag_rows(journal, name)
 
-def _show_lag(session: Session, journal: Journal, name: str) -> None:
-    lags = _lags(journal, name)
-    rows = [_row(lag) for lag in lags]
-    if not session.json:
-        rows.append({"topic": "total", **_total(lags), "trimmed": sum(lag.trimmed for lag in lags)})
-    _emit(session, ["topic", "partition", "offset", "end", "lag", "lag_bytes", "lag_ms", "trimmed"], rows)
+    def show(rows: list[dict[str, Any]]) -> None:
+        _show_lag(session, rows, list(LAG_RATES))
+
+    watch_rows(session, f"group {name}", read, show, keys=["topic", "partition"], rates=LAG_RATES)
 
 
-@verb(group)
-@click.argument("name", metavar="GROUP")
-@click.option("--to", "position", type=POSITION, help="Where the group is to go on.")
-@click.option("--to-group", "other", metavar="GROUP", help="Where this other group stands.")
-@click.option("--topic", "where", metavar="TOPIC[:PARTITION]", help="Only there; otherwise wherever the group stands.")
+def _lag_rows(journal: Journal, name: str) -> list[dict[str, Any]]:
+    return [_row(lag) for lag in _lags(journal, name)]
+
+
+def _show_lag(session: Session, rows: list[dict[str, Any]], rates: Sequence[str] = ()) -> None:
+    if not session.structured and session.output != "csv":
+        sums = {name: sum(row[name] or 0 for row in rows) for name in ("lag", "lag_bytes", "trimmed", *rates)}
+        rows = [*rows, {"topic": "total", **sums, "lag_ms": max((row["lag_ms"] for row in rows), default=0)}]
+    emit_rows(session, ["topic", "partition", "offset", "end", "lag", "lag_bytes", "lag_ms", "trimmed", *rates], rows)
+
+
+group.add_command(seek)
+
+
+@verb(group, "remove-members")
+@group_argument
 @guarded
 @pass_session
-def seek(
-    session: Session,
-    name: str,
-    position: Position | None,
-    other: str | None,
-    where: str | None,
-    dry_run: bool,
-    yes: bool,
-) -> None:
-    """Move a group to a position, or to where another group stands.  No consumer of the group should be running.
+def remove_members(session: Session, name: str, dry_run: bool, yes: bool) -> None:
+    """Remove all members from a group, as when one of them hangs.
 
-    A Spark stream goes by its checkpoint: it starts at its group's position only with a new one.
+    Their next commit is refused.  Members that share the group through a coordinator may join it again.
 
     \b
     Example:
-      pylog group seek billing --to now-1h --topic orders
+      pylog group remove-members billing --yes
     """
-    from spark_log.model import OffsetAndMetadata
+    from spark_log.client.lag import standings
 
-    if (position is None) == (other is None):
-        raise click.UsageError("give either --to POSITION or --to-group GROUP")
     log = session.connect()
-    state = log.journal.refresh()
-    _check_free(log, name)
-    if where is None and other is None and name not in state.groups:
-        raise Failed(
-            f"group {name!r} stands nowhere yet: say where it is to begin, with --topic TOPIC[:PARTITION]{_near(state, name)}"
+    members = [member.member_id for member in log.admin.describe_consumer_groups([name])[name].members]
+    if not members:
+        next(standings(log.journal.state, name), None)  # raises GroupIdNotFound with the nearest name
+        emit_line(session, f"group {name} has no members", {"group": name, "removed": []})
+    elif confirmed(f"remove {counted(len(members), 'member')} from group {name}", dry_run=dry_run, yes=yes):
+        log.admin.remove_members_from_consumer_group(name)
+        emit_line(
+            session, f"{counted(len(members), 'member')} removed from group {name}", {"group": name, "removed": members}
         )
-    tps = _wanted(log, state, where, name if other is None else other)
-    new = _resolve(log, tps, position) if position is not None else _standing(state, str(other), tps)
-    rows = _moves(state, name, new)
-    if dry_run:
-        emit_rows(session, ["topic", "partition", "from", "to"], rows)
-    elif confirmed(f"move group {name} in {counted(len(rows), 'partition')}", dry_run=False, yes=yes):
-        log.admin.alter_consumer_group_offsets(name, {tp: OffsetAndMetadata(offset) for tp, offset in new.items()})
-        emit_rows(session, ["topic", "partition", "from", "to"], rows)
-
-
-def _check_free(log: Log, name: str) -> None:
-    """Raises GroupInUse before anybody is asked, also in a dry run."""
-    from spark_log.metadata.decide import check_group_free
-
-    check_group_free(log.journal.state, name, log.journal.context.clock.now_ms())
-
-
-def _near(state: State, name: str) -> str:
-    near = get_close_matches(name, list(state.groups), n=1)
-    return f"; or did you mean {near[0]}?" if near else ""
-
-
-def _wanted(log: Log, state: State, where: str | None, name: str) -> list[TopicPartition]:
-    """Partitions that are named, or those in which a group stands."""
-    from spark_log.client.lag import standings
-
-    if where is None:
-        return [at.tp for at in standings(state, name)]
-    topic, colon, number = where.partition(":")
-    if colon and not number.isdigit():
-        raise click.BadParameter(f"{where!r} has not the form TOPIC or TOPIC:PARTITION", param_hint="'--topic'")
-    return partitions_named(log, topic, int(number) if colon else None)
-
-
-def _resolve(log: Log, tps: list[TopicPartition], position: Position) -> dict[TopicPartition, int]:
-    from spark_log.client.resolve import resolve
-
-    return resolve(log.journal, dict.fromkeys(tps, position))
-
-
-def _standing(state: State, other: str, tps: list[TopicPartition]) -> dict[TopicPartition, int]:
-    from spark_log.client.lag import standings
-
-    found = {at.tp: at.position.offset for at in standings(state, other)}
-    return {tp: found[tp] for tp in tps if tp in found}
-
-
-def _moves(state: State, name: str, new: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    from spark_log.metadata.state import Group
-
-    old = state.groups.get(name, Group()).offsets
-    rows = []
-    for tp, offset in new.items():
-        position = old.get((state.names[tp.topic], tp.partition))
-        rows.append({**tp._asdict(), "from": None if position is None else position.offset, "to": offset})
-    return rows
 
 
 @verb(group)
-@click.argument("name", metavar="GROUP")
+@group_argument
 @guarded
 @pass_session
 def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
-    """Forget a group and its committed offsets.
+    """Delete a group and its committed offsets.
 
     \b
     Example:
@@ -350,7 +298,7 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
 
     log = session.connect()
     positions = list(standings(log.journal.refresh(), name))
-    _check_free(log, name)
+    check_free(log, name)
     if confirmed(f"delete group {name} with {counted(len(positions), 'position')}", dry_run=dry_run, yes=yes):
         log.admin.delete_consumer_groups([name])
         emit_line(session, f"group {name} deleted", {"group": name})

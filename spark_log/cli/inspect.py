@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Session, Verb, config_option, pass_session, verb
-from spark_log.cli.output import emit_json, emit_line, emit_rows
+from spark_log.cli.base import POSITION, Noun, Verb, config_option, pass_session, verb
+from spark_log.cli.completion import complete_topics
+from spark_log.cli.output import emit_line, emit_rows, emit_value
+from spark_log.cli.session import Session
 from spark_log.cli.topics import alter_configs
+from spark_log.cli.units import human
 from spark_log.positions import Position, format_timestamp_ms
 
 if TYPE_CHECKING:
@@ -22,25 +25,27 @@ if TYPE_CHECKING:
 
 
 SUMS = ("records", "segments", "batches", "bytes")
-"""What is said of a read."""
+"""The columns of a plan."""
 
 
 @click.command(cls=Verb)
-@click.argument("topic")
-@click.option("--start", type=POSITION, default="earliest", show_default=True, help="Where the read begins.")
-@click.option("--end", type=POSITION, default="latest", show_default=True, help="Where it ends.")
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "--start", type=POSITION, default="earliest", show_default=True, help="The position at which the read begins."
+)
+@click.option("--end", type=POSITION, default="latest", show_default=True, help="The position at which the read ends.")
 @click.option(
     "--where",
     metavar="CONDITION",
-    help="As in SQL, over timestamp, offset and partition; times without a zone are UTC.",
+    help="A condition as in SQL, over timestamp, offset and partition; times without a zone are UTC.",
 )
 @pass_session
 def plan(session: Session, topic: str, start: Position, end: Position, where: str | None) -> None:
-    """Show the segments, batches and bytes that a read will touch, of the total that is there.
+    """Show how much of a topic a read fetches.
 
-    Batches are read whole, so some of their records may not be wanted. Bytes are those of segments, with the indexes in them
-    that the read looks into; the metadata that says where they are is not counted. Tasks of Spark that share a large segment
-    each look into its index, and read the batch between them twice.
+    Records, segments, batches and bytes are shown beside the topic's total.
+    Batches are read whole, so a read may fetch records outside of its range.  Bytes include the indexes of the segments, but not
+    the metadata of the log.  Spark tasks that share a large segment each read its index, and both read the batch at their border.
 
     \b
     Example:
@@ -55,11 +60,13 @@ def plan(session: Session, topic: str, start: Position, end: Position, where: st
     count = log.journal.state.topics[log.journal.state.names[topic]].partitions
     rows = [_plan_row(number, _of(found, number), _of(there, number)) for number in range(count)]
     total = {name: value for name, value in _plan_row(-1, found, there).items() if name != "partition"}
-    if session.json:
-        emit_json({"topic": topic, "partitions": rows, "total": total})
-        return
-    shown = [*rows, {"partition": "total", **total}]
-    emit_rows(session, ["partition", *SUMS], [_of_total(row) for row in shown])
+    if session.structured:
+        emit_value(session, {"topic": topic, "partitions": rows, "total": total})
+    elif session.output == "csv":
+        emit_rows(session, list(rows[0]), rows)
+    else:
+        shown = [*rows, {"partition": "total", **total}]
+        emit_rows(session, ["partition", *SUMS], [_of_total(session, row) for row in shown])
 
 
 def _touched(log: Log, reads: Sequence[SliceRead], window: Window | None) -> list[tuple[SliceRead, Touched]]:
@@ -89,29 +96,35 @@ def _sums(found: Sequence[tuple[SliceRead, Touched]]) -> dict[str, int]:
     }
 
 
-def _of_total(row: dict[str, Any]) -> dict[str, Any]:
-    return {"partition": str(row["partition"]), **{name: f"{row[name]} of {row[f'total_{name}']}" for name in SUMS}}
+def _of_total(session: Session, row: dict[str, Any]) -> dict[str, Any]:
+    def of_total(name: str) -> str:
+        found, total = row[name], row[f"total_{name}"]
+        return f"{found} of {total}" if session.exact else f"{human(name, found)} of {human(name, total)}"
+
+    return {"partition": str(row["partition"]), **{name: of_total(name) for name in SUMS}}
 
 
 # --------------------------------------------------------------------------------------------------------------- metadata
 
 
-@click.group()
+@click.group(cls=Noun)
 def metadata() -> None:
-    """Look into the metadata log."""
+    """Show the metadata log."""
 
 
 @verb(metadata, "dump")
-@click.option("--state", "of_state", is_flag=True, help="The state that the records come to, as JSON.")
+@click.option(
+    "--state", "of_state", is_flag=True, help="Show the state that follows from the records instead, as JSON."
+)
 @pass_session
 def dump_metadata(session: Session, of_state: bool) -> None:
-    """Show the records of the metadata log that are still there.
+    """Show the records of the metadata log that have not been deleted yet.
 
-    With --output json, a line for each version with its records whole.
+    With -o json, each version is one line with its complete records.
 
     \b
     Example:
-      pylog metadata dump --output json
+      pylog metadata dump -o json
     """
     import msgspec
 
@@ -128,28 +141,30 @@ def dump_metadata(session: Session, of_state: bool) -> None:
     for key in store.list(LOG):
         batch = decode_batch(store.get(key), key)
         version = int(key.removeprefix(LOG)[:20])
-        if session.json:
+        if session.output == "json":
             click.echo(msgspec.json.encode({"version": version, **msgspec.structs.asdict(batch)}))
         kinds = ", ".join(str(record.__struct_config__.tag) for record in batch.records)
         rows.append({"version": version, "time": format_timestamp_ms(batch.time), "id": batch.id, "records": kinds})
-    if not session.json:
+    if session.output != "json":
         emit_rows(session, ["version", "time", "id", "records"], rows)
 
 
 # ----------------------------------------------------------------------------------------------------------------- config
 
 
-@click.group()
+@click.group(cls=Noun)
 def config() -> None:
-    """Configs of the log, and of its topics."""
+    """Show and change configs of the log and of its topics."""
 
 
 @verb(config, "describe")
-@click.option("--topic", metavar="TOPIC", help="Of this topic, instead of the log.")
-@click.option("--all", "everything", is_flag=True, help="Those that are not in force, too.")
+@click.option(
+    "--topic", metavar="TOPIC", shell_complete=complete_topics, help="Configs of this topic, instead of the log's."
+)
+@click.option("--all", "everything", is_flag=True, help="Include configs that are accepted without effect.")
 @pass_session
 def describe_config(session: Session, topic: str | None, everything: bool) -> None:
-    """Show configs with their values.
+    """Show configs of the log or of a topic, with their values and meanings.
 
     \b
     Example:
@@ -167,16 +182,20 @@ def describe_config(session: Session, topic: str | None, everything: bool) -> No
         for name, entry in entries.items()
         if everything or entry.in_force or not entry.is_default
     ]
-    emit_rows(session, ["config", "value", "source", "in_force", "meaning"], rows)
+    force = ["in_force"]
+    columns = ["config", "value", "source", *(force if everything else ()), "meaning"]
+    emit_rows(session, columns, rows, wide=() if everything else force)
 
 
 @verb(config, "alter")
 @config_option
-@click.option("--unset", multiple=True, metavar="KEY", help="A config that goes back to its default; may be repeated.")
-@click.option("--topic", metavar="TOPIC", help="Of this topic, instead of the log.")
+@click.option("--unset", multiple=True, metavar="KEY", help="A config to set back to its default; may be repeated.")
+@click.option(
+    "--topic", metavar="TOPIC", shell_complete=complete_topics, help="Configs of this topic, instead of the log's."
+)
 @pass_session
 def alter_config(session: Session, configs: dict[str, str], unset: tuple[str, ...], topic: str | None) -> None:
-    """Change configs.
+    """Change configs of the log or of a topic.
 
     \b
     Example:
@@ -191,21 +210,21 @@ def alter_config(session: Session, configs: dict[str, str], unset: tuple[str, ..
 # --------------------------------------------------------------------------------------------------------------- producer
 
 
-@click.group()
+@click.group(cls=Noun)
 def producer() -> None:
-    """Who has written."""
+    """List producers."""
 
 
 @verb(producer, "list")
 @pass_session
 def list_producers(session: Session) -> None:
-    """List the identities under which records were committed, as long as they are remembered.
+    """List the producer ids under which records were committed, until the log forgets them.
 
     \b
     Example:
       pylog producer list
     """
-    state = session.connect().journal.refresh()
+    state = session.journal().refresh()
     rows = [
         {
             "producer": name,

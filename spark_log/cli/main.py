@@ -25,9 +25,11 @@ SHELLS = ("bash", "zsh", "fish")
 def pylog() -> None:
     """A distributed log over shared storage.
 
-    Every command takes -u URL, --storage-option KEY=VALUE and --output table|json, before the noun or at the end.
-    Positions are earliest, latest, an offset, latest-100, now-10m, @2026-01-31T10:00Z, @1769853600000 or group:NAME.
-    Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+    The options below may stand before the command or after it.  The environment may hold the URL, the profile and the output, and
+    PYLOG_TOKEN a coordinator's token; options take precedence.
+
+    A position is earliest, latest, an offset, latest-100, now-10m, @2026-01-31T10:00Z, @1769853600000 or group:NAME.
+    The exit status is 0 after success, 1 after an error, and 2 after wrong usage.
 
     \b
     Example:
@@ -40,11 +42,14 @@ def pylog() -> None:
 @click.command(cls=Verb)
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete pylog's commands and options.
+    """Print the completion script of a shell.
+
+    It completes commands, options, and the names of topics, groups and profiles.
 
     \b
     Example:
       eval "$(pylog completion bash)"
+      pylog completion fish > ~/.config/fish/completions/pylog.fish
     """
     from click.shell_completion import get_completion_class
 
@@ -53,29 +58,18 @@ def completion(shell: str) -> None:
     click.echo(found(pylog, {}, "pylog", "_PYLOG_COMPLETE").source())
 
 
-for command in (
-    topic,
-    produce,
-    consume,
-    group,
-    plan,
-    serve,
-    maintain,
-    merge,
-    gc,
-    checkpoint,
-    verify,
-    repair,
-    segment,
-    metadata,
-    cluster,
-    config,
-    producer,
-    transaction,
-    bench,
-    completion,
-):
-    pylog.add_command(command)
+SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
+    ("Every day", (topic, produce, consume, group)),
+    ("Administration", (serve, cluster, config, producer, transaction)),
+    ("Upkeep", (maintain, merge, gc, checkpoint, verify, repair)),
+    ("Inspection", (plan, segment, metadata)),
+    ("Tools", (bench, completion)),
+)
+
+for _, commands in SECTIONS:
+    for command in commands:
+        pylog.add_command(command)
+pylog.sections = [(title, [str(command.name) for command in commands]) for title, commands in SECTIONS]
 
 
 def main() -> None:

@@ -1,54 +1,153 @@
-"""What commands print: tables for people, JSON for programs, and progress on standard error."""
+"""What commands print: tables for people, JSON, YAML and CSV for programs, and progress on standard error."""
 
 from __future__ import annotations
 
+import csv
+import io
 import json
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
-from spark_log.cli.base import Session
+from spark_log.cli.session import Session
+from spark_log.cli.tables import table_lines
+from spark_log.cli.units import TITLES, human
+from spark_log.cli.yaml import yaml_lines
 
 Row = Mapping[str, Any]
 Progress = Callable[[str, int, int], None]
 
+COLOURS = {
+    ("state", "Stable"): "green",
+    ("state", "PreparingRebalance"): "yellow",
+    ("state", "CompletingRebalance"): "yellow",
+    ("state", "Dead"): "red",
+    ("healthy", "true"): "green",
+    ("healthy", "false"): "red",
+}
+"""By column and text."""
 
-def emit_rows(session: Session, columns: Sequence[str], rows: Sequence[Row]) -> None:
-    """Rows under a header, or a JSON list of objects."""
-    if session.json:
-        emit_json([{name: row.get(name) for name in columns} for row in rows])
-        return
-    cells = [[_text(row.get(name)) for name in columns] for row in rows]
-    widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
-    right = [bool(rows) and all(isinstance(row.get(name), int | float | None) for row in rows) for name in columns]
-    for line in ([name.upper() for name in columns], *cells):
-        padded = [
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        click.echo("  ".join(padded).rstrip())
+
+def emit_rows(session: Session, columns: Sequence[str], rows: Sequence[Row], wide: Sequence[str] = ()) -> None:
+    """Rows under a header, or a list of objects.
+
+    wide:  more columns, which a table leaves out unless a wide one is asked for.
+    """
+    every = [*columns, *wide]
+    if session.structured:
+        emit_value(session, _objects(Table(columns, rows, wide)))
+    elif session.output == "csv":
+        _emit_csv(every, rows)
+    else:
+        _emit_table(session, every if session.output == "wide" else columns, rows)
+
+
+def _objects(table: Table) -> list[dict[str, Any]]:
+    return [{name: row.get(name) for name in (*table.columns, *table.wide)} for row in table.rows]
 
 
 def emit_fields(session: Session, fields: Row) -> None:
-    """One thing: a line for each field, or a JSON object."""
-    if session.json:
-        emit_json(dict(fields))
-        return
-    width = max(map(len, fields), default=0)
-    for name, value in fields.items():
-        click.echo(f"{name:<{width}}  {_text(value)}".rstrip())
+    """One thing: a line for each field, an object, or a row."""
+    if session.structured:
+        emit_value(session, dict(fields))
+    elif session.output == "csv":
+        _emit_csv(list(fields), [fields])
+    else:
+        shown = {_title(session, name): _text(_shown(session, name, value)) for name, value in fields.items()}
+        width = max(map(len, shown), default=0)
+        for name, text in shown.items():
+            click.echo(f"{name:<{width}}  {text}".rstrip())
 
 
-def emit_json(value: Any) -> None:
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+class Table(NamedTuple):
+    """Rows of one thing, as `emit_rows` takes them."""
+
+    columns: Sequence[str]
+    rows: Sequence[Row]
+    wide: Sequence[str] = ()
+
+
+def emit_parts(session: Session, fields: Row, parts: Mapping[str, Table]) -> None:
+    """One thing with lists in it, by name: an object, or its fields and a table for each list that is not empty.
+
+    As CSV, the last list alone.
+    """
+    if session.structured:
+        emit_value(session, {**fields, **{name: _objects(part) for name, part in parts.items()}})
+    elif session.output == "csv":
+        emit_rows(session, *list(parts.values())[-1])
+    else:
+        emit_fields(session, fields)
+        for part in parts.values():
+            if part.rows:
+                click.echo()
+                emit_rows(session, *part)
+
+
+def emit_value(session: Session, value: Any) -> None:
+    """A value of objects and lists, as JSON or YAML."""
+    if session.output == "yaml":
+        click.echo("\n".join(yaml_lines(value)))
+    else:
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
 def emit_line(session: Session, text: str, fields: Row) -> None:
-    """That something was done: a sentence, or a JSON object on one line."""
-    click.echo(json.dumps(dict(fields), ensure_ascii=False) if session.json else text)
+    """That something was done: a sentence, or what it says as an object or a row."""
+    if session.output == "json":
+        click.echo(json.dumps(dict(fields), ensure_ascii=False))
+    elif session.output in ("yaml", "csv"):
+        emit_fields(session, fields)
+    else:
+        click.echo(text)
+
+
+def _emit_csv(columns: Sequence[str], rows: Sequence[Row]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([_csv_cell(row.get(name)) for name in columns] for row in rows)
+    click.echo(text.getvalue(), nl=False)
+
+
+def _csv_cell(value: Any) -> Any:
+    if isinstance(value, Mapping | list | tuple | bool):
+        return json.dumps(value, ensure_ascii=False)
+    return value
+
+
+def _emit_table(session: Session, columns: Sequence[str], rows: Sequence[Row]) -> None:
+    cells = [[_text(_shown(session, name, row.get(name))) for name in columns] for row in rows]
+    header = [_title(session, name).upper() for name in columns]
+    right = [bool(rows) and all(isinstance(row.get(name), int | float | None) for row in rows) for name in columns]
+
+    def paint(line: int, column: int, text: str) -> str:
+        if line == 0:
+            return click.style(text, bold=True)
+        colour = COLOURS.get((columns[column], text.strip()))
+        return text if colour is None else click.style(text, fg=colour)
+
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() and session.output != "wide" else None
+    for line in table_lines([header, *cells], right, width, paint if has_colours() else None):
+        click.echo(line)
+
+
+def has_colours() -> bool:
+    """Whether standard output is a terminal whose user did not say NO_COLOR (no-color.org)."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+def _title(session: Session, name: str) -> str:
+    return name if session.exact else TITLES.get(name, name)
+
+
+def _shown(session: Session, name: str, value: Any) -> Any:
+    return value if session.exact else human(name, value)
 
 
 def _text(value: Any) -> str:
@@ -59,26 +158,6 @@ def _text(value: Any) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{name}={item}" for name, item in value.items()) or "-"
     return str(value)
-
-
-def size_text(count: int) -> str:
-    """Bytes for people."""
-    size = float(count)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
-
-
-def age_text(ms: int) -> str:
-    """A length of time for people, in its two largest units."""
-    parts: list[str] = []
-    for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000)):
-        if ms >= size or parts:
-            parts.append(f"{ms // size}{unit}")
-            ms %= size
-    return " ".join(parts[:2]) or "0s"
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import re
 import signal
 import sys
 import threading
@@ -15,9 +16,11 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Session, Verb, parse_pairs, pass_session
-from spark_log.cli.formats import FORMS, Printer, printer
+from spark_log.cli.base import PATTERN, POSITION, Verb, parse_pairs, pass_session
+from spark_log.cli.completion import complete_groups, complete_topics
+from spark_log.cli.formats import FORMS, Printer, form_of_format, form_of_output
 from spark_log.cli.output import emit_line
+from spark_log.cli.session import Session
 from spark_log.cli.topics import partitions_named
 from spark_log.errors import InvalidRecord
 from spark_log.model import PROGRESS_TOPIC
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from spark_log.client.log import Log
+    from spark_log.metadata.state import State
     from spark_log.model import TopicPartition
 
 APPEND_BYTES = 8 << 20
@@ -43,9 +47,9 @@ COMMIT_MS = 1000
 
 
 @click.command(cls=Verb)
-@click.argument("topic")
+@click.argument("topic", shell_complete=complete_topics)
 @click.option("-k", "--key", help="The key of all records.")
-@click.option("--key-delimiter", metavar="TEXT", help="What stands between key and value in each line.")
+@click.option("--key-delimiter", metavar="TEXT", help="The text between key and value in each line.")
 @click.option("-p", "--partition", type=int, metavar="N", help="The partition of all records.")
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="K=V", help="A header of all records; may be repeated."
@@ -59,7 +63,7 @@ def produce(
     partition: int | None,
     headers: tuple[str, ...],
 ) -> None:
-    """Append the lines of standard input to a topic, a record for each.  A topic that does not exist is created.
+    """Append each line of standard input to a topic as a record.  A topic that does not exist is created.
 
     \b
     Example:
@@ -155,17 +159,27 @@ def _table(
 
 
 @click.command(cls=Verb)
-@click.argument("topic")
-@click.option("-g", "--group", metavar="GROUP", help="Go on where this group stands, and commit its progress.")
-@click.option("-o", "--offset", "position", type=POSITION, help="Where to start, instead.")
-@click.option("-p", "--partition", type=int, metavar="N", help="This partition only.")
-@click.option("-n", "--count", type=click.IntRange(min=0), help="Stop after so many records.")
-@click.option("-f", "--format", "form", metavar="FORMAT", help=FORMS + ". The value, unless told otherwise.")
-@click.option("--follow", is_flag=True, help="Do not stop at the end: wait for more.")
+@click.argument("topic", required=False, shell_complete=complete_topics)
+@click.option(
+    "--include", type=PATTERN, metavar="REGEX", help="Consume all topics whose whole name matches, instead of one."
+)
+@click.option(
+    "-g",
+    "--group",
+    metavar="GROUP",
+    shell_complete=complete_groups,
+    help="Start at the committed offsets of this group, and commit.",
+)
+@click.option("-o", "--offset", "position", type=POSITION, help="Start at this position instead.")
+@click.option("-p", "--partition", type=int, metavar="N", help="Consume this partition only.")
+@click.option("-n", "--count", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
+@click.option("-f", "--format", "form", metavar="FORMAT", help=f"How to print a record: {FORMS}.  The default is %v.")
+@click.option("--follow", is_flag=True, help="Wait for more records at the end.")
 @pass_session
 def consume(
     session: Session,
-    topic: str,
+    topic: str | None,
+    include: re.Pattern[str] | None,
     group: str | None,
     position: Position | None,
     partition: int | None,
@@ -173,17 +187,21 @@ def consume(
     form: str | None,
     follow: bool,
 ) -> None:
-    """Print the records of a topic, from the earliest to the end, unless told otherwise.
+    """Print the records of a topic, from the earliest to the end.
 
-    Through a coordinator, those who consume with the same group at the same time share the partitions.  With --partition
-    there is no sharing.  What was printed is committed, once a second and at the end, which Ctrl-C and SIGTERM are as well.
+    Consumers that use the same group through a coordinator at the same time share the partitions.  With --partition
+    there is no sharing.  Offsets of printed records are committed once a second and on exit, including Ctrl-C and SIGTERM.  --output
+    json, yaml and csv print whole records.
 
     \b
     Example:
       pylog consume orders -o latest-100 -f '%p:%o %k %v\\n' --follow
+      pylog consume --include 'orders|payments' -f '%t %v\\n'
     """
-    columns, write = printer("json" if session.json and form is None else form)
+    wanted = Wanted(topic, include)
+    columns, header, write = form_of_output(session.output) if form is None else form_of_format(form)
     log = session.connect()
+    sys.stdout.buffer.write(header)
     if topic == PROGRESS_TOPIC:
         if group is not None:
             raise click.UsageError(
@@ -193,10 +211,10 @@ def consume(
             _print_progress(log, partition, position or Earliest(), columns, write, count, follow)
         return
     if group is not None:
-        _GroupConsumption(log, topic, partition, group, position).print(columns, write, count, follow)
+        _GroupConsumption(log, wanted, partition, group, position).print(columns, write, count, follow)
         return
     with suppress(KeyboardInterrupt):
-        _Consumption(log, topic, partition, position or Earliest()).print(columns, write, count, follow)
+        _Consumption(log, wanted, partition, position or Earliest()).print(columns, write, count, follow)
 
 
 def _print_progress(
@@ -208,7 +226,7 @@ def _print_progress(
     count: int | None,
     follow: bool,
 ) -> None:
-    """Where groups stand; with `follow` also what changes of it."""
+    """The committed offsets of groups; with `follow` also later commits."""
     from spark_log.client.scan import scan_schema
     from spark_log.metadata.progress_topic import progress_of, progress_partitions, to_batch
 
@@ -229,16 +247,37 @@ def _print_progress(
         starts, progress = ends, progress_of(log.journal.poll())
 
 
-class _Consumption:
-    """One run of `pylog consume` without a group: where it stands in each partition."""
+class Wanted:
+    """The topics to consume: one, or those that match a pattern.  Raises a usage error for both and for neither."""
 
-    def __init__(self, log: Log, topic: str, partition: int | None, position: Position) -> None:
+    def __init__(self, topic: str | None, include: re.Pattern[str] | None) -> None:
+        if (topic is None) == (include is None):
+            raise click.UsageError("give either TOPIC or --include REGEX")
+        self.topic, self.include = topic, include
+
+    def partitions(self, log: Log, partition: int | None) -> list[TopicPartition]:
+        """Raises UnknownTopicOrPartition if the one that is named is not there."""
+        if self.topic is not None:
+            return partitions_named(log, self.topic, partition)
+        topics = self.matching(log.journal.refresh())
+        return [tp for topic in topics for tp in partitions_named(log, topic, partition)]
+
+    def matching(self, state: State) -> list[str]:
+        if self.include is None:
+            return [str(self.topic)]
+        return [name for name in sorted(state.names) if self.include.fullmatch(name)]
+
+
+class _Consumption:
+    """One run of `pylog consume` without a group: the next offset of each partition."""
+
+    def __init__(self, log: Log, wanted: Wanted, partition: int | None, position: Position) -> None:
         from spark_log.client.resolve import resolve_starts
 
         self._log = log
-        self._topic = topic
+        self._wanted = wanted
         self._partition = partition
-        tps = partitions_named(log, topic, partition)
+        tps = wanted.partitions(log, partition)
         self._at: dict[TopicPartition, int] = resolve_starts(log.journal, dict.fromkeys(tps, position))
 
     def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
@@ -270,7 +309,7 @@ class _Consumption:
         journal, schema = self._log.journal, scan_schema(columns)
         state = journal.poll()
         if self._partition is None:
-            for tp in partitions_of(state, self._topic):
+            for tp in (tp for topic in self._wanted.matching(state) for tp in partitions_of(state, topic)):
                 self._at.setdefault(tp, 0)
         ends = {tp: partition_of(state, tp)[1].end for tp in self._at}
         reads = plan_reads(journal, ranges_between(state, self._at, ends))
@@ -281,9 +320,9 @@ class _Consumption:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Ends what follows as Ctrl-C does: who is killed in order leaves its group at once.
+    """SIGTERM ends the body as Ctrl-C does, so that the consumer leaves its group immediately.
 
-    A second signal does not break off the leaving; `timeout` sends two, to its child and to its process group.
+    A second signal does not interrupt the leaving; `timeout` sends two, to its child and to its process group.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -300,7 +339,7 @@ def _ended_by_sigterm() -> Iterator[None]:
 class _GroupConsumption:
     """One run of `pylog consume --group`: a consumer, and the listener of its group."""
 
-    def __init__(self, log: Log, topic: str, partition: int | None, group: str, position: Position | None) -> None:
+    def __init__(self, log: Log, wanted: Wanted, partition: int | None, group: str, position: Position | None) -> None:
         self._log = log
         self._position = position
         self._placed: set[TopicPartition] = set()
@@ -309,7 +348,7 @@ class _GroupConsumption:
         """What is to be printed if it does not follow; None: what it has is not known, or has changed."""
         self._printed: dict[TopicPartition, int] = {}
         """Offsets up to which everything was printed."""
-        tps = partitions_named(log, topic, partition)
+        tps = wanted.partitions(log, partition)
         self._consumer = log.consumer(
             group_id=group,
             client_id="pylog-consume",
@@ -318,10 +357,16 @@ class _GroupConsumption:
             partition_assignment_strategy=["cooperative-sticky"],
         )
         if partition is None:
-            self._consumer.subscribe([topic], listener=self)
+            self._subscribe(wanted)
         else:
             self._consumer.assign(tps)
             self.on_partitions_assigned(tps)
+
+    def _subscribe(self, wanted: Wanted) -> None:
+        if wanted.include is None:
+            self._consumer.subscribe([str(wanted.topic)], listener=self)
+        else:
+            self._consumer.subscribe(pattern=wanted.include.pattern, listener=self)
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
         from spark_log.client.resolve import resolve_starts

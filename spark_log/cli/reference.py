@@ -33,14 +33,32 @@ def description(command: click.Command) -> str:
 
 def reference_markdown() -> str:
     """The page: what all commands share, then each with its options and an example."""
-    lines = ["# The `pylog` command", "", "Generated from `spark_log/cli` by `make docs`.", "", description(pylog), ""]
-    lines += ["```sh", *example(pylog), "```", "", "Options of every command:", ""]
-    lines += _options(common_options())
+    lines = [
+        "# The `pylog` command",
+        "",
+        "Generated from `spark_log/cli` by `make docs`.  Tasks: [command-line.md](command-line.md).",
+        "",
+    ]
+    lines += [description(pylog), "", "```sh", *example(pylog), "```", "", "| | |", "|---|---|", *_contents(), ""]
+    lines += ["Options of every command:", "", *_options(common_options())]
     for path, command in verbs():
         lines += ["", f"## {path}", "", description(command), "", "```", _usage(path, command), "```", ""]
         own = _own_options(command)
         lines += [*_options(own), *([""] if own else []), "```sh", *example(command), "```"]
     return "\n".join(lines) + "\n"
+
+
+def _contents() -> Iterator[str]:
+    """A row for each section of the help, with links to its commands."""
+    paths = [path for path, _ in verbs()]
+    for title, names in pylog.sections:
+        links = [
+            f"[{path.removeprefix('pylog ')}](#{path.replace(' ', '-')})"
+            for name in names
+            for path in paths
+            if path.split()[1] == name
+        ]
+        yield f"| {title} | {', '.join(links)} |"
 
 
 def _usage(path: str, command: click.Command) -> str:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import Session, pass_session, verb
-from spark_log.cli.output import emit_fields, emit_json, emit_rows
+from spark_log.cli.base import Noun, pass_session, verb
+from spark_log.cli.output import Table, emit_parts
+from spark_log.cli.session import Session
 from spark_log.positions import format_timestamp_ms
 
 if TYPE_CHECKING:
@@ -25,18 +26,18 @@ SLICE_INDEX = ".idx"
 """How the names of slice indexes end."""
 
 
-@click.group()
+@click.group(cls=Noun)
 def segment() -> None:
-    """Look into objects."""
+    """Show the contents of objects."""
 
 
 @verb(segment)
 @click.argument("name", metavar="OBJECT")
 @pass_session
 def dump(session: Session, name: str) -> None:
-    """Show the record batches of a segment, or the slices of a slice index, named relative to the log's root.
+    """Show the record batches of a segment, or the slices of a slice index.
 
-    Slices that the log does not refer to have no topic, and count from 0.
+    OBJECT is a name relative to the log's root.  Slices that the log does not refer to have no topic, and their offsets count from 0.
 
     \b
     Example:
@@ -45,13 +46,7 @@ def dump(session: Session, name: str) -> None:
     """
     log = session.connect()
     fields, rows = _slices(log, name) if name.endswith(SLICE_INDEX) else _batches(log, name)
-    if session.json:
-        emit_json({**fields, "index": rows})
-        return
-    emit_fields(session, fields)
-    if rows:
-        click.echo()
-        emit_rows(session, list(rows[0]), rows)
+    emit_parts(session, fields, {"index": Table(list(rows[0]) if rows else [], rows)})
 
 
 def _size(log: Log, name: str) -> int:

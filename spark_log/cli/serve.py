@@ -4,20 +4,39 @@ from __future__ import annotations
 
 import click
 
-from spark_log.cli.base import Failed, Session, Verb, pass_session
+from spark_log.cli.base import Failed, Verb, pass_session
+from spark_log.cli.session import Session
 
 
 @click.command(cls=Verb)
-@click.option("--conf", type=click.Path(dir_okay=False), help="A file of settings; flags win over it.")
-@click.option("--listen", metavar="HOST:PORT", help="Where to listen; 127.0.0.1:9550 unless told otherwise.")
-@click.option("--advertise", metavar="HOST:PORT", help="How clients reach it, where that is another address.")
-@click.option("--takeover-after", metavar="DURATION", help="Take over from one that is silent for so long; 10s.")
-@click.option("--maintain-every", metavar="DURATION", help="How often to do what `pylog maintain` does; 10m, or never.")
+@click.option("--conf", type=click.Path(dir_okay=False), help="A file of settings; options take precedence.")
 @click.option(
-    "--storage-timeout", metavar="DURATION", help="Step down if no write to the storage succeeds for so long; 15s."
+    "--listen",
+    metavar="[HOST:]PORT",
+    help="The address to listen on, 127.0.0.1 if HOST is left out. [default: 127.0.0.1:9550]",
 )
-@click.option("--durability", type=click.Choice(["disk", "os"]), help="What a commit waits for; disk.")
-@click.option("--insecure", is_flag=True, default=None, help="Listen to other machines without TLS and tokens.")
+@click.option("--advertise", metavar="HOST:PORT", help="The address for clients, if it is another one.")
+@click.option(
+    "--takeover-after",
+    metavar="DURATION",
+    help="Take over from a coordinator that has been silent for this long. [default: 10s]",
+)
+@click.option(
+    "--maintain-every",
+    metavar="DURATION",
+    help="How often to run the duties of `pylog maintain`, or never. [default: 10m]",
+)
+@click.option(
+    "--storage-timeout",
+    metavar="DURATION",
+    help="Step down if no write to the storage succeeds for this long. [default: 15s]",
+)
+@click.option(
+    "--durability",
+    type=click.Choice(["disk", "os"]),
+    help="Whether a commit waits for the disk or the operating system. [default: disk]",
+)
+@click.option("--insecure", is_flag=True, default=None, help="Accept other machines without TLS and tokens.")
 @pass_session
 def serve(
     session: Session,
@@ -32,12 +51,13 @@ def serve(
 ) -> None:
     """Run the coordinator of a log, until SIGTERM or SIGINT.
 
-    It takes the log over: embedded writers follow it to its address.  Started a second time, elsewhere, it stands by and
-    takes over when the first is gone.
+    It takes the log over, and embedded writers switch to its address.  A second coordinator of the same log stands by, and takes
+    over when the first one is gone.
 
     \b
     Example:
-      pylog serve --listen 127.0.0.1:9550
+      pylog serve --listen 9550
+      pylog serve --conf coordinator.ini --listen 0.0.0.0:9550
     """
     import asyncio
     import logging

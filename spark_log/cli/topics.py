@@ -5,41 +5,45 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import (
-    POSITION,
-    Session,
-    config_option,
-    confirmed,
-    guarded,
-    pass_session,
-    verb,
-)
-from spark_log.cli.output import emit_fields, emit_line, emit_rows
+from spark_log.cli.base import POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
+from spark_log.cli.completion import complete_topics
+from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.session import Session
+from spark_log.cli.watch import watch_option, watch_rows
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Position, format_timestamp_ms
 from spark_log.words import counted
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
+    from spark_log.metadata.state import State
     from spark_log.model import TopicPartition
 
 
-@click.group()
+TOPIC_RATES = {"appended_per_second": "end"}
+"""And the sum of the ends of a topic's partitions, which grows."""
+
+existing_topic = click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
+
+
+@click.group(cls=Noun)
 def topic() -> None:
     """Create, list, describe, alter, trim and delete topics."""
 
 
 @verb(topic)
-@click.argument("name")
-@click.option("-p", "--partitions", type=int, default=1, show_default=True, help="How many partitions.")
+@click.argument("name", metavar="TOPIC")
+@click.option(
+    "-p", "--partitions", type=int, metavar="N", default=1, show_default=True, help="The number of partitions."
+)
 @config_option
 @pass_session
 def create(session: Session, name: str, partitions: int, configs: dict[str, str]) -> None:
-    """Create a topic, and the log if there is none yet.
+    """Create a topic.  The log is created with it if the URL has none yet.
 
     \b
     Example:
@@ -49,7 +53,7 @@ def create(session: Session, name: str, partitions: int, configs: dict[str, str]
 
     with notes_said():
         ids = session.connect(create=True).admin.create_topics([NewTopic(name, partitions, configs)])
-    text = f"topic {name} created with {partitions} partition{'s' if partitions != 1 else ''}"
+    text = f"topic {name} created with {counted(partitions, 'partition')}"
     emit_line(session, text, {"topic": name, "id": ids[name], "partitions": partitions})
 
 
@@ -64,33 +68,57 @@ def notes_said() -> Iterator[None]:
 
 
 @verb(topic, "list")
-@click.option("--internal", is_flag=True, help="Also the topic that is made of where groups stand.")
+@click.option("--internal", is_flag=True, help=f"Include {PROGRESS_TOPIC}.")
+@watch_option
 @pass_session
-def list_topics(session: Session, internal: bool) -> None:
-    """List topics.
+def list_topics(session: Session, internal: bool, watch: bool) -> None:
+    """List topics with their partitions, records and stored bytes.
+
+    The list comes from the metadata alone.  Bytes of a partition whose first records were trimmed are an estimate.
 
     \b
     Example:
-      pylog topic list --output json
+      pylog topic list -o json
     """
+    journal = session.journal()
+    journal.refresh()
+    columns = ["topic", "partitions", "records", "bytes"]
+    if not watch:
+        emit_rows(session, columns, topic_rows(journal.state, internal=internal))
+        return
+
+    def read() -> list[dict[str, Any]]:
+        return topic_rows(journal.poll(), internal=internal)
+
+    def show(rows: list[dict[str, Any]]) -> None:
+        emit_rows(session, [*columns, *TOPIC_RATES], rows)
+
+    watch_rows(session, "topics", read, show, keys=["topic"], rates=TOPIC_RATES)
+
+
+def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
+    """A row for each topic.  Nothing is read for it."""
+    from spark_log.client.plan import chunks
     from spark_log.metadata.progress_topic import PARTITIONS, progress_of
 
-    log = session.connect()
-    rows = [
-        {"topic": name, "partitions": len(found.partitions), "records": found.rows, "bytes": found.bytes}
-        for name, found in log.admin.describe_topics().items()
-    ]
+    rows = []
+    for name, topic_id in sorted(state.names.items()):
+        parts = [part for _, part in state.topic_partitions(topic_id)]
+        size = sum(chunk.bytes for part in parts for chunk in chunks(part, part.start, part.end))
+        records = sum(part.end - part.start for part in parts)
+        appended = sum(part.end for part in parts)
+        rows.append({"topic": name, "partitions": len(parts), "records": records, "bytes": size, "end": appended})
     if internal:
-        records = len(progress_of(log.journal.state).records)
-        rows.append({"topic": PROGRESS_TOPIC, "partitions": PARTITIONS, "records": records, "bytes": 0})
-    emit_rows(session, ["topic", "partitions", "records", "bytes"], rows)
+        records = len(progress_of(state).records)
+        rows.append({"topic": PROGRESS_TOPIC, "partitions": PARTITIONS, "records": records, "bytes": 0, "end": records})
+    return rows
 
 
 @verb(topic)
-@click.argument("name")
+@existing_topic
 @pass_session
 def describe(session: Session, name: str) -> None:
-    """Describe a topic: its configs and partitions.
+    """Show a topic's configs, and what each of its partitions holds.
 
     \b
     Example:
@@ -105,22 +133,17 @@ def describe(session: Session, name: str) -> None:
     }
     columns = ["partition", "start", "end", "records", "bytes", "objects"]
     rows = [{**part._asdict(), "records": part.rows} for part in found.partitions]
-    if session.json:
-        emit_fields(session, {**fields, "partitions": [{column: row[column] for column in columns} for row in rows]})
-        return
-    emit_fields(session, fields)
-    click.echo()
-    emit_rows(session, columns, rows)
+    emit_parts(session, fields, {"partitions": Table(columns, rows)})
 
 
 @verb(topic)
-@click.argument("name")
-@click.option("--partitions", type=int, metavar="TOTAL", help="The new number of partitions; there is no way down.")
+@existing_topic
+@click.option("--partitions", type=int, metavar="TOTAL", help="The new number of partitions, which can only grow.")
 @config_option
-@click.option("--unset", multiple=True, metavar="KEY", help="A config that goes back to its default; may be repeated.")
+@click.option("--unset", multiple=True, metavar="KEY", help="A config to set back to its default; may be repeated.")
 @pass_session
 def alter(session: Session, name: str, partitions: int | None, configs: dict[str, str], unset: tuple[str, ...]) -> None:
-    """Add partitions, and change configs.
+    """Add partitions to a topic, and change its configs.
 
     \b
     Example:
@@ -143,11 +166,11 @@ def alter_configs(log: Log, name: str | None, configs: Mapping[str, str], unset:
 
 
 @verb(topic)
-@click.argument("name")
+@existing_topic
 @guarded
 @pass_session
 def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
-    """Delete a topic, its records and the positions of groups in it.
+    """Delete a topic with its records and the committed offsets of groups in it.
 
     \b
     Example:
@@ -161,13 +184,13 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
 
 
 @verb(topic)
-@click.argument("name")
-@click.option("--to", "position", type=POSITION, required=True, help="The first record to keep, in each partition.")
-@click.option("-p", "--partition", type=int, help="This partition only.")
+@existing_topic
+@click.option("--to", "position", type=POSITION, required=True, help="The position of the first record to keep.")
+@click.option("-p", "--partition", type=int, metavar="N", help="Trim this partition only.")
 @guarded
 @pass_session
 def trim(session: Session, name: str, position: Position, partition: int | None, dry_run: bool, yes: bool) -> None:
-    """Remove the records before a position.
+    """Remove the records before a position, in each partition.
 
     \b
     Example:
@@ -206,11 +229,11 @@ def partitions_named(log: Log, topic: str, partition: int | None) -> list[TopicP
 
 
 @verb(topic)
-@click.argument("name")
-@click.option("--at", "position", type=POSITION, help="What this position comes to, instead of start and end.")
+@existing_topic
+@click.option("--at", "position", type=POSITION, help="Show the offset of this position instead of start and end.")
 @pass_session
 def offsets(session: Session, name: str, position: Position | None) -> None:
-    """Show the offsets of a topic's partitions, or where a position lies in them.
+    """Show the first and the next offset of each partition, or the offset of a position.
 
     \b
     Example:

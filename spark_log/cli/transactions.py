@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import Session, confirmed, guarded, pass_session, verb
-from spark_log.cli.output import emit_fields, emit_json, emit_line, emit_rows
+from spark_log.cli.base import Noun, confirmed, guarded, pass_session, verb
+from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
+from spark_log.cli.session import Session
 from spark_log.positions import format_timestamp_ms
 
 if TYPE_CHECKING:
@@ -16,18 +17,18 @@ if TYPE_CHECKING:
 COLUMNS = ["transaction", "state", "epoch", "time", "timeout_ms"]
 
 
-@click.group()
+@click.group(cls=Noun)
 def transaction() -> None:
     """List, describe and abort transactions.
 
-    An open transaction holds nothing back: what it commits, it commits at its end.
+    An open transaction delays no reader: its records are appended when it commits.
     """
 
 
 @verb(transaction, "list")
 @pass_session
 def list_transactions(session: Session) -> None:
-    """List transactional ids, with the state of their newest transaction and since when it has it.
+    """List transactional ids with the state of their newest transaction, and the time of its last change.
 
     \b
     Example:
@@ -40,7 +41,7 @@ def list_transactions(session: Session) -> None:
 @click.argument("transactional_id")
 @pass_session
 def describe_transaction(session: Session, transactional_id: str) -> None:
-    """Show a transaction, and the offsets that it committed.
+    """Show the newest transaction of a transactional id, and the offsets of the records that it committed.
 
     \b
     Example:
@@ -51,12 +52,7 @@ def describe_transaction(session: Session, transactional_id: str) -> None:
         {"topic": tp.topic, "partition": tp.partition, "start": at.start, "end": at.stop}
         for tp, at in sorted(found.offsets.items())
     ]
-    if session.json:
-        emit_json({**_row(found.listing), "offsets": offsets})
-        return
-    emit_fields(session, _row(found.listing))
-    if offsets:
-        emit_rows(session, ["topic", "partition", "start", "end"], offsets)
+    emit_parts(session, _row(found.listing), {"offsets": Table(["topic", "partition", "start", "end"], offsets)})
 
 
 @verb(transaction, "abort")
@@ -64,7 +60,7 @@ def describe_transaction(session: Session, transactional_id: str) -> None:
 @guarded
 @pass_session
 def abort_transaction(session: Session, transactional_id: str, dry_run: bool, yes: bool) -> None:
-    """End a transaction that hangs: its process can commit no more.
+    """Abort an open transaction.  Its process can no longer commit it.
 
     \b
     Example:

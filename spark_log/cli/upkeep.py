@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import DURATION, URL_VARIABLE, Failed, Session, Verb, confirmed, guarded, pass_session
-from spark_log.cli.output import emit_json, emit_line, emit_rows, progress_bars, size_text
+from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session
+from spark_log.cli.output import emit_line, emit_rows, progress_bars
+from spark_log.cli.session import URL_VARIABLE, Session
+from spark_log.cli.units import size_text
 from spark_log.words import counted
 
 if TYPE_CHECKING:
@@ -18,11 +20,11 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Verb)
-@click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Go on for ever, a round so often.")
-@click.option("--dry-run", is_flag=True, help="Say what a round would do, and write nothing.")
+@click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
+@click.option("--dry-run", is_flag=True, help="Show what a round would do, and write nothing.")
 @pass_session
 def maintain(session: Session, every_ms: int | None, dry_run: bool) -> None:
-    """Retention, merging, sealing, checkpoint and garbage collection, once or every so often.
+    """Run retention, merging, sealing, checkpointing and gc, once.
 
     Any number may run, at any time, beside writers and readers. A duty that fails, or a partition that cannot be read, is
     reported and does not stop the others. The exit status of a single round is then 1.
@@ -107,10 +109,10 @@ def merge(session: Session) -> None:
 @guarded
 @pass_session
 def gc(session: Session, dry_run: bool, yes: bool) -> None:
-    """Delete the objects that nothing refers to and nothing will.
+    """Delete objects that the log does not refer to.
 
-    Uploads that were never committed and data that was merged, trimmed or deleted go when they are older than
-    gc.fence.age.ms (24 hours, unless configured otherwise). So do files that a writer which died had begun, on disks.
+    Uploads that were never committed, and data that was merged, trimmed or deleted, are deleted when they are older than
+    gc.fence.age.ms (24 hours, unless configured otherwise).  So are unfinished files that crashed writers left on disks.
 
     \b
     Example:
@@ -122,15 +124,17 @@ def gc(session: Session, dry_run: bool, yes: bool) -> None:
     if dry_run:
         emit_rows(session, ["object"], [{"object": name} for name in find_garbage(log)])
         return
-    if confirmed("delete objects that nothing refers to", dry_run=False, yes=yes):
+    if confirmed("delete objects that the log does not refer to", dry_run=False, yes=yes):
         names = collect_garbage(log)
-        emit_line(session, f"{len(names)} objects deleted", {"deleted": len(names)})
+        emit_line(session, f"{counted(len(names), 'object')} deleted", {"deleted": len(names)})
 
 
 @click.command(cls=Verb)
 @pass_session
 def checkpoint(session: Session) -> None:
-    """Write the state of the log as a checkpoint, and delete what it replaces.
+    """Write the state of the log as a checkpoint.
+
+    Records of the metadata log and older checkpoints that it replaces are deleted.
 
     \b
     Example:
@@ -143,10 +147,12 @@ def checkpoint(session: Session) -> None:
 
 
 @click.command(cls=Verb)
-@click.option("--deep", is_flag=True, help="Read every byte, and check it.")
+@click.option("--deep", is_flag=True, help="Read all records and check their checksums.")
 @pass_session
 def verify(session: Session, deep: bool) -> None:
-    """Check that the storage holds what the log says.  Exit status 1 if it does not.
+    """Check that the storage holds what the metadata refers to.
+
+    The exit status is 1 if it does not.
 
     \b
     Example:
@@ -157,14 +163,12 @@ def verify(session: Session, deep: bool) -> None:
     log = session.connect()
     with progress_bars() as progress:
         problems = run(log, deep, progress=progress)
-    if session.json:
-        emit_json([asdict(problem) for problem in problems])
-    elif problems:
+    if problems or session.output not in ("table", "wide"):
         emit_rows(session, ["what", "message"], [asdict(problem) for problem in problems])
     else:
         click.echo("no problems found")
     if problems:
-        raise Failed(f"{len(problems)} problem{'s' if len(problems) > 1 else ''} found")
+        raise Failed(f"{counted(len(problems), 'problem')} found")
 
 
 @click.command(cls=Verb)
@@ -172,8 +176,9 @@ def verify(session: Session, deep: bool) -> None:
 @click.option("--accept-loss", is_flag=True, help="Continue without versions that cannot be restored. Does not ask.")
 @pass_session
 def repair(session: Session, accept_loss: bool, dry_run: bool, yes: bool) -> None:
-    """Rebuild the metadata of a log that does not open, from the checkpoints and records that can be read.
+    """Rebuild the metadata of a log that does not open.
 
+    The metadata is rebuilt from the checkpoints and records that can be read.
     Stop all clients and the coordinator first. Damaged files are moved to meta/damaged/, and two new checkpoints are
     written. If a version of the log is lost, nothing is changed, and the error names the files that are missing.
 

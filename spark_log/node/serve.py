@@ -7,6 +7,7 @@ import configparser
 import gc
 import logging
 import os
+import re
 import resource
 import signal
 import sys
@@ -120,7 +121,7 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
     tokens = parse_tokens(sections["tokens"])
     return Config(
         url=values["url"],
-        listen=parse_address(values.get("listen", LISTEN), "listen"),
+        listen=_listen(values.get("listen", LISTEN)),
         advertise=parse_address(values["advertise"], "advertise") if values.get("advertise") else "",
         takeover_ms=_duration("takeover.after", values.get("takeover.after", "10s")),
         maintain_ms=None if maintain == "never" else _duration("maintain.every", maintain),
@@ -137,6 +138,12 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
         quotas=parse_quotas(sections["quotas"], [grant.name for grant in tokens.grants] if tokens else []),
         audit=sections["audit"].get("file", ""),
     )
+
+
+def _listen(text: str) -> str:
+    """`host:port`; a number alone is a port of this machine only.  Raises InvalidRequest."""
+    port_only = re.fullmatch(r"[0-9]{1,5}", text.strip()) is not None
+    return parse_address(f"127.0.0.1:{text.strip()}" if port_only else text, "listen")
 
 
 def _known(names: Any, known: Collection[str], where: str, path: str | None) -> None:

@@ -1,14 +1,52 @@
-"""Running `pylog` within the test's process."""
+"""Running `pylog` within the test's process, and in a process of its own on a terminal."""
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner, Result
 
 from spark_log.cli.main import pylog
+
+ROOT = Path(__file__).parents[2]
+
+
+@contextmanager
+def on_terminal(*args: str, columns: int = 80, **env: str) -> Iterator[tuple[subprocess.Popen[bytes], Iterator[str]]]:
+    """A process whose standard output is a terminal of so many columns, and the lines that it shows."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    left_out = ("COLUMNS", "LINES", "NO_COLOR", "PYLOG_OUTPUT", "PYLOG_PROFILE")
+    inherited = {name: value for name, value in os.environ.items() if name not in left_out}
+    command = [sys.executable, "-m", "spark_log.cli", *args]
+    with subprocess.Popen(command, cwd=ROOT, env=inherited | env, stdout=follower, stderr=follower) as process:
+        os.close(follower)
+        try:
+            yield process, _lines(leader)
+        finally:
+            process.kill()
+            os.close(leader)
+
+
+def _lines(leader: int) -> Iterator[str]:
+    rest = b""
+    try:
+        while data := os.read(leader, 4096):
+            *lines, rest = (rest + data).split(b"\r\n")
+            yield from (line.decode() for line in lines)
+    except OSError:  # the process has closed its side
+        return
 
 
 class Pylog:
@@ -17,14 +55,17 @@ class Pylog:
     def __init__(self, url: Path | str) -> None:
         self.url = str(url)
 
-    def run(self, *args: str, stdin: str | bytes | None = None, url: bool = True) -> Result:
-        """Whatever becomes of it."""
-        env = {"PYLOG_URL": self.url if url else None}
+    def run(self, *args: str, stdin: str | bytes | None = None, url: bool = True, **more: str | None) -> Result:
+        """Its result, whether it succeeds or not.
+
+        more:  variables of the environment.
+        """
+        env = {"PYLOG_OUTPUT": None, "PYLOG_PROFILE": None, "PYLOG_URL": self.url if url else None, **more}
         return CliRunner().invoke(pylog, list(args), input=stdin, env=env, prog_name="pylog")
 
-    def ok(self, *args: str, stdin: str | bytes | None = None) -> str:
+    def ok(self, *args: str, stdin: str | bytes | None = None, **more: str | None) -> str:
         """What it prints; it must succeed."""
-        result = self.run(*args, stdin=stdin)
+        result = self.run(*args, stdin=stdin, **more)
         assert result.exit_code == 0, result.output
         return result.stdout
 

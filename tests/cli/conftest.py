@@ -10,7 +10,14 @@ import pytest
 from tests.cli.commands import Pylog
 from tests.services import Services
 
-BOTH_WAYS = ("test_cli_groups", "test_cli_inspect", "test_cli_records", "test_cli_topics", "test_cli_transactions")
+BOTH_WAYS = (
+    "test_cli_groups",
+    "test_cli_inspect",
+    "test_cli_records",
+    "test_cli_seek",
+    "test_cli_topics",
+    "test_cli_transactions",
+)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

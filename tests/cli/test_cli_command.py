@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 
+from spark_log.cli.main import pylog as root
 from spark_log.cli.reference import description, example, reference_markdown, verbs
 from tests.cli.commands import Pylog
 
@@ -37,11 +38,13 @@ def test_every_verb_has_help_and_an_example(path: str, command: click.Command) -
 
 @pytest.mark.parametrize(("path", "command"), list(verbs()), ids=[path for path, _ in verbs()])
 def test_defaults_in_the_help_are_those_that_hold(path: str, command: click.Command) -> None:
-    """`How many; 1000000.` is said of an option whose default is that."""
+    """click writes them; a text with a default of its own is that of an option whose default is found elsewhere."""
     for option in command.params:
-        told = re.search(r"; (\w+)\.$", getattr(option, "help", "") or "")
-        if told and isinstance(option.default, str | int) and not isinstance(option.default, bool):
-            assert told[1] == str(option.default), option.name
+        if not isinstance(option, click.Option) or option.is_flag:
+            continue
+        has_default = isinstance(option.default, str | int)
+        assert bool(option.show_default) == has_default, option.name
+        assert not (has_default and "[default:" in (option.help or "")), option.name
 
 
 def test_the_manual_is_up_to_date() -> None:
@@ -68,6 +71,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "group describe",
         "group lag",
         "group list",
+        "group remove-members",
         "group seek",
         "maintain",
         "merge",
@@ -92,7 +96,9 @@ def test_the_verbs_are_those_of_this_version() -> None:
     ]
 
 
-@pytest.mark.parametrize("page", ["service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md"])
+@pytest.mark.parametrize(
+    "page", ["service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md", "command-line.md"]
+)
 def test_commands_on_the_pages_are_there(page: str) -> None:
     """Each `pylog noun verb` in a page names a verb, or a group of verbs."""
     known = {path.removeprefix("pylog ") for path, _ in verbs()}
@@ -137,7 +143,7 @@ def test_wrong_usage(pylog: Pylog) -> None:
     assert "No such option" in pylog.wrong("topic", "list", "--nope")
     assert "possible are earliest" in pylog.wrong("consume", "orders", "-o", "soon")
     assert "KEY=VALUE" in pylog.wrong("topic", "list", "--storage-option", "x")
-    assert "'yaml'" in pylog.wrong("topic", "list", "--output", "yaml")
+    assert "'xml'" in pylog.wrong("topic", "list", "--output", "xml")
 
 
 def test_errors_are_a_sentence_in_a_real_process(pylog: Pylog) -> None:
@@ -185,13 +191,20 @@ def test_a_refusal_does_not_wait_for_more_input(pylog: Pylog) -> None:
         assert running.stderr.read().count(b"\n") == 1
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion(pylog: Pylog, shell: str) -> None:
-    """A script for each shell, and the shell gets verbs from it."""
-    assert "_PYLOG_COMPLETE" in pylog.ok("completion", shell)
+def test_the_help_has_sections(pylog: Pylog) -> None:
+    """Every command is in one of them, with its whole first sentence, and the help names all nouns and verbs."""
+    shown = pylog.ok("--help")
+    assert [title for title, _ in root.sections] == re.findall(
+        r"^([A-Z][a-z ]+):$", shown.partition("Options:")[0], re.M
+    )
+    assert sorted(name for _, names in root.sections for name in names) == sorted(root.commands)
+    assert "..." not in shown.partition("Options:")[0].partition("\n")[2]
 
 
-def test_completion_completes() -> None:
-    """What the script asks for."""
-    done = spawn(_PYLOG_COMPLETE="bash_complete", COMP_WORDS="pylog topic de", COMP_CWORD="2")
-    assert [line.partition(",")[2] for line in done.stdout.splitlines()] == ["delete", "describe"]
+@pytest.mark.parametrize(("path", "command"), list(verbs()), ids=[path for path, _ in verbs()])
+def test_help_is_in_sentences(path: str, command: click.Command) -> None:
+    """Each option's text begins with a capital and ends with a full stop, a default or a variable."""
+    for option in command.params:
+        text = getattr(option, "help", None)
+        if text:
+            assert re.match(r"[A-Z]", text) and re.search(r"(\.|\]|possible)$", text.rstrip()), (path, text)

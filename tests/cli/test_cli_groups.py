@@ -33,7 +33,7 @@ def test_list_describe_lag(grouped: Pylog) -> None:
 
 @pytest.mark.parametrize("verb", [["list"], ["describe", "billing"], ["lag", "billing"]])
 def test_lag_in_records_bytes_and_time(grouped: Pylog, verb: list[str]) -> None:
-    """Numbers for programs; for people a size and an age."""
+    """Numbers for programs and with --bytes; for people a size and an age."""
     found = grouped.json("group", *verb)
     rows = found["offsets"] if verb[0] == "describe" else found
     total = {name: sum(row[name] for row in rows) for name in ("lag", "lag_bytes", "lag_ms")}
@@ -41,7 +41,10 @@ def test_lag_in_records_bytes_and_time(grouped: Pylog, verb: list[str]) -> None:
     assert (total["lag"], total["lag_bytes"]) == (6, stored * 6 // 10) and 0 < total["lag_ms"] < 600_000
     header, *lines = grouped.ok("group", *verb).rpartition("\n\n")[2].splitlines()
     assert {"LAG", "BYTES", "AGE"} <= set(header.split())
-    assert any(" B " in line and re.search(r" \d+s", line) for line in lines)
+    assert any(" B " in line and re.search(r" \d+ m?s", line) for line in lines)
+    header, *lines = grouped.ok("group", *verb, "--bytes").rpartition("\n\n")[2].splitlines()
+    assert {"LAG", "LAG_BYTES", "LAG_MS"} <= set(header.split())
+    assert any(f" {total['lag_bytes']} " in line for line in lines)
 
 
 def test_trimmed_records_are_shown_and_are_no_lag(grouped: Pylog) -> None:
@@ -77,8 +80,8 @@ def test_seek_to_another_group(grouped: Pylog) -> None:
 
 def test_seek_wants_one_goal(grouped: Pylog) -> None:
     """A position or a group, and a partition that is a number."""
-    assert "either" in grouped.wrong("group", "seek", "billing")
-    assert "either" in grouped.wrong("group", "seek", "billing", "--to", "latest", "--to-group", "x")
+    assert "give one of --to" in grouped.wrong("group", "seek", "billing")
+    assert "give one of --to" in grouped.wrong("group", "seek", "billing", "--to", "latest", "--to-group", "x")
     assert "TOPIC:PARTITION" in grouped.wrong("group", "seek", "billing", "--to", "latest", "--topic", "orders:x")
 
 

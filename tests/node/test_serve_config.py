@@ -78,6 +78,20 @@ def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, message: 
         read_config(write(tmp_path, text), {}, {})
 
 
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("19551", "127.0.0.1:19551"), (" 9 ", "127.0.0.1:9"), ("0.0.0.0", "0.0.0.0:9550"), ("log:9551", "log:9551")],
+)
+def test_a_number_to_listen_on_is_a_port_of_this_machine(text: str, address: str) -> None:
+    """A host alone gets the usual port."""
+    assert read_config(None, {"url": "/x", "listen": text}, {}).listen == address
+
+
+def test_a_port_that_is_too_large_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match=r"listen: '127.0.0.1:65536' is no address"):
+        read_config(None, {"url": "/x", "listen": "65536"}, {})
+
+
 def test_a_file_that_is_not_there_is_named() -> None:
     """It is not taken for an empty one."""
     with pytest.raises(InvalidRequest, match="/no/such.ini cannot be read"):

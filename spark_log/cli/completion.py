@@ -1,0 +1,72 @@
+"""Completion of names by the shell: topics, groups, profiles.
+
+A name that cannot be found in a moment is not offered: a log that is slow, away or damaged completes nothing, and says nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem
+
+from spark_log.cli.profiles import profile_names
+from spark_log.cli.session import Session
+from spark_log.errors import SparkLogError
+
+if TYPE_CHECKING:
+    from spark_log.metadata.state import State
+
+ANSWER_S = 2.5
+"""How long a shell waits for the log.  One that answers takes a tenth of a second."""
+
+Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def complete_topics(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _of_log(ctx, lambda state: state.names, incomplete)
+
+
+def complete_groups(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    return _of_log(ctx, lambda state: state.groups, incomplete)
+
+
+def complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    try:
+        return _matching(profile_names(), incomplete)
+    except SparkLogError:
+        return []
+
+
+def _of_log(ctx: click.Context, names: Callable[[State], Iterable[str]], incomplete: str) -> list[CompletionItem]:
+    """Names in the log; none if reading it fails or takes too long."""
+    session = ctx.find_root().ensure_object(Session)
+    found: list[CompletionItem] = []
+    imported = threading.Event()
+
+    def find() -> None:
+        try:
+            import spark_log.client.route  # noqa: F401
+
+            imported.set()  # a busy machine imports slowly: that is not the log's time
+            found.extend(_matching(names(session.journal().state), incomplete))
+        except Exception:  # noqa: BLE001  # the user is typing: the command itself reports what is wrong
+            found.clear()
+        finally:
+            imported.set()
+
+    logging.disable(logging.CRITICAL)
+    warnings.simplefilter("ignore")
+    thread = threading.Thread(target=find, name="pylog-completion", daemon=True)
+    thread.start()
+    imported.wait()
+    thread.join(ANSWER_S)
+    return [] if thread.is_alive() else found
+
+
+def _matching(names: Iterable[str], incomplete: str) -> list[CompletionItem]:
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]

@@ -1,0 +1,83 @@
+"""Options of Kafka's tools: not taken, but answered with pylog's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import click
+
+URL = "give the log's URL with -u URL or in PYLOG_URL"
+TOPIC = "the topic is an argument: {path} TOPIC"
+GROUP = "the group is an argument: {path} GROUP"
+
+EVERYWHERE: Mapping[str, str] = {
+    "--bootstrap-server": URL,
+    "--bootstrap-servers": URL,
+    "--broker-list": URL,
+    "--zookeeper": URL,
+    "--command-config": "a profile holds how the log is reached: --profile NAME",
+    "--topic": TOPIC,
+    "--group": GROUP,
+    "--list": "listing is a verb, as in `pylog topic list`",
+    "--create": "creating is a verb, as in `pylog topic create TOPIC`",
+    "--describe": "describing is a verb, as in `pylog topic describe TOPIC`",
+    "--delete": "deleting is a verb, as in `pylog topic delete TOPIC`",
+    "--alter": "altering is a verb, as in `pylog topic alter TOPIC`",
+    "--replication-factor": "leave it out: the storage keeps the copies",
+    "--execute": "say --yes",
+    "--timeout-ms": "leave it out: a command ends when there is nothing more to do",
+}
+CONSUME: Mapping[str, str] = {
+    "--from-beginning": "leave it out: pylog consume starts at the earliest record; with a group, say -o earliest",
+    "--max-messages": "say -n N",
+    "--whitelist": "say --include REGEX",
+    "--isolation-level": "leave it out: the log holds committed records only",
+    "--formatter": "say -f FORMAT, as in -f '%T %k %v\\n'",
+    "--formatter-property": "say -f FORMAT, as in -f '%T %k %v\\n'",
+    "--property": "say -f FORMAT, as in -f '%T %k %v\\n'",
+    "--consumer-property": "leave it out",
+    "--consumer.config": "a profile holds how the log is reached: --profile NAME",
+    "--messages": "say -n N",
+}
+PRODUCE: Mapping[str, str] = {
+    "--property": "say --key-delimiter TEXT for key.separator, and -H K=V for headers",
+    "--reader-property": "say --key-delimiter TEXT for key.separator, and -H K=V for headers",
+    "--producer-property": "leave it out",
+    "--producer.config": "a profile holds how the log is reached: --profile NAME",
+    "--sync": "leave it out: a line is durable before the next lines are read",
+}
+SEEK: Mapping[str, str] = {
+    "--reset-offsets": "`pylog group seek` resets offsets",
+    "--to-earliest": "say --to earliest",
+    "--to-latest": "say --to latest",
+    "--to-offset": "say --to N",
+    "--to-datetime": "say --to @TIME, as in --to @2026-01-31T10:00Z",
+    "--by-duration": "say --to now-DURATION, as in --to now-1h",
+    "--to-current": "`pylog group describe GROUP --export` prints the present offsets",
+    "--export": "`pylog group describe GROUP --export` prints the present offsets",
+    "--all-topics": "leave --topic out",
+}
+OF_COMMAND: Mapping[str, Mapping[str, str]] = {
+    "consume": CONSUME,
+    "produce": PRODUCE,
+    "group": SEEK,
+    "seek": SEEK,
+    "alter": {"--delete-config": "say --unset KEY", "--add-config": "say -c KEY=VALUE"},
+}
+
+
+@contextmanager
+def with_kafka_hint(ctx: click.Context) -> Iterator[None]:
+    """Adds to the error of an unknown option, if that is one of Kafka's tools, what pylog has in its place."""
+    try:
+        yield
+    except click.NoSuchOption as error:
+        name = error.option_name
+        hint = OF_COMMAND.get(ctx.info_name or "", {}).get(name) or EVERYWHERE.get(name)
+        if hint is None:
+            raise
+        path = ctx.command_path
+        raise click.UsageError(
+            f"{name} is an option of Kafka's tools. In pylog, {hint.format(path=path)}.", ctx
+        ) from error

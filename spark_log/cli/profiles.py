@@ -1,0 +1,95 @@
+"""Profiles: which log, how to reach it and how to print, under a name, in an INI file of the user.
+
+[prod]
+url = pylog://log.example.org:9550
+ca = /etc/pylog/certificate.pem
+token = …
+output = wide
+storage.endpoint_url = …
+"""
+
+from __future__ import annotations
+
+import configparser
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from spark_log.errors import InvalidRequest
+
+STORAGE = "storage."
+KEYS = ("url", "token", "ca", "output")
+OUTPUTS = ("table", "wide", "json", "yaml", "csv")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Profile:
+    """One section of the file."""
+
+    url: str | None = None
+    """With the certificate in it, if there is one."""
+    token: str | None = None
+    output: str | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+
+
+def profiles_path() -> Path:
+    """Where the file is, whether it exists or not."""
+    home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(home) / "pylog" / "config.ini"
+
+
+def profile_names() -> list[str]:
+    return list(_sections())
+
+
+def read_profile(name: str) -> Profile:
+    """Raises InvalidRequest if there is no such profile, or it says what it cannot."""
+    sections = _sections()
+    if name not in sections:
+        known = f"it has {', '.join(sections)}" if sections else "it has no profiles"
+        raise InvalidRequest(f"profile {name!r} is not in {profiles_path()}; {known}")
+    values = sections[name]
+    for key in values:
+        if key not in KEYS and not key.startswith(STORAGE):
+            raise InvalidRequest(
+                f"profile {name!r}: unknown key {key!r}; possible are {', '.join(KEYS)} and {STORAGE}NAME"
+            )
+    return Profile(
+        url=_url(name, values),
+        token=values.get("token"),
+        output=None if "output" not in values else checked_output(values["output"], f"profile {name!r}"),
+        storage_options={key.removeprefix(STORAGE): value for key, value in values.items() if key.startswith(STORAGE)},
+    )
+
+
+def checked_output(text: str, place: str) -> str:
+    """A form of output.  Raises InvalidRequest that names the place."""
+    if text not in OUTPUTS:
+        raise InvalidRequest(f"{place}: invalid output {text!r}; possible are {', '.join(OUTPUTS)}")
+    return text
+
+
+def _url(name: str, values: Mapping[str, str]) -> str | None:
+    url, ca = values.get("url"), values.get("ca")
+    if ca is None:
+        return url
+    if url is None or not url.startswith("pylog://") or "?" in url:
+        raise InvalidRequest(f"profile {name!r}: ca belongs to a url of the form pylog://HOST:PORT, found {url!r}")
+    return f"{url}?ca={ca}"
+
+
+def _sections() -> dict[str, dict[str, str]]:
+    """By name.  Raises InvalidRequest if the file cannot be read; no file has no sections."""
+    path = profiles_path()
+    parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # storage options have case
+    try:
+        parser.read_string(path.read_text(), str(path))
+    except FileNotFoundError:
+        return {}
+    except (OSError, UnicodeDecodeError, configparser.Error) as error:
+        why = " ".join(str(error).split())
+        raise InvalidRequest(f"profiles: {path} cannot be read: {why}") from error
+    return {name: dict(parser[name]) for name in parser.sections()}

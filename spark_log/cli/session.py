@@ -1,0 +1,94 @@
+"""What the options that every command has come to: which log, how it is reached, and the form of the output.
+
+The command line takes precedence, then the profile that it names, then the environment, then the profile that PYLOG_PROFILE names.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import click
+
+from spark_log.cli.profiles import Profile, checked_output, read_profile
+
+if TYPE_CHECKING:
+    from spark_log.client.log import Log
+    from spark_log.journal.journal import Journal
+
+URL_VARIABLE = "PYLOG_URL"
+OUTPUT_VARIABLE = "PYLOG_OUTPUT"
+PROFILE_VARIABLE = "PYLOG_PROFILE"
+
+
+@dataclass(slots=True)
+class Session:
+    """Values of options, and what follows from them."""
+
+    given_url: str | None = None
+    given_output: str | None = None
+    given_profile: str | None = None
+    given_storage_options: dict[str, str] = field(default_factory=dict)
+    exact: bool = False
+    """Numbers without units."""
+
+    @property
+    def url(self) -> str | None:
+        profile = self._of_url()
+        return self.given_url or os.environ.get(URL_VARIABLE) if profile is None else profile.url
+
+    @property
+    def storage_options(self) -> dict[str, str]:
+        """Those of a profile go with its URL only."""
+        profile = self._of_url()
+        return {**({} if profile is None else profile.storage_options), **self.given_storage_options}
+
+    @property
+    def output(self) -> str:
+        if self.given_output:
+            return self.given_output
+        if self.given_profile and (output := read_profile(self.given_profile).output):
+            return output
+        if text := os.environ.get(OUTPUT_VARIABLE):
+            return checked_output(text, OUTPUT_VARIABLE)
+        name = os.environ.get(PROFILE_VARIABLE)
+        return (read_profile(name).output if name and not self.given_profile else None) or "table"
+
+    def check_output(self) -> None:
+        """Raises InvalidRequest for a form that does not exist: before anything is done, not after."""
+        _ = self.output
+
+    @property
+    def structured(self) -> bool:
+        """Whether objects and lists are printed as they are."""
+        return self.output in ("json", "yaml")
+
+    def connect(self, *, create: bool = False) -> Log:
+        """The log.  Raises a usage error if no URL was given, NoLog if there is none and it is not to be created."""
+        from spark_log.client.log import Log
+
+        return Log(self.journal(create=create))
+
+    def journal(self, *, create: bool = False) -> Journal:
+        """The journal of the log, which takes fewer imports.  Raises as `connect` does."""
+        from spark_log.client.route import open_journal
+
+        profile, url = self._of_url(), self.url
+        if not url:
+            raise click.UsageError(
+                f"which log? give its URL with -u URL or in {URL_VARIABLE}, as in -u file:///data/log"
+            )
+        token = None if profile is None else profile.token
+        return open_journal(url, self.storage_options or None, token, create=create, durability="disk")
+
+    def _of_url(self) -> Profile | None:
+        """The profile whose URL is taken: its token is not sent anywhere else."""
+        if self.given_profile and self.given_url:
+            raise click.UsageError("give either --profile or -u: a profile has a URL of its own")
+        if self.given_profile:
+            return read_profile(self.given_profile)
+        name = os.environ.get(PROFILE_VARIABLE)
+        if not name or self.given_url or os.environ.get(URL_VARIABLE):
+            return None
+        return read_profile(name)

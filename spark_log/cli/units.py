@@ -1,0 +1,81 @@
+"""Numbers as people read them: sizes, lengths of time, counts.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+SIZES = ("KiB", "MiB", "GiB", "TiB", "PiB")
+TIMES_MS = (("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000))
+
+
+def size_text(count: int) -> str:
+    """`512 B`, `1.2 MiB`."""
+    if count < 1024:
+        return f"{count} B"
+    size, units = count / 1024, list(reversed(SIZES))
+    while size >= 1023.95 and len(units) > 1:
+        size /= 1024
+        units.pop()
+    return f"{size:.1f} {units[-1]}"
+
+
+def duration_text(ms: int) -> str:
+    """`350 ms`, `12 s`, `3 h 5 min`: the two largest units."""
+    if 0 < ms < 1000:
+        return f"{ms} ms"
+    parts: list[str] = []
+    for unit, size in TIMES_MS:
+        count, ms = divmod(ms, size)
+        if count or parts:
+            parts.append(f"{count} {unit}" if count else "")
+    return " ".join(filter(None, parts[:2])) or "0 s"
+
+
+def count_text(count: float) -> str:
+    """`1,234`, `56.7`."""
+    return f"{count:,}"
+
+
+UNITS: dict[str, Callable[[Any], str]] = {
+    **dict.fromkeys(("bytes", "lag_bytes", "size", "length", "segment_bytes"), size_text),
+    **dict.fromkeys(("lag_ms", "timeout_ms", "ahead_ms"), duration_text),
+    **dict.fromkeys(
+        (
+            "records",
+            "rows",
+            "lag",
+            "trimmed",
+            "objects",
+            "batches",
+            "segments",
+            "slices",
+            "topics",
+            "partitions",
+            "groups",
+            "producers",
+            "polls",
+            "records_per_second",
+            "appended_per_second",
+            "consumed_per_second",
+        ),
+        count_text,
+    ),
+}
+"""By the name of a field.  Offsets, versions and other names that are numbers are not among them: people copy those."""
+
+TITLES = {
+    "lag_bytes": "bytes",
+    "lag_ms": "age",
+    "timeout_ms": "timeout",
+    "appended_per_second": "in/s",
+    "consumed_per_second": "out/s",
+}
+"""Titles of columns whose values have units."""
+
+
+def human(name: str, value: object) -> object:
+    """A field's value with its unit, if it has one."""
+    if name in UNITS and isinstance(value, int | float) and not isinstance(value, bool):
+        return UNITS[name](value)
+    return value

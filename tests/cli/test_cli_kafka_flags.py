@@ -1,0 +1,66 @@
+"""Options of Kafka's tools are answered with pylog's."""
+
+from __future__ import annotations
+
+import re
+
+import click
+import pytest
+
+from spark_log.cli.kafka_flags import EVERYWHERE, OF_COMMAND
+from spark_log.cli.main import pylog as root
+from spark_log.cli.reference import verbs
+from tests.cli.commands import Pylog
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("consume --topic orders", "the topic is an argument: pylog consume TOPIC."),
+        ("consume orders --from-beginning", "starts at the earliest record"),
+        ("consume orders --max-messages 5", "say -n N."),
+        ("consume orders --bootstrap-server x:9092", "with -u URL or in PYLOG_URL."),
+        ("consume --whitelist x", "say --include REGEX."),
+        ("consume orders --property print.key=true", "say -f FORMAT"),
+        ("produce orders --property parse.key=true", "say --key-delimiter TEXT"),
+        ("topic --create --topic orders", "as in `pylog topic create TOPIC`."),
+        ("topic create orders --replication-factor 3", "the storage keeps the copies."),
+        ("topic create orders --config retention.ms=1", None),
+        ("topic alter orders --delete-config retention.ms", "say --unset KEY."),
+        ("group --reset-offsets --group g", "`pylog group seek` resets offsets."),
+        ("group describe --group g", "the group is an argument: pylog group describe GROUP."),
+        ("group seek g --to-earliest", "say --to earliest."),
+        ("group seek g --by-duration PT1H", "as in --to now-1h."),
+        ("group seek g --to latest --execute", "say --yes."),
+        ("--bootstrap-server x:9092 topic list", "with -u URL or in PYLOG_URL."),
+    ],
+)
+def test_an_option_of_kafkas_is_answered_with_pylogs(pylog: Pylog, line: str, hint: str | None) -> None:
+    """It is wrong usage, and the message names what to say; an option that both have works."""
+    if hint is None:
+        assert pylog.run(*line.split(), "--help").exit_code == 0
+        return
+    shown = pylog.wrong(*line.split())
+    assert hint in shown and "is an option of Kafka's tools" in shown
+
+
+def test_a_hint_names_options_that_exist(pylog: Pylog) -> None:
+    """And commands that exist; no command has an option of which a hint says that it is Kafka's alone."""
+    options = {name for _, command in verbs() for param in command.params for name in param.opts}
+    paths = {path for path, _ in verbs()}
+    for hints in (EVERYWHERE, *OF_COMMAND.values()):
+        for hint in hints.values():
+            assert set(re.findall(r"--[a-z-]+", hint)) <= options, hint
+            for path in re.findall(r"`(pylog [a-z]+ [a-z-]+)", hint):
+                assert path in paths, hint
+    for path, command in verbs():
+        name = path.split()[-1]
+        own = {name for param in command.params for name in param.opts}
+        assert not own & set(OF_COMMAND.get(name, {})), path
+
+
+def test_a_slip_of_the_finger_gets_clicks_own_hint(pylog: Pylog) -> None:
+    """Kafka is not mentioned."""
+    assert isinstance(root, click.Group)
+    shown = pylog.wrong("topic", "list", "--intrenal")
+    assert "No such option" in shown and "Kafka" not in shown
