@@ -227,7 +227,7 @@ NUMBERS = {
         f"a writer takes its buffer ({constant('spark_log/client/upload.py', 'BUFFER_BYTES') >> 20} MB)",
     ],
     "docs/format/metadata.md": [
-        f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 137",
+        f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 124",
         f"pylog-checkpoint {constant('spark_log/metadata/checkpoint.py', 'VERSION')} <",
         f"format of the whole log, {constant('spark_log/journal/journal.py', 'FORMAT_VERSION')};",
         f"more than {constant('spark_log/client/commit.py', 'SLICES_INLINE_MAX'):,} slices",
