@@ -103,7 +103,8 @@ def produce(
 ) -> None:
     """Measure how fast records are sent, one by one, and acknowledged.
 
-    A topic that does not exist is created.  A latency is the time from the call that sends a record to its acknowledgement.
+    A topic that does not exist is created.  A latency is the time from the call that sends a record to its
+    acknowledgement.
 
     \b
     Example:

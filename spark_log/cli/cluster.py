@@ -64,8 +64,9 @@ def info(session: Session) -> None:
 def release(session: Session, force: bool) -> None:
     """Give a log back to embedded writers after its coordinator crashed.
 
-    The URL is the storage's.  A coordinator that stops in order releases the log itself.  Stop a coordinator that still runs before you
-    release its log: it commits nothing more under its old epoch, but it takes over a log that no other coordinator has.
+    The URL is the storage's.  A coordinator that stops in order releases the log itself.  Stop a coordinator that
+    still runs before you release its log: it commits nothing more under its old epoch, but it takes over a log that
+    no other coordinator has.
 
     \b
     Example:
@@ -93,9 +94,10 @@ def release(session: Session, force: bool) -> None:
 def reset_clock(session: Session, force: bool, dry_run: bool, yes: bool) -> None:
     """Put the log's time back to the present, after a machine whose clock was ahead has written to the log.
 
-    While the log's time is ahead, nothing expires and no garbage is collected.  Timestamps of records stay as they are.  Check this
-    machine's clock first: if it is behind, groups and producers expire when a machine with the right time writes again.  If
-    commits at several times are later than this machine's clock, the reset is refused without --force.
+    While the log's time is ahead, nothing expires and no garbage is collected.  Timestamps of records stay as they
+    are.  Check this machine's clock first: if it is behind, groups and producers expire when a machine with the right
+    time writes again.  If commits at several times are later than this machine's clock, the reset is refused without
+    --force.
 
     \b
     Example:

@@ -1,6 +1,7 @@
 """Completion of names by the shell: topics, groups, profiles.
 
-A name that cannot be found in a moment is not offered: a log that is slow, away or damaged completes nothing, and says nothing.
+A name that cannot be found in a moment is not offered: a log that is slow, away or damaged completes nothing, and
+reports nothing.
 """
 
 from __future__ import annotations

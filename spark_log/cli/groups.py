@@ -41,9 +41,10 @@ def group() -> None:
 @watch_option
 @pass_session
 def list_groups(session: Session, states: str | None, watch: bool) -> None:
-    """List groups with their state and how far they are behind: records, stored bytes, and the age of the oldest unread record.
+    """List groups with their state and their lag.
 
-    -o wide adds topics, partitions, the generation, and the member of a group that has only one.
+    A lag is shown in records, in stored bytes, and as the age of the oldest record that the group has not read. -o
+    wide adds topics, partitions, the generation, and the member of a group that has only one.
 
     \b
     Example:
@@ -146,8 +147,8 @@ def describe(session: Session, name: str, export: bool) -> None:
     """Show a group's state, its members, its committed offsets, and how far it is behind.
 
     Records that were trimmed before the group read them are not lag: they are counted as trimmed.  A group that is
-    rebalancing, PreparingRebalance or CompletingRebalance, is shown as such if its coordinator answers.  -o wide adds the start of each
-    partition, the time of the commit and its metadata.
+    rebalancing, PreparingRebalance or CompletingRebalance, is shown as such if its coordinator answers.  -o wide adds
+    the start of each partition, the time of the commit and its metadata.
 
     \b
     Example:

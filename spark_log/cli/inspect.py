@@ -43,9 +43,9 @@ SUMS = ("records", "segments", "batches", "bytes")
 def plan(session: Session, topic: str, start: Position, end: Position, where: str | None) -> None:
     """Show how much of a topic a read fetches.
 
-    Records, segments, batches and bytes are shown beside the topic's total.
-    Batches are read whole, so a read may fetch records outside of its range.  Bytes include the indexes of the segments, but not
-    the metadata of the log.  Spark tasks that share a large segment each read its index, and both read the batch at their border.
+    Records, segments, batches and bytes are shown beside the topic's total. Batches are read whole, so a read may
+    fetch records outside of its range.  Bytes include the indexes of the segments, but not the metadata of the log.
+    Spark tasks that share a large segment each read its index, and both read the batch at their border.
 
     \b
     Example:

@@ -7,9 +7,10 @@ import click
 from spark_log.cli.base import Root, Verb, common_options
 from spark_log.cli.bench import bench
 from spark_log.cli.cluster import cluster
+from spark_log.cli.consume import consume
 from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
-from spark_log.cli.records import consume, produce
+from spark_log.cli.produce import produce
 from spark_log.cli.segments import segment
 from spark_log.cli.serve import serve
 from spark_log.cli.topics import topic
@@ -25,8 +26,8 @@ SHELLS = ("bash", "zsh", "fish")
 def pylog() -> None:
     """A distributed log over shared storage.
 
-    The options below may stand before the command or after it.  The environment may hold the URL, the profile and the output, and
-    PYLOG_TOKEN a coordinator's token; options take precedence.
+    The options below may stand before the command or after it.  The environment may hold the URL, the profile and the
+    output, and PYLOG_TOKEN a coordinator's token; options take precedence.
 
     A position is earliest, latest, an offset, latest-100, now-10m, @2026-01-31T10:00Z, @1769853600000 or group:NAME.
     The exit status is 0 after success, 1 after an error, and 2 after wrong usage.

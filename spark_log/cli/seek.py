@@ -68,8 +68,8 @@ def seek(
 ) -> None:
     """Move the committed offsets of a group, as Kafka's tool does with --reset-offsets.
 
-    Stop the consumers of the group first.  --shift-by stops at the first and at the last record of a partition.  A Spark stream
-    continues from its checkpoint: it starts at its group's offsets only with a new checkpoint.
+    Stop the consumers of the group first.  --shift-by stops at the first and at the last record of a partition.  A
+    Spark stream continues from its checkpoint: it starts at its group's offsets only with a new checkpoint.
 
     \b
     Example:

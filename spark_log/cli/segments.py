@@ -37,7 +37,8 @@ def segment() -> None:
 def dump(session: Session, name: str) -> None:
     """Show the record batches of a segment, or the slices of a slice index.
 
-    OBJECT is a name relative to the log's root.  Slices that the log does not refer to have no topic, and their offsets count from 0.
+    OBJECT is a name relative to the log's root.  Slices that the log does not refer to have no topic, and their
+    offsets count from 0.
 
     \b
     Example:

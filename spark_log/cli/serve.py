@@ -51,8 +51,8 @@ def serve(
 ) -> None:
     """Run the coordinator of a log, until SIGTERM or SIGINT.
 
-    It takes the log over, and embedded writers switch to its address.  A second coordinator of the same log stands by, and takes
-    over when the first one is gone.
+    It takes the log over, and embedded writers switch to its address.  A second coordinator of the same log stands
+    by, and takes over when the first one is gone.
 
     \b
     Example:

@@ -1,6 +1,7 @@
 """What the options that every command has come to: which log, how it is reached, and the form of the output.
 
-The command line takes precedence, then the profile that it names, then the environment, then the profile that PYLOG_PROFILE names.
+The command line takes precedence, then the profile that it names, then the environment, then the profile that
+PYLOG_PROFILE names.
 """
 
 from __future__ import annotations

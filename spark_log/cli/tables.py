@@ -38,7 +38,7 @@ def table_lines(
 
 
 def _fitted(lines: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[bool], width: int) -> list[int]:
-    """Widths that fit, as far as that is possible: sentences give way first, then names, the widest before the others."""
+    """Widths that fit as far as possible: sentences give way first, then names, always the widest one."""
     columns = list(zip(*lines, strict=True))
     sentences = [any(" " in cell for cell in column[1:]) for column in columns]
     fitted = list(widths)

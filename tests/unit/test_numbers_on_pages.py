@@ -165,7 +165,7 @@ NUMBERS = {
     ],
     "docs/cli.md": [
         f"older than gc.fence.age.ms ({HOURS} hours, unless configured otherwise)",
-        {1000: "committed once a second"}[constant("spark_log/cli/records.py", "COMMIT_MS")],
+        {1000: "committed once a second"}[constant("spark_log/cli/consume.py", "COMMIT_MS")],
         f"again every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
         f"segments of about {mib(constant('spark_log/node/merge_policy.py', 'SEGMENT_BYTES'))}",
         f"if HOST is left out. [default: 127.0.0.1:{PORT}]",

@@ -1,0 +1,136 @@
+"""`pylog produce`."""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import IO, TYPE_CHECKING, Any
+
+import click
+
+from spark_log.cli.base import Verb, parse_pairs, pass_session
+from spark_log.cli.completion import complete_topics
+from spark_log.cli.output import emit_line
+from spark_log.cli.session import Session
+from spark_log.errors import InvalidRecord
+from spark_log.words import counted
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+APPEND_BYTES = 8 << 20
+"""Lines that are there are appended together up to this size."""
+
+
+@click.command(cls=Verb)
+@click.argument("topic", shell_complete=complete_topics)
+@click.option("-k", "--key", help="The key of all records.")
+@click.option("--key-delimiter", metavar="TEXT", help="The text between key and value in each line.")
+@click.option("-p", "--partition", type=int, metavar="N", help="The partition of all records.")
+@click.option(
+    "-H", "--header", "headers", multiple=True, metavar="K=V", help="A header of all records; may be repeated."
+)
+@pass_session
+def produce(
+    session: Session,
+    topic: str,
+    key: str | None,
+    key_delimiter: str | None,
+    partition: int | None,
+    headers: tuple[str, ...],
+) -> None:
+    """Append each line of standard input to a topic as a record.  A topic that does not exist is created.
+
+    \b
+    Example:
+      printf 'c1:hello\\nc2:world\\n' | pylog produce orders --key-delimiter :
+    """
+    if key is not None and key_delimiter is not None:
+        raise click.UsageError("give either --key or --key-delimiter")
+    if key_delimiter == "":
+        raise click.BadParameter("it is empty", param_hint="'--key-delimiter'")
+    pairs = [{"key": name, "value": value.encode()} for name, value in parse_pairs(headers).items()]
+    log = session.connect(create=True)
+    count = 0
+    for lines in _line_groups(sys.stdin.buffer):
+        keys, values = _split(lines, key, key_delimiter, count)
+        log.append(topic, _table(keys, values, partition, pairs))
+        count += len(lines)
+    emit_line(session, f"{counted(count, 'record')} appended to {topic}", {"topic": topic, "records": count})
+
+
+def _line_groups(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """Lines without their ends: as many at a time as are there, so that a slow source is not kept waiting."""
+    rest = b""
+    for data in _arriving(stream):
+        *lines, rest = (rest + data).split(b"\n")
+        if lines:
+            yield [line.removesuffix(b"\r") for line in lines]
+    if rest:
+        yield [rest.removesuffix(b"\r")]
+
+
+def _arriving(stream: IO[bytes]) -> Iterator[bytes]:
+    """What has arrived since the last time: a thread reads on while records are appended."""
+    chunks: queue.Queue[bytes] = queue.Queue(maxsize=64)
+    read = _reader(stream)
+
+    def pump() -> None:
+        try:
+            while data := read(1 << 20):
+                chunks.put(data)
+        finally:
+            chunks.put(b"")
+
+    threading.Thread(target=pump, name="pylog-stdin", daemon=True).start()
+    ended = False
+    while not ended:
+        data = [chunks.get()]
+        while data[-1] and not chunks.empty() and sum(map(len, data)) < APPEND_BYTES:
+            data.append(chunks.get())
+        ended = not data[-1]
+        yield b"".join(data)
+
+
+def _reader(stream: IO[bytes]) -> Callable[[int], bytes]:
+    """Gives what is there.  Past the stream's buffer: a process that ends while a thread waits in one is aborted."""
+    try:
+        return partial(os.read, stream.fileno())
+    except OSError:  # a stream in memory
+        return stream.read
+
+
+def _split(
+    lines: Sequence[bytes], key: str | None, delimiter: str | None, before: int
+) -> tuple[Sequence[bytes | None], Sequence[bytes]]:
+    """Keys and values.  Raises InvalidRecord for a line without the delimiter."""
+    if delimiter is None:
+        return [None if key is None else key.encode()] * len(lines), lines
+    parts = [line.partition(delimiter.encode()) for line in lines]
+    for number, (_, found, _) in enumerate(parts):
+        if not found:
+            raise InvalidRecord(
+                f"line {before + number + 1} has no {delimiter!r} between key and value; "
+                f"the {before} lines before line {before + 1} were appended"
+            )
+    return [part[0] for part in parts], [part[2] for part in parts]
+
+
+def _table(
+    keys: Sequence[bytes | None], values: Sequence[bytes], partition: int | None, headers: list[dict[str, Any]]
+) -> pa.Table:
+    import pyarrow as pa
+
+    from spark_log.segment.schema import HEADERS
+
+    columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+    if partition is not None:
+        columns["partition"] = pa.repeat(pa.scalar(partition, pa.int64()), len(values))
+    if headers:
+        columns["headers"] = pa.array([headers] * len(values), HEADERS)
+    return pa.table(columns)
