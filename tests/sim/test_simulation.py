@@ -20,7 +20,7 @@ NOTICED_IN = {
     "certain_refusal": 156,
     "decide_unlisted": 3,
     "expire_any": 94,
-    "follow_one_beyond": 27,
+    "follow_few_beyond": 7,
     "generation_repeats": 5,
     "goes_on_from_before": 1066,
     "hold_from_plan": 49,
