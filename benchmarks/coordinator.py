@@ -28,7 +28,7 @@ import common
 from _waiting import rebalance, wake
 
 import spark_log
-from spark_log.journal.protocol import data_key
+from spark_log.journal.object_names import data_key
 from spark_log.metadata.commands import Append
 from spark_log.metadata.records import Commit
 from spark_log.model import DataObject, Run

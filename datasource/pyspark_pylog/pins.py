@@ -16,7 +16,7 @@ from pyspark import TaskContext
 from pyspark_pylog.growth import Growth, PinnedTopic
 from spark_log.clock import SystemClock
 from spark_log.errors import ObjectNotFound, StorageUnavailable
-from spark_log.journal.protocol import PINS
+from spark_log.journal.object_names import PINS
 from spark_log.metadata.progress_topic import Progress, progress_of
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore

@@ -220,7 +220,7 @@ def _tell_once(notes: tuple[str, ...]) -> None:
 
 
 def epoch_of_upload(uploaded: Uploaded) -> int:
-    from spark_log.journal.protocol import upload_epoch
+    from spark_log.journal.object_names import upload_epoch
 
     return min(upload_epoch(o.name) for o in uploaded.objects)
 

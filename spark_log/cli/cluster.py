@@ -35,7 +35,7 @@ def info(session: Session) -> None:
     Example:
       pylog cluster info
     """
-    from spark_log.journal.protocol import CHECKPOINTS, checkpoint_version
+    from spark_log.journal.object_names import CHECKPOINTS, checkpoint_version
 
     log = session.connect()
     state = log.journal.refresh()
@@ -223,8 +223,8 @@ def _clock(log: Log) -> Check:
 
 
 def _upkeep(log: Log) -> Check:
-    from spark_log.journal.protocol import CHECKPOINTS, checkpoint_version
-    from spark_log.journal.upkeep import damaged_checkpoints
+    from spark_log.journal.checkpointing import damaged_checkpoints
+    from spark_log.journal.object_names import CHECKPOINTS, checkpoint_version
     from spark_log.settings import cluster_config
 
     state = log.journal.state

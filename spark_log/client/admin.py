@@ -22,8 +22,8 @@ from spark_log.client.transactions import (
 )
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
+from spark_log.journal.index_reads import read_found
 from spark_log.journal.journal import Journal
-from spark_log.journal.upkeep import read_found
 from spark_log.metadata.commands import (
     TRANSACTIONAL,
     UNFENCED,

@@ -17,8 +17,8 @@ from spark_log.errors import (
 )
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import data_key
 from spark_log.journal.ops import Put, Steps
-from spark_log.journal.protocol import data_key
 from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.index import IndexPart, encode_index

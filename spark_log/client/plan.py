@@ -12,9 +12,9 @@ import pyarrow as pa
 from msgspec import Struct
 
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
+from spark_log.journal.index_reads import read_tables
 from spark_log.journal.journal import Journal
 from spark_log.journal.missing import missing_object
-from spark_log.journal.upkeep import read_tables
 from spark_log.metadata.index import numbers, slices_of
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State

@@ -12,8 +12,8 @@ from spark_log.client.prune import plan_matching
 from spark_log.client.resolve import partitions_of, ranges_between, resolve, resolve_starts
 from spark_log.client.scan import scan_batches, scan_schema
 from spark_log.conditions import Condition, as_condition
+from spark_log.journal.index_reads import read_tables
 from spark_log.journal.journal import Journal
-from spark_log.journal.upkeep import read_tables
 from spark_log.metadata.progress_topic import progress_of, progress_partitions, to_batch
 from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, TopicPartition

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, SparkLogError
-from spark_log.journal.protocol import data_key
+from spark_log.journal.object_names import data_key
 from spark_log.metadata.decide import topic_named
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run

@@ -10,10 +10,9 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
-from crc32c import crc32c
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
@@ -27,26 +26,16 @@ from spark_log.errors import (
     StorageUnavailable,
     UnsupportedVersion,
 )
+from spark_log.journal.checkpointing import look_again, write_down
 from spark_log.journal.forks import renew_after_fork
 from spark_log.journal.limits import LIMITS, Limits
+from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format
+from spark_log.journal.object_names import CHECKPOINTS, LOG
+from spark_log.journal.opening import View, follow, open_view, poll, refresh, state_at
 from spark_log.journal.ops import Answer, Get, Link, List, Put, PutNew, Steps, beside, run
-from spark_log.journal.protocol import (
-    CHECKPOINTS,
-    LOG,
-    Command,
-    Context,
-    View,
-    follow,
-    is_led_elsewhere,
-    open_view,
-    poll,
-    propose,
-    refresh,
-    state_at,
-    unanswered,
-)
+from spark_log.journal.protocol import Command, Context, is_led_elsewhere, propose, unanswered
 from spark_log.journal.reserve import has_reserve, keep_reserve
-from spark_log.journal.upkeep import is_due, look_again, shrink, write_down
+from spark_log.journal.upkeep import is_due, shrink
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
@@ -55,8 +44,6 @@ from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries, with_retries_for
 from spark_log.threads import SYSTEM_THREADS, Threads
 
-FORMAT_KEY = "meta/format"
-FORMAT_VERSION = 1
 RELIST_MS = 60_000
 """A reader that waits lists the checkpoints at least this often: its clock may not count the time that a machine sleeps."""
 READ_AHEAD = 32
@@ -72,27 +59,6 @@ LATE_S, LATE_TRIES = 2.0, 20
 
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
-
-
-class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """What `meta/format` holds."""
-
-    pylog: int
-    """Version of the log's format."""
-    cluster_id: str
-    created_ms: int
-    probed: str
-    """Fingerprint of the store library with which the probe succeeded."""
-    crc: str = ""
-    """crc32c of the other fields, in hex; empty in a file that an earlier pylog wrote."""
-
-    def checksum(self) -> str:
-        """What `crc` is to be."""
-        return f"{crc32c(msgspec.json.encode([self.pylog, self.cluster_id, self.created_ms, self.probed])):08x}"
-
-    def encode(self) -> bytes:
-        """The bytes of the file."""
-        return msgspec.json.encode(msgspec.structs.replace(self, crc=self.checksum())) + b"\n"
 
 
 class Journal:
@@ -517,23 +483,3 @@ def _look_in() -> Steps[tuple[bytes | None, Sequence[str]]]:
 
 def _put(key: str, data: bytes) -> Steps[None]:
     yield Put(key, (data,))
-
-
-def parse_format(data: bytes, url: str) -> Format:
-    """What `meta/format` says.  Raises UnsupportedVersion for a file that is damaged, not pylog's, or of a newer one."""
-    damaged = UnsupportedVersion(
-        f"{url}/{FORMAT_KEY} is not pylog's, or damaged: it starts with {data[:32]!r}; a damaged one is restored from a copy"
-    )
-    try:
-        fields: Any = msgspec.json.decode(data)
-        version = fields["pylog"]
-        form = msgspec.convert(fields, Format) if version == FORMAT_VERSION else None
-    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeError) as error:
-        raise damaged from error
-    if form is None:
-        raise UnsupportedVersion(
-            f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog"
-        )
-    if form.crc and form.crc != form.checksum():
-        raise damaged
-    return form

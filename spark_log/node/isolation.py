@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from spark_log.errors import CorruptObject, SparkLogError, StorageUnavailable
+from spark_log.journal.index_reads import read_pieces
+from spark_log.journal.opening import View, refresh
 from spark_log.journal.ops import Steps
-from spark_log.journal.protocol import View, refresh
-from spark_log.journal.upkeep import read_pieces
 from spark_log.metadata.records import Piece
 from spark_log.metadata.rewrite import resolve
 from spark_log.metadata.state import Partition, State, TopicKey

@@ -13,12 +13,17 @@ from typing import BinaryIO, TypeVar, cast
 
 from spark_log.client.log import Log
 from spark_log.errors import NoSpace
+from spark_log.journal.checkpointing import checkpoint as write_checkpoint
+from spark_log.journal.checkpointing import look_again, truncate
 from spark_log.journal.clock_check import check_clock, stamp_of
+from spark_log.journal.garbage_collection import collect, garbage
+from spark_log.journal.object_names import DATA, META, checkpoint_version
+from spark_log.journal.opening import View, open_view
 from spark_log.journal.ops import List, Steps, Sweep
-from spark_log.journal.protocol import DATA, META, Context, View, checkpoint_version, open_view
+from spark_log.journal.protocol import Context
 from spark_log.journal.reserve import has_reserve, keep_reserve
-from spark_log.journal.upkeep import checkpoint as write_checkpoint
-from spark_log.journal.upkeep import collect, fence_and_expire, garbage, is_due, look_again, prune, seal, truncate
+from spark_log.journal.sealing import prune, seal
+from spark_log.journal.upkeep import fence_and_expire, is_due
 from spark_log.metadata.decide import decide_fence, decide_trim
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State

@@ -16,11 +16,14 @@ from typing import BinaryIO, NamedTuple
 import pyarrow as pa
 
 from spark_log.errors import CorruptObject, StorageUnavailable
+from spark_log.journal.index_reads import read_pieces
 from spark_log.journal.limits import Limits
 from spark_log.journal.missing import damaged_object
+from spark_log.journal.object_names import data_key
+from spark_log.journal.opening import View, refresh
 from spark_log.journal.ops import Get, Op, Put, Steps
-from spark_log.journal.protocol import Context, View, data_key, refresh
-from spark_log.journal.upkeep import SWAP_TRIES, read_pieces, swap_in
+from spark_log.journal.protocol import Context
+from spark_log.journal.sealing import SWAP_TRIES, swap_in
 from spark_log.metadata.records import Piece
 from spark_log.metadata.rewrite import Rewrite, resolve
 from spark_log.metadata.state import State, TopicKey

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from spark_log.journal.object_names import PINS
 from spark_log.journal.ops import Delete, Get, List, Op, Steps
-from spark_log.journal.protocol import PINS
 
 READ_OPS = 256
 

@@ -15,22 +15,12 @@ from dataclasses import dataclass, replace
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, SparkLogError
-from spark_log.journal.journal import FORMAT_KEY, parse_format
+from spark_log.journal.checkpointing import checkpoint, damaged_between
+from spark_log.journal.log_format import FORMAT_KEY, parse_format
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
+from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.ops import Delete, Get, List, Put, Steps, run
-from spark_log.journal.protocol import (
-    CHECKPOINTS,
-    DATA,
-    LOG,
-    META,
-    Context,
-    View,
-    checkpoint_version,
-    log_key,
-    log_version,
-    open_view,
-    state_in,
-)
-from spark_log.journal.upkeep import checkpoint, damaged_between
+from spark_log.journal.protocol import Context
 from spark_log.metadata.records import Batch, Commit, TakeOver, decode_batch
 from spark_log.metadata.recovery import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.replay import replay as replay_batch

@@ -11,8 +11,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from spark_log.journal.opening import View
 from spark_log.journal.ops import Steps
-from spark_log.journal.protocol import Command, Context, View, propose
+from spark_log.journal.protocol import Command, Context, propose
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from spark_log.errors import ObjectNotFound, StorageError
-from spark_log.journal.protocol import LOG, log_key
+from spark_log.journal.object_names import LOG, log_key
 from spark_log.store.base import Bytes, ObjectStore
 
 TAIL_BYTES_MAX = 32 << 20

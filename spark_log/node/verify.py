@@ -20,10 +20,11 @@ from spark_log.client.fetch import load_index
 from spark_log.client.log import Log
 from spark_log.client.plan import SliceRead
 from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
+from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import LOG
+from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.ops import Get, List, Steps
-from spark_log.journal.protocol import LOG, View, check_chain, open_view
-from spark_log.journal.upkeep import damaged_between, damaged_checkpoints
 from spark_log.metadata.index import decode_piece, slices_of
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey

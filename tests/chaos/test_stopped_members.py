@@ -11,7 +11,7 @@ import pytest
 
 import spark_log
 from spark_log.client.log import Log
-from spark_log.journal.protocol import LOG
+from spark_log.journal.object_names import LOG
 from spark_log.metadata.records import Batch, CommitOffsets, decode_batch
 from spark_log.model import TopicPartition
 from spark_log.node.verify import verify

@@ -10,8 +10,8 @@ import pytest
 
 from spark_log.journal.journal import Journal
 from spark_log.journal.limits import Limits
-from spark_log.journal.protocol import open_view
-from spark_log.journal.upkeep import seal
+from spark_log.journal.opening import open_view
+from spark_log.journal.sealing import seal
 from spark_log.store.local import LocalStore
 from tests.cli.commands import Pylog
 

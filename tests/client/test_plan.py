@@ -12,10 +12,11 @@ import spark_log
 from spark_log.client.commit import PlainProducer
 from spark_log.client.plan import OffsetRange, SliceRead, Window, plan_reads
 from spark_log.client.upload import Uploaded
+from spark_log.journal.index_reads import neighbours, read_pieces
 from spark_log.journal.journal import Journal
 from spark_log.journal.limits import Limits
-from spark_log.journal.protocol import open_view
-from spark_log.journal.upkeep import neighbours, read_pieces, seal
+from spark_log.journal.opening import open_view
+from spark_log.journal.sealing import seal
 from spark_log.metadata.rewrite import resolve
 from spark_log.model import DataObject, Run
 from spark_log.store.memory import MemoryStore

@@ -25,7 +25,7 @@ from spark_log.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
-from spark_log.journal.protocol import CHECKPOINTS
+from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_once
 from spark_log.segment.partitioners import Partitions, RoundRobinPartitioner

@@ -12,8 +12,8 @@ import spark_log
 from spark_log.client.fetch import WHOLE_BYTES_MAX
 from spark_log.journal.journal import Journal
 from spark_log.journal.limits import LIMITS
+from spark_log.journal.opening import HOLE_PROBES
 from spark_log.journal.ops import Get, Steps, beside, run
-from spark_log.journal.protocol import HOLE_PROBES
 from spark_log.metadata.records import Piece
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore

@@ -10,7 +10,7 @@ import pytest
 
 import spark_log
 from spark_log.journal.journal import Journal
-from spark_log.journal.protocol import CHECKPOINTS
+from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.node.coordinator import Coordinator, Sign, _Here
 from spark_log.store.base import Bytes, ObjectStore

@@ -17,8 +17,8 @@ from spark_log import Log, NewTopic, connect
 from spark_log.errors import CorruptObject, StorageError
 from spark_log.journal.journal import Journal
 from spark_log.journal.limits import Limits
-from spark_log.journal.protocol import open_view
-from spark_log.journal.upkeep import seal
+from spark_log.journal.opening import open_view
+from spark_log.journal.sealing import seal
 from spark_log.metadata.decide import decide_delete_topic, decide_trim
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice

@@ -9,8 +9,9 @@ import pytest
 
 import spark_log
 from spark_log.errors import CorruptObject, InvalidRequest, NoLog, UnsupportedVersion
-from spark_log.journal.journal import FORMAT_KEY, Journal
-from spark_log.journal.protocol import CHECKPOINTS, LOG, checkpoint_version, log_key
+from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import FORMAT_KEY
+from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
 from spark_log.metadata.decide import decide_set_configs, decide_take_over
 from spark_log.metadata.state import Coordinator
 from spark_log.node.repair import DAMAGED, Report

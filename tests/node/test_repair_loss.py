@@ -20,7 +20,7 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
 from spark_log.metadata.decide import decide_set_configs, decide_take_over
 from spark_log.metadata.recovery import RAISED, VERSIONS
 from spark_log.metadata.state import Coordinator

@@ -11,8 +11,8 @@ import pytest
 
 from spark_log import Log, NewTopic, TopicPartition
 from spark_log.journal.limits import Limits as SealLimits
-from spark_log.journal.protocol import open_view
-from spark_log.journal.upkeep import seal
+from spark_log.journal.opening import open_view
+from spark_log.journal.sealing import seal
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice

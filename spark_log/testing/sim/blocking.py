@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from spark_log.errors import ObjectNotFound, StorageUnavailable
-from spark_log.journal.journal import FORMAT_VERSION, Format
+from spark_log.journal.log_format import FORMAT_VERSION, Format
 from spark_log.journal.ops import Answer, Delete, Get, List, Op, Put, PutNew, Sleep, Steps, StoreTime
 from spark_log.store.base import Bytes
 from spark_log.testing.sim.threads import SimulatedThread

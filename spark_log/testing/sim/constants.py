@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from spark_log.journal import protocol
+from spark_log.journal import opening
 from spark_log.journal.limits import Limits
 from spark_log.metadata import replay
 
@@ -89,6 +89,6 @@ class Constants:
         return (
             Patch(replay, "KEPT_SEQUENCES", self.kept_sequences),
             Patch(replay, "FORMER_HOLDERS", self.former_holders),
-            Patch(protocol, "WAVE_MAX", self.wave_max),
-            Patch(protocol, "WAVE_FAR", self.wave_far),
+            Patch(opening, "WAVE_MAX", self.wave_max),
+            Patch(opening, "WAVE_FAR", self.wave_far),
         )

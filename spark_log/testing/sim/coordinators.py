@@ -15,8 +15,9 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.groups.group import Roster, RosterMember
+from spark_log.journal.opening import View
 from spark_log.journal.ops import Answered, Sleep, Steps
-from spark_log.journal.protocol import Command, Context, View
+from spark_log.journal.protocol import Command, Context
 from spark_log.metadata import decide as d
 from spark_log.metadata.commands import CommitOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry

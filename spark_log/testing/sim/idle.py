@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from spark_log.journal import protocol, upkeep
+from spark_log.journal import checkpointing, garbage_collection, opening, sealing, upkeep
 from spark_log.journal.limits import LIMITS
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version
+from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.journal.ops import Sleep, Steps
-from spark_log.journal.protocol import CHECKPOINTS, DATA, KEPT_CHECKPOINTS, LOG, Command, View, checkpoint_version
+from spark_log.journal.protocol import Command
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide import decide_release
 from spark_log.metadata.state import State
@@ -64,14 +66,14 @@ def _upkeep(sim: Setting, view: View) -> Steps[View]:
     """The duties of `pylog maintain`, but for merging."""
     context = replace(sim.context, limits=LIMITS)
     view = yield from expire(sim, view)
-    view = yield from upkeep.prune(view, context)
+    view = yield from sealing.prune(view, context)
     view = yield from upkeep.fence_and_expire(view, context)
-    yield from upkeep.collect(view, context)
-    view = yield from upkeep.seal(view, context)
-    view = yield from upkeep.look_again(view)
+    yield from garbage_collection.collect(view, context)
+    view = yield from sealing.seal(view, context)
+    view = yield from checkpointing.look_again(view)
     if checkpoint_version(view.checkpoint) < view.state.version or upkeep.is_due(view):
-        view, _ = yield from upkeep.checkpoint(view, context)
-    yield from upkeep.truncate(view, context)
+        view, _ = yield from checkpointing.checkpoint(view, context)
+    yield from checkpointing.truncate(view, context)
     return view
 
 
@@ -108,7 +110,7 @@ def _check_quiet(sim: Setting, view: View) -> Steps[None]:
     for number in range(4):
         yield Sleep(sim.age + 1)
         yield from _upkeep(sim, (yield from sim.load()))
-        following = yield from protocol.poll(following, relist=False)
+        following = yield from opening.poll(following, relist=False)
         following = yield from sim.keep_house(following)
         before = before if number else sim.world.store.writes
     written = sim.world.store.writes - before

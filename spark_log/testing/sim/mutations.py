@@ -13,9 +13,11 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace as with_values
 
-from spark_log.journal import protocol, upkeep
+from spark_log.journal import checkpointing, garbage_collection, object_names, opening, protocol, sealing
+from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
+from spark_log.journal.opening import View
 from spark_log.journal.ops import Answer, Delete, Get, List, Op, Put, PutNew, Steps
-from spark_log.journal.protocol import CHECKPOINTS, LOG, Context, View, checkpoint_key, checkpoint_version, log_key
+from spark_log.journal.protocol import Context
 from spark_log.metadata import decide, replay, rewrite
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
@@ -63,7 +65,7 @@ def _carried(view: View, batch: Batch, newest: str) -> tuple[View, dict[str, int
 
 def _read_last(view: View) -> Appended:
     seen: dict[str, int] = {}
-    view = yield from protocol.refresh(view, seen)
+    view = yield from opening.refresh(view, seen)
     return view, seen
 
 
@@ -76,7 +78,11 @@ def _list_first(view: View, batch: Batch, decided: State) -> Appended:
     names = yield List(CHECKPOINTS)
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
-    if answer is Answer.CREATED and (yield Get(key)) == data and protocol._follows(view, max(names, default="")):
+    if (
+        answer is Answer.CREATED
+        and (yield Get(key)) == data
+        and opening.follows_checkpoint(view, max(names, default=""))
+    ):
         return _carried(view, batch, max(names, default=""))
     return (yield from _read_last(view))
 
@@ -87,7 +93,7 @@ def _always_parallel(view: View, batch: Batch, decided: State) -> Appended:
     if answer is not Answer.EXISTS:
         reads: list[Op] = [Get(key), List(CHECKPOINTS)]
         found, names = yield reads
-        if found == data and protocol._follows(view, newest := max(names, default="")):
+        if found == data and opening.follows_checkpoint(view, newest := max(names, default="")):
             return _carried(view, batch, newest)
     return (yield from _read_last(view))
 
@@ -103,8 +109,8 @@ def _decide_unlisted(view: View, batch: Batch, decided: State) -> Appended:
 
 
 def _refresh_with_leftovers(view: View, *given: Any, **named: Any) -> Steps[View]:
-    new = yield from protocol.catch_up(view, *given, **named)
-    return new if new is not None else (yield from protocol.open_view())
+    new = yield from opening.catch_up(view, *given, **named)
+    return new if new is not None else (yield from opening.open_view())
 
 
 _decide_all = protocol._decide_all
@@ -155,7 +161,7 @@ def _garbage_by_age(state: State, names: Iterable[str]) -> list[str]:
     return [
         name
         for name in names
-        if protocol.upload_epoch(name) < old and name not in state.objects and state.dropped.get(name, 0) < old
+        if object_names.upload_epoch(name) < old and name not in state.objects and state.dropped.get(name, 0) < old
     ]
 
 
@@ -279,8 +285,8 @@ def _truncate_to_view(view: View, context: Context) -> Steps[int]:
     return 0
 
 
-def _confirmed_if_damaged(view: View, names: Sequence[str], base: protocol.Base | None) -> bool:
-    return bool(base and view.damaged) or protocol._follows(view, max(names, default=""))
+def _confirmed_if_damaged(view: View, names: Sequence[str], base: opening.Base | None) -> bool:
+    return bool(base and view.damaged) or opening.follows_checkpoint(view, max(names, default=""))
 
 
 # --------------------------------------------------------------------------------------------------- what is removed, and when
@@ -343,11 +349,11 @@ def _truncate_to_checkpoint(view: View, context: Context) -> Steps[int]:
 MUTATIONS = {
     "one_checkpoint": Mutation(
         "the newest two checkpoints are kept, with the records after the older one",
-        (Patch(upkeep, "KEPT_CHECKPOINTS", 1),),
+        (Patch(checkpointing, "KEPT_CHECKPOINTS", 1),),
     ),
     "opened_unconfirmed": Mutation(
         "a log that is opened from the older checkpoint is listed again afterwards",
-        (Patch(protocol, "_is_confirmed", _confirmed_if_damaged),),
+        (Patch(opening, "_is_confirmed", _confirmed_if_damaged),),
     ),
     "no_readback": Mutation(
         "a put that answers 'created' is read back",
@@ -355,16 +361,20 @@ MUTATIONS = {
     ),
     "no_start_over": Mutation(
         "the checkpoints are listed again after the log was read",
-        (Patch(protocol, "_follows", lambda view, newest: True),),
+        (Patch(opening, "follows_checkpoint", lambda view, newest: True),),
     ),
     "follow_few_beyond": Mutation(
         "a newer checkpoint is accepted up to the version that was confirmed before, not beyond",
         # Not one beyond: a record is deleted when the older of two checkpoints has it, and they are seldom of one version.
-        (Patch(protocol, "_follows", lambda view, newest: checkpoint_version(newest) <= view.state.version + 3),),
+        (
+            Patch(
+                opening, "follows_checkpoint", lambda view, newest: checkpoint_version(newest) <= view.state.version + 3
+            ),
+        ),
     ),
     "leftovers_placed": Mutation(
         "batches that were read are forgotten when the log is opened anew",
-        (Patch(protocol, "refresh", _refresh_with_leftovers),),
+        (Patch(opening, "refresh", _refresh_with_leftovers),),
     ),
     "certain_refusal": Mutation(
         "a refusal after a put that was not seen to fail says that it may be in",
@@ -389,18 +399,18 @@ MUTATIONS = {
     "linked_checkpoint": Mutation(
         "no checkpoint refers to the file of another",
         (
-            Patch(upkeep, "checkpoint", _write_linked),
-            Patch(upkeep, "check_checkpoint", lambda data, name: None),
-            Patch(protocol, "decode_checkpoint", _decode_linked),
+            Patch(checkpointing, "checkpoint", _write_linked),
+            Patch(checkpointing, "check_checkpoint", lambda data, name: None),
+            Patch(opening, "decode_checkpoint", _decode_linked),
         ),
     ),
     "log_above_checkpoint": Mutation(
         "log records are deleted up to the newest checkpoint, not to the state just loaded",
-        (Patch(upkeep, "truncate", _truncate_to_view),),
+        (Patch(checkpointing, "truncate", _truncate_to_view),),
     ),
     "age_gc": Mutation(
         "garbage is what lies below a fence, not what is old",
-        (Patch(upkeep, "garbage", _garbage_by_age), Patch(decide, "decide_fence", _decide_no_fence)),
+        (Patch(garbage_collection, "garbage", _garbage_by_age), Patch(decide, "decide_fence", _decide_no_fence)),
     ),
     "list_before_put": Mutation(
         "the listing of the read-back starts after the put",
@@ -420,11 +430,11 @@ MUTATIONS = {
     ),
     "sealed_uncounted": Mutation(
         "sealing does not forget the objects of the sealed slices",
-        (Patch(upkeep, "build_swap", _build_uncounted),),
+        (Patch(sealing, "build_swap", _build_uncounted),),
     ),
     "sealed_drop_unnamed": Mutation(
         "a swap of sealed slices names the data objects that it drops",
-        (Patch(upkeep, "build_swap", _build_unnamed),),
+        (Patch(sealing, "build_swap", _build_unnamed),),
     ),
     "expire_any": Mutation(
         "a producer expires only when its last commit is at or below the fence",
@@ -492,7 +502,7 @@ MUTATIONS = {
     ),
     "no_garbage_collection": Mutation(
         "objects that nothing refers to are deleted",
-        (Patch(upkeep, "garbage", _no_garbage),),
+        (Patch(garbage_collection, "garbage", _no_garbage),),
     ),
     "no_expiry": Mutation(
         "producers and groups that are idle too long are forgotten",
@@ -519,7 +529,7 @@ MUTATIONS = {
     ),
     "records_above_fence": Mutation(
         "log records are kept until the fence has passed them, though a checkpoint has them",
-        (Patch(upkeep, "truncate", _truncate_to_checkpoint),),
+        (Patch(checkpointing, "truncate", _truncate_to_checkpoint),),
     ),
     "merged_blindly": Mutation(
         "a merged segment takes the place of the slices that it was made of, and of no others",

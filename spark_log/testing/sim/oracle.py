@@ -35,7 +35,8 @@ from typing import Any
 
 from msgspec.structs import replace as with_values
 
-from spark_log.journal.protocol import CHECKPOINTS, DATA, KEPT_CHECKPOINTS, LOG, View, checkpoint_version
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version
+from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.metadata import records as r
 from spark_log.metadata import replay
 from spark_log.metadata.checkpoint import decode_checkpoint

@@ -19,10 +19,12 @@ from spark_log.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from spark_log.journal import protocol, upkeep
+from spark_log.journal import checkpointing, garbage_collection, index_reads, opening, protocol, sealing, upkeep
 from spark_log.journal.limits import Limits
+from spark_log.journal.object_names import CHECKPOINTS
+from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.journal.ops import Sleep, Steps
-from spark_log.journal.protocol import CHECKPOINTS, KEPT_CHECKPOINTS, Command, View
+from spark_log.journal.protocol import Command
 from spark_log.metadata import commands
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.rewrite import resolve
@@ -82,7 +84,7 @@ def read_partition(sim: Setting, view: View, key: TopicKey, start: int) -> Steps
 
 
 def _read_entries(sim: Setting, key: TopicKey, part: Partition) -> Steps[list[Row] | None]:
-    resolved = yield from upkeep.read_pieces(part.entries)
+    resolved = yield from index_reads.read_pieces(part.entries)
     if resolved is None:
         return None
     slices = [piece for piece in resolve(part.entries, resolved) if piece.end > part.start]
@@ -105,7 +107,7 @@ def follower(sim: Setting) -> Steps[None]:
     """A reader that waits for what is new."""
     view = yield from sim.load()
     while True:
-        newer = yield from protocol.poll(view, relist=sim.rng.random() < 0.2, together=sim.shares_rounds(view))
+        newer = yield from opening.poll(view, relist=sim.rng.random() < 0.2, together=sim.shares_rounds(view))
         sim.oracle.check_view(newer)
         if newer.state.version < view.state.version:
             raise Violation("state: a follower went back")
@@ -240,11 +242,11 @@ def _keep_house(sim: Setting, view: View) -> Steps[View]:
 
 
 def _seal(sim: Setting, view: View) -> Steps[View]:
-    return (yield from upkeep.seal(view, replace(sim.context, limits=ALL)))
+    return (yield from sealing.seal(view, replace(sim.context, limits=ALL)))
 
 
 def _prune(sim: Setting, view: View) -> Steps[View]:
-    return (yield from upkeep.prune(view, sim.context))
+    return (yield from sealing.prune(view, sim.context))
 
 
 def _fence(sim: Setting, view: View) -> Steps[View]:
@@ -253,7 +255,7 @@ def _fence(sim: Setting, view: View) -> Steps[View]:
 
 def _checkpoint(sim: Setting, view: View) -> Steps[View]:
     if sim.rng.random() < 0.3:
-        yield from upkeep.checkpoint(view, sim.context)
+        yield from checkpointing.checkpoint(view, sim.context)
     return view
 
 
@@ -272,12 +274,12 @@ def bit_rot(sim: Setting) -> Steps[None]:
 
 
 def _truncate(sim: Setting, view: View) -> Steps[View]:
-    yield from upkeep.truncate(view, sim.context)
+    yield from checkpointing.truncate(view, sim.context)
     return view
 
 
 def _collect(sim: Setting, view: View) -> Steps[View]:
-    yield from upkeep.collect(view, sim.context)
+    yield from garbage_collection.collect(view, sim.context)
     return view
 
 
@@ -293,7 +295,7 @@ def _merge(sim: Setting, view: View) -> Steps[View]:
     entries = view.state.partitions[key].entries
     at = sim.rng.randrange(len(entries) - 1)
     old = entries[at : at + sim.rng.randint(2, 4)]
-    resolved = yield from upkeep.read_pieces(old)
+    resolved = yield from index_reads.read_pieces(old)
     if resolved is None:
         return view
     slices = resolve(old, resolved)
@@ -310,7 +312,7 @@ def _swap(sim: Setting, view: View, key: TopicKey, slices: Sequence[Slice], rows
     span_us = min(piece.min_us for piece in slices), max(piece.max_us for piece in slices)
     new = Slice(slices[0].start, slices[-1].end, made.name, run.position, run.length, run.crc, run.batches, *span_us)
     merged = segments.Merged(key, tuple(slices), new, made)
-    for _ in range(upkeep.SWAP_TRIES):
+    for _ in range(sealing.SWAP_TRIES):
         if epoch <= view.state.fence:
             return view
         prepared = yield from segments.prepare(view.state, sim.context.limits, [merged])
@@ -320,7 +322,7 @@ def _swap(sim: Setting, view: View, key: TopicKey, slices: Sequence[Slice], rows
         rewrites, done = prepared
         if not done:
             return view
-        view, fits = yield from upkeep.swap_in(view, sim.context, epoch, rewrites, [made])
+        view, fits = yield from sealing.swap_in(view, sim.context, epoch, rewrites, [made])
         if fits:
             return view
     return view

@@ -9,10 +9,12 @@ from typing import Any
 
 from spark_log.client.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
-from spark_log.journal import protocol, upkeep
-from spark_log.journal.journal import FORMAT_KEY
+from spark_log.journal import opening, protocol, upkeep
+from spark_log.journal.log_format import FORMAT_KEY
+from spark_log.journal.object_names import META, data_key
+from spark_log.journal.opening import View
 from spark_log.journal.ops import Ask, Get, Put, Sleep, Steps
-from spark_log.journal.protocol import META, Command, Context, View, data_key
+from spark_log.journal.protocol import Command, Context
 from spark_log.metadata.decide import Decision, decide_create_topic, decide_set_configs
 from spark_log.metadata.index import encode_index
 from spark_log.metadata.records import Commit
@@ -69,7 +71,7 @@ class Setting:
             Command(lambda state, now: decide_set_configs(state, None, configs)),
             Command(lambda state, now: decide_create_topic(state, "t0", partitions, {}, "id0")),
         ]
-        view = yield from protocol.open_view()
+        view = yield from opening.open_view()
         yield from protocol.propose(view, commands, self.context)
 
     @property
@@ -85,16 +87,16 @@ class Setting:
 
     def load(self) -> Steps[View]:
         since = self.oracle.state.version
-        view = yield from protocol.open_view(ahead=self.constants.read_ahead if self.together else 0)
+        view = yield from opening.open_view(ahead=self.constants.read_ahead if self.together else 0)
         self.oracle.check_view(view, since)
         return view
 
     def refresh(self, view: View) -> Steps[View]:
         since = self.oracle.state.version
         before, together = view, self.shares_rounds(view)
-        view = yield from protocol.refresh(view, together=together)
+        view = yield from opening.refresh(view, together=together)
         if together and not self.shares_rounds(before):  # the rounds took too long, as `Journal` has it
-            view = yield from protocol.refresh(view)
+            view = yield from opening.refresh(view)
         self.oracle.check_view(view, since)
         return view
 

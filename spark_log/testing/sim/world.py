@@ -20,8 +20,8 @@ from hashlib import blake2b
 from typing import Any, Protocol
 
 from spark_log.errors import CoordinatorNotAvailable, StorageUnavailable
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META
 from spark_log.journal.ops import Answer, Answered, Ask, Delete, Get, List, Op, Put, PutNew, Sleep, Steps, StoreTime
-from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, META
 from spark_log.metadata.state import State
 
 START_MS = 1_700_000_000_000

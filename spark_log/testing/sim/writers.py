@@ -21,8 +21,9 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
+from spark_log.journal.opening import View
 from spark_log.journal.ops import Steps
-from spark_log.journal.protocol import Command, View
+from spark_log.journal.protocol import Command
 from spark_log.metadata.commands import AbortTransaction, Append, InitProducer
 from spark_log.metadata.decide import epoch_of_holder
 from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry

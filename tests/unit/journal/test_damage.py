@@ -13,9 +13,10 @@ import pytest
 
 import spark_log
 from spark_log.errors import CorruptObject, OutOfOrderSequence, SparkLogError, UnknownProducerId
+from spark_log.journal.checkpointing import checkpoint, truncate, write_down
 from spark_log.journal.journal import Journal
-from spark_log.journal.protocol import CHECKPOINTS, LOG, checkpoint_version, log_key, open_view
-from spark_log.journal.upkeep import checkpoint, truncate, write_down
+from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
+from spark_log.journal.opening import open_view
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.store.local import LocalStore
 

@@ -23,10 +23,13 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
-from spark_log.journal.journal import FORMAT_KEY, Journal
+from spark_log.journal.checkpointing import checkpoint, truncate
+from spark_log.journal.garbage_collection import collect
+from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import FORMAT_KEY
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, log_key
+from spark_log.journal.opening import View, check_chain, follow, open_view
 from spark_log.journal.ops import Answered, Changes
-from spark_log.journal.protocol import CHECKPOINTS, DATA, LOG, View, check_chain, follow, log_key, open_view
-from spark_log.journal.upkeep import checkpoint, collect, truncate
 from spark_log.metadata import decide as d
 from spark_log.metadata.records import Commit
 from spark_log.metadata.state import Coordinator

@@ -1,0 +1,166 @@
+"""Checkpoints: written, read back, and the records and older checkpoints that they replace deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from spark_log.errors import CorruptObject
+from spark_log.journal.object_names import (
+    CHECKPOINTS,
+    LOG,
+    checkpoint_key,
+    checkpoint_version,
+    log_key,
+    log_version,
+)
+from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
+from spark_log.journal.ops import Delete, Get, List, Put, Steps
+from spark_log.journal.protocol import Context
+from spark_log.journal.upkeep import logger
+from spark_log.metadata.checkpoint import check_checkpoint, decode_checkpoint, encode_checkpoint
+from spark_log.metadata.records import decode_batch
+
+
+def look_again(view: View) -> Steps[View]:
+    """The view with the newest checkpoint that there is: who follows a coordinator does not list them."""
+    return view.moved(view.state, (yield List(CHECKPOINTS)), view.head)
+
+
+def write_down(view: View, context: Context, fence_before: int) -> Steps[View]:
+    """Checkpoint a view, and drop what the checkpoint replaces.  Nothing of it waits for commits, nor they for it.
+
+    Records above the fence are kept though a checkpoint has them: a store with stale listings still meets the old record
+    instead of a name that is free.
+    """
+    view, intact = yield from checkpoint(view, context)
+    names, older = yield from _replaced(intact)
+    if older:
+        yield Delete([name for name in names if name < older])
+        first = max(0, min(fence_before, checkpoint_version(names[0])))
+        upto = min(view.state.fence, checkpoint_version(older))
+        yield Delete([log_key(version) for version in range(first + 1, upto + 1)[-context.limits.deletes_max :]])
+    return view
+
+
+def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]]]:
+    """Write the state of a view, which is confirmed, as a checkpoint, and read it back.
+
+    The view with it, and the checkpoints that were read and are intact.  If the one before it is damaged, a second one is
+    written, so that the newest two are intact.
+    Raises CorruptObject if the storage does not give back what was put.
+    """
+    data = encode_checkpoint(view.state)
+    names: list[str] = yield List(CHECKPOINTS)
+    intact = frozenset[str]()
+    for _ in range(KEPT_CHECKPOINTS):
+        key = checkpoint_key(view.state.version, context.unique())
+        if names and checkpoint_version(names[-1]) == view.state.version:
+            key = f"{names[-1]}-{context.unique()}"  # sorts after it
+        yield Put(key, (data,))
+        found = yield Get(key)
+        names = yield List(CHECKPOINTS)
+        if key not in names[-KEPT_CHECKPOINTS:]:
+            break  # there are newer ones, with which another process has dropped it, or may do so
+        if found != data or decode_checkpoint(data, key) != view.state:
+            raise CorruptObject(f"{key} cannot be read back as it was written: older checkpoints and records are kept")
+        others, damaged = yield from _read_checkpoints(frozenset(names[-KEPT_CHECKPOINTS:]) - intact - {key})
+        intact |= others | {key}
+        view = view._replace(damaged=view.damaged | damaged)
+        if not damaged:
+            break
+    return view.moved(view.state, names, view.head), intact
+
+
+def _read_checkpoints(names: Iterable[str]) -> Steps[tuple[frozenset[str], frozenset[str]]]:
+    """Those that are intact and those that are damaged; one that is gone is neither."""
+    intact, damaged = set[str](), set[str]()
+    for name in sorted(names):
+        data = yield Get(name)
+        if data is None:
+            continue
+        try:
+            check_checkpoint(data, name)
+            intact.add(name)
+        except CorruptObject as error:
+            logger.warning("a checkpoint cannot be read: %s", error)
+            damaged.add(name)
+    return frozenset(intact), frozenset(damaged)
+
+
+def damaged_checkpoints() -> Steps[dict[str, str]]:
+    """Those of the checkpoints that are kept which cannot be read, by name, and why."""
+    found = {}
+    for name in (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]:
+        data = yield Get(name)
+        try:
+            if data is not None:
+                check_checkpoint(data, name)
+        except CorruptObject as error:
+            found[name] = str(error)
+    return found
+
+
+def damaged_between() -> Steps[dict[str, str]]:
+    """Records between the two checkpoints that are kept which are missing or cannot be read, by name, and why.
+
+    The newer one stands in for them; without them the older one cannot stand in for the newer one.
+    """
+    while True:
+        newest = (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]
+        if len(newest) < KEPT_CHECKPOINTS:
+            return {}
+        first, upto = (checkpoint_version(name) for name in newest)
+        names = [name for name in (yield List(LOG)) if first < log_version(name) <= upto]
+        found = _missing_between(first, upto, names)
+        for at in range(0, len(names), WAVE_MAX):
+            few = names[at : at + WAVE_MAX]
+            found |= _damaged(zip(few, (yield [Get(name) for name in few]), strict=True))
+        if not found or (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:] == newest:
+            return found
+
+
+def _missing_between(first: int, upto: int, names: Sequence[str]) -> dict[str, str]:
+    """The first of versions (first, upto] that has no record: those that follow it may be very many."""
+    there = {log_version(name) for name in names}
+    if len(there) == upto - first:
+        return {}
+    lost = next(version for version in range(first + 1, upto + 1) if version not in there)
+    return {log_key(lost): f"{log_key(lost)} is missing"}
+
+
+def _damaged(files: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
+    found = {}
+    for name, data in files:
+        try:
+            decode_batch(data or b"", name)
+        except CorruptObject as error:
+            found[name] = str(error)
+    return found
+
+
+def _replaced(intact: frozenset[str]) -> Steps[tuple[list[str], str]]:
+    """All checkpoints, and the older of the newest two: those before it may go, and the records up to it.
+
+    Empty: nothing may go, for there are not two, or one of them cannot be read.
+    intact:  checkpoints that were read a moment ago.
+    """
+    names: list[str] = yield List(CHECKPOINTS)
+    newest = names[-KEPT_CHECKPOINTS:]
+    others, _ = yield from _read_checkpoints(frozenset(newest) - intact)
+    kept = len(newest) == KEPT_CHECKPOINTS and intact | others >= frozenset(newest)
+    return names, newest[0] if kept else ""
+
+
+def truncate(view: View, context: Context) -> Steps[int]:
+    """Delete every checkpoint but the newest two, and every log record at or below the older one and the fence.
+
+    Counts deletes; nothing is deleted unless both checkpoints can be read.
+    """
+    names, older = yield from _replaced(frozenset())
+    if not older:
+        return 0
+    upto = min(view.state.fence, checkpoint_version(older))
+    old = [name for name in names if name < older]
+    records = [name for name in (yield List(LOG)) if log_version(name) <= upto]
+    yield Delete([*old, *records[: context.limits.deletes_max]])
+    return len(old) + len(records[: context.limits.deletes_max])

@@ -1,0 +1,35 @@
+"""Garbage collection: objects that nothing refers to, below the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from spark_log.journal.object_names import (
+    DATA,
+    upload_epoch,
+)
+from spark_log.journal.opening import View
+from spark_log.journal.ops import Delete, List, Steps
+from spark_log.journal.protocol import Context
+from spark_log.metadata.state import State
+
+
+def garbage(state: State, names: Iterable[str]) -> list[str]:
+    """Those of a listing of `data/` that nothing refers to and nothing will: uploads at or below the fence.
+
+    What was dropped is remembered in the state until the fence has passed, so that readers have their grace.
+    """
+    return [
+        name
+        for name in names
+        if upload_epoch(name) <= state.fence and name not in state.objects and name not in state.dropped
+    ]
+
+
+def collect(view: View, context: Context) -> Steps[list[str]]:
+    """Delete garbage; gives the names.  The view was confirmed before the listing begins."""
+    names = yield List(DATA)
+    old = garbage(view.state, names)[: context.limits.deletes_max]
+    if old:
+        yield Delete(old)
+    return old

@@ -1,0 +1,58 @@
+"""`meta/format`: that a folder is a log, its cluster id, and the storage library that was tried with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from crc32c import crc32c
+
+from spark_log.errors import (
+    UnsupportedVersion,
+)
+
+FORMAT_KEY = "meta/format"
+
+
+FORMAT_VERSION = 1
+
+
+class Format(msgspec.Struct, frozen=True, kw_only=True):
+    """What `meta/format` holds."""
+
+    pylog: int
+    """Version of the log's format."""
+    cluster_id: str
+    created_ms: int
+    probed: str
+    """Fingerprint of the store library with which the probe succeeded."""
+    crc: str = ""
+    """crc32c of the other fields, in hex; empty in a file that an earlier pylog wrote."""
+
+    def checksum(self) -> str:
+        """What `crc` is to be."""
+        return f"{crc32c(msgspec.json.encode([self.pylog, self.cluster_id, self.created_ms, self.probed])):08x}"
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        return msgspec.json.encode(msgspec.structs.replace(self, crc=self.checksum())) + b"\n"
+
+
+def parse_format(data: bytes, url: str) -> Format:
+    """What `meta/format` says.  Raises UnsupportedVersion for a file that is damaged, not pylog's, or of a newer one."""
+    damaged = UnsupportedVersion(
+        f"{url}/{FORMAT_KEY} is not pylog's, or damaged: it starts with {data[:32]!r}; a damaged one is restored from a copy"
+    )
+    try:
+        fields: Any = msgspec.json.decode(data)
+        version = fields["pylog"]
+        form = msgspec.convert(fields, Format) if version == FORMAT_VERSION else None
+    except (msgspec.MsgspecError, KeyError, TypeError, UnicodeError) as error:
+        raise damaged from error
+    if form is None:
+        raise UnsupportedVersion(
+            f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog"
+        )
+    if form.crc and form.crc != form.checksum():
+        raise damaged
+    return form

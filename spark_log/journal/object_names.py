@@ -1,0 +1,44 @@
+"""Names of the objects of a log: metadata records, checkpoints and data."""
+
+from __future__ import annotations
+
+META = "meta/"
+
+
+LOG = "meta/log/"
+
+
+CHECKPOINTS = "meta/ckpt/"
+
+
+DATA = "data/"
+
+
+PINS = "meta/pin/"
+"""Of Spark queries (`pyspark_pylog/pins.py`), and of clock checks."""
+
+
+def log_key(version: int) -> str:
+    return f"{LOG}{version:020}.rec"
+
+
+def log_version(key: str) -> int:
+    return int(key.removeprefix(LOG)[:20])
+
+
+def checkpoint_key(version: int, unique: str) -> str:
+    return f"{CHECKPOINTS}{version:020}-{unique}"
+
+
+def checkpoint_version(key: str) -> int:
+    """Version of a checkpoint's key; 0 for the empty key of a log that has none yet."""
+    return int(key.removeprefix(CHECKPOINTS)[:20]) if key else 0
+
+
+def data_key(epoch: int, name: str) -> str:
+    return f"{DATA}{epoch:016x}/{name}"
+
+
+def upload_epoch(key: str) -> int:
+    """Epoch in the name of a data object."""
+    return int(key.removeprefix(DATA)[:16], 16)

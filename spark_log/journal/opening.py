@@ -1,0 +1,404 @@
+"""Opening and following a log: the newest checkpoint, the records after it, and a listing that confirms them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from spark_log.errors import (
+    CorruptObject,
+    SparkLogError,
+)
+from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key, log_version
+from spark_log.journal.ops import Answered, Changes, Get, List, Op, Steps
+from spark_log.journal.protocol import logger
+from spark_log.metadata.checkpoint import decode_checkpoint
+from spark_log.metadata.records import decode_batch, first_line
+from spark_log.metadata.replay import replay
+from spark_log.metadata.state import State
+
+KEPT_CHECKPOINTS = 2
+
+
+HOLE_PROBES = (1, 2, 4, 8, 16, 32, 64)
+"""Distances after the first absent version at which a log that is opened is probed for records: none may be there."""
+
+
+REPAIR = "stop all writers and run `pylog repair --dry-run`"
+
+
+WAVE_MAX = 64
+"""Versions that are read ahead in parallel."""
+
+
+WAVE_FAR = 32
+"""From waves of so many on it is looked whether a checkpoint lies ahead: what is behind it need not be read."""
+
+
+class View(NamedTuple):
+    """A state that is on the chain, and the newest checkpoint, damaged ones aside, when that was confirmed."""
+
+    checkpoint: str
+    state: State
+    damaged: frozenset[str] = frozenset()
+    """Checkpoints that could not be read here."""
+    head: bytes = b""
+    """First line of the record of its version, by which the log is known again; empty: not known here."""
+
+    def moved(self, state: State, names: Sequence[str], head: bytes) -> View:
+        """The view with another state, confirmed by a listing of checkpoints."""
+        return View(newest_checkpoint([name for name in names if name not in self.damaged]), state, self.damaged, head)
+
+
+def open_view(names: Sequence[str] | None = None, ahead: int = 0) -> Steps[View]:
+    """The state at the end of the log: newest checkpoint by listing, what follows, the listing again.
+
+    names:  a listing of the checkpoints, if there is one already; only where to begin is taken from it.
+    ahead:  versions that are read in the round of the checkpoint, whose own version is in its name: for storage where
+            rounds are dear and requests are cheap.
+    """
+    absent: set[str] = set()
+    while True:
+        listed = (yield List(CHECKPOINTS)) if names is None else names
+        names = None
+        base = yield from _load(listed, ahead, absent)
+        if base is None:
+            continue
+        view = yield from catch_up(base.view, found=base.found, wave=8, base=base)
+        if view is not None and (listed or view.state.version or (yield from _is_new())):
+            return view
+
+
+class Base(NamedTuple):
+    """The checkpoint from which a log is opened, or the empty state."""
+
+    view: View
+    newest: tuple[str, ...] = ()
+    """The newest two checkpoints, as they were listed before it was read."""
+    found: Sequence[bytes | None] = ()
+    """Objects of the versions after it."""
+
+
+def _load(names: Sequence[str], ahead: int, absent: set[str]) -> Steps[Base | None]:
+    """The newest checkpoint that can be read, out of the newest two; None if there are others by now.
+
+    absent:  collects checkpoints that were gone: one that is listed again is damaged.
+    Raises CorruptObject if both are damaged, UnsupportedVersion for a newer format.
+    """
+    newest = tuple(names[-KEPT_CHECKPOINTS:])
+    damaged: dict[str, CorruptObject] = {}
+    for name in (*reversed(newest), *([""] if len(newest) < KEPT_CHECKPOINTS else [])):
+        first = 0 if damaged else ahead
+        reads: list[Op] = [Get(name)] if name else []
+        reads += [Get(key) for key in _log_keys(checkpoint_version(name) + 1, first)]
+        found = yield reads
+        data = found.pop(0) if name else None
+        if name and data is None and name not in absent:
+            absent.add(name)
+            return None
+        try:
+            state = state_in(data, name)
+        except CorruptObject as error:
+            damaged[name] = error
+            continue
+        for why in damaged.values():
+            logger.warning(
+                "a checkpoint cannot be read, the log is opened from %s: %s", name or "its first record", why
+            )
+        return Base(View(name, state, frozenset(damaged)), newest, found)
+    if tuple((yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]) != newest:
+        return None
+    raise CorruptObject(f"{'; '.join(str(error) for error in damaged.values())}; {REPAIR}")
+
+
+def state_in(data: bytes | None, name: str) -> State:
+    """The state in a checkpoint.  Raises CorruptObject for bytes that are not the checkpoint of this name."""
+    if not name:
+        return State()
+    if data is None:
+        raise CorruptObject(f"{name} is listed, and cannot be read")
+    state = decode_checkpoint(data, name)
+    if state.version != checkpoint_version(name):
+        raise CorruptObject(f"{name} is damaged: it holds the state of version {state.version}")
+    return state
+
+
+def _is_new() -> Steps[bool]:
+    """Whether a log in which neither a checkpoint nor version 1 was found has no records; False: there are some by now.
+
+    Raises CorruptObject for a log that has lost its beginning and all checkpoints.
+    """
+    records: list[str] = yield List(LOG)
+    if records and records[0] != log_key(1) and not (yield List(CHECKPOINTS)):
+        raise CorruptObject(f"{CHECKPOINTS} is empty, and the metadata log begins with {records[0]}; {REPAIR}")
+    return not records
+
+
+def state_at(version: int) -> Steps[State | None]:
+    """The state at a version of a moment ago; None if that is not known any more, for a checkpoint lies beyond it."""
+    names = yield List(CHECKPOINTS)
+    absent: set[str] = set()
+    while checkpoint_version(newest_checkpoint(names)) <= version:
+        base = yield from _load(names, 0, absent)
+        if base is None:
+            names = yield List(CHECKPOINTS)
+            continue
+        state = base.view.state
+        keys = _log_keys(state.version + 1, version - state.version)
+        batches = yield [Get(key) for key in keys]
+        names = yield List(CHECKPOINTS)
+        if tuple(names[-KEPT_CHECKPOINTS:]) == base.newest:  # so what was read is on the chain, as in `catch_up`
+            if None in batches:
+                return None
+            for key, batch in zip(keys, batches, strict=True):
+                state = replay(state, decode_batch(batch, key))
+            return state
+    return None
+
+
+def _log_keys(first: int, count: int) -> list[str]:
+    return [log_key(version) for version in range(first, first + count)]
+
+
+def newest_checkpoint(names: Sequence[str]) -> str:
+    return max(names, default="")
+
+
+def catch_up(
+    view: View,
+    seen: dict[str, int] | None = None,
+    found: Sequence[bytes | None] = (),
+    together: bool = False,
+    wave: int = 1,
+    base: Base | None = None,
+) -> Steps[View | None]:
+    """The view at the end of the log; None if a newer checkpoint lies beyond it, so that what was read may be leftovers.
+
+    seen:      collects the versions of the batches that were read, by batch id.
+    found:     objects of the versions after the view that were read already.
+    together:  list the checkpoints in the round of the reads, not after them, as long as these find nothing.  What is
+               carried on is on the chain either way.  But it may end before a version that was there when this began, if
+               that was put into a checkpoint and deleted within the round: only for a view that is younger than the fence.
+    wave:      versions that are read at a time, at first.
+    base:      from which the log is being opened: records beyond the end are looked for as well.
+    Raises CorruptObject for a record that is damaged or missing.
+    """
+    state, head, wave, names = view.state, view.head, len(found) or wave, None
+    last: Sequence[bytes | None] = ()
+    failed: SparkLogError | None = None
+    while names is None:
+        keys = _log_keys(state.version + 1, wave)
+        if found:
+            answers, found = found, ()
+        else:
+            far = wave >= WAVE_FAR
+            reads: list[Op] = [*map(Get, keys), *(confirming_reads(view) if together or far else [])]
+            answers = yield reads
+            if far and not _is_confirmed(view, answers[-1], base):
+                return None
+            if together and answers[0] is None:
+                *last, names = answers[wave:]
+                break
+        before = state.version
+        state, head, failed = _replayed(state, head, zip(keys, answers, strict=False), seen)
+        ended = failed is not None or state.version < before + wave
+        if ended and failed is None and base is not None:
+            names = yield from _list_beyond(state.version, view, base)
+        elif ended:
+            *last, names = yield confirming_reads(view)
+        wave = min(2 * wave, WAVE_MAX)
+    if not _is_confirmed(view, names, base):
+        return None
+    if failed is not None:
+        raise _unreadable(failed)
+    if base is not None:
+        _check_reached(state.version, base)
+    elif not (yield from _is_same_log(view, names, last)):
+        return None
+    return view.moved(state, names, head)
+
+
+def confirming_reads(view: View) -> list[Op]:
+    """Reads the start of the record of the view's version, by which the log is known again, and lists the checkpoints."""
+    first = [Get(log_key(view.state.version), 0, len(view.head))] if view.head else []
+    return [*first, List(CHECKPOINTS)]
+
+
+def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:
+    """Whether the log is still the one that the view is of.
+
+    False: it is to be opened anew. An older copy was restored, and has come as far as the view by now, or that is not known.
+    Raises CorruptObject if the restored copy has not come as far: what this process wrote is not in it.
+
+    last:  the start of the record of the view's version, as it is now; none if it was not asked for.
+    """
+    version = view.state.version
+    if last and last[0] != view.head:
+        newest = yield from newest_checkpoint_from(view)
+        if newest is not None:
+            return newest == view.checkpoint
+        if last[0] is None:
+            raise restored_error(f"version {version} was")
+        logger.warning(
+            "version %d is not what it was: an older copy of the log was restored, which is opened anew", version
+        )
+        return False
+    if not went_back(view, names):
+        return True
+    reads: list[Op] = [Get(log_key(version)), Get(view.checkpoint, 0, 1)]
+    record, known = yield reads
+    if record is None and known is None:
+        raise restored_error(f"version {version} and {view.checkpoint} were")
+    if known is None:
+        logger.warning("%s is gone: an older copy of the log was restored, which is opened anew", view.checkpoint)
+    return known is not None
+
+
+def newest_checkpoint_from(view: View) -> Steps[str | None]:
+    """The newest checkpoint, if it is at or beyond the view's version.
+
+    If none is, nobody has deleted the record of that version: whoever does has seen two such checkpoints, and they stay.
+    """
+    newest = newest_checkpoint((yield List(CHECKPOINTS)))
+    return newest if checkpoint_version(newest) >= view.state.version else None
+
+
+def restored_error(what: str) -> CorruptObject:
+    return CorruptObject(
+        f"{what} in the log, and not any more: an older copy of the log was restored; end this process, and compare what it "
+        "wrote with what the log has"
+    )
+
+
+def _list_beyond(version: int, view: View, base: Base) -> Steps[Sequence[str] | None]:
+    """The checkpoints, listed after version + 1 was found absent; None if there is such a version by now.
+
+    Raises CorruptObject if there is none although records follow: each was put when the one before it was there.
+    """
+    probes = [log_key(version + 1 + distance) for distance in HOLE_PROBES]
+    reads: list[Op] = [List(CHECKPOINTS), *map(Get, probes)]
+    names, *found = yield reads
+    beyond = next((key for key, data in zip(probes, found, strict=True) if data is not None), None)
+    if beyond is None:
+        return names
+    if (yield Get(log_key(version + 1))) is not None:
+        return None
+    names = yield List(CHECKPOINTS)
+    if _is_confirmed(view, names, base):
+        raise CorruptObject(f"{log_key(version + 1)} is missing, and {beyond} is there; {REPAIR}")
+    return names
+
+
+def _is_confirmed(view: View, names: Sequence[str], base: Base | None) -> bool:
+    """Whether records that were read after `view`, before this listing, are on the chain."""
+    if follows_checkpoint(view, newest_checkpoint(names)):
+        return True
+    return base is not None and bool(view.damaged) and tuple(names[-KEPT_CHECKPOINTS:]) == base.newest
+
+
+def went_back(view: View, names: Sequence[str]) -> bool:
+    """Whether a checkpoint that was known is not in a listing, though two newer ones are neither: it is stale, or the log was restored.
+
+    By name, as a restored log may have come to other checkpoints at the same versions.
+    """
+    known = view.checkpoint
+    return bool(known) and known not in names and sum(name > known for name in names) < KEPT_CHECKPOINTS
+
+
+def _check_reached(version: int, base: Base) -> None:
+    """Raises CorruptObject if the log ends before its newest checkpoint, which is damaged."""
+    newest = base.newest[-1] if base.newest else ""
+    if version < checkpoint_version(newest):
+        raise CorruptObject(f"{newest} cannot be read, and {log_key(version + 1)}, before it, is missing; {REPAIR}")
+
+
+def _unreadable(error: SparkLogError) -> SparkLogError:
+    return CorruptObject(f"{error}; {REPAIR}") if isinstance(error, CorruptObject) else error
+
+
+def _replayed(
+    state: State, head: bytes, objects: Iterable[tuple[str, bytes | None]], seen: dict[str, int] | None
+) -> tuple[State, bytes, SparkLogError | None]:
+    """The state after objects of the log up to the first that is absent or cannot be read, the first line of the last one,
+    and what is wrong with the one that cannot be read."""
+    for key, data in objects:
+        if data is None:
+            break
+        try:
+            batch = decode_batch(data, key)
+        except SparkLogError as error:  # it may be a leftover below a newer checkpoint: a listing tells
+            return state, head, error
+        state, head = replay(state, batch), first_line(data)
+        if seen is not None:
+            seen[batch.id] = state.version
+    return state, head, None
+
+
+def follows_checkpoint(view: View, newest: str) -> bool:
+    """Whether records read after `view` are on the chain, `newest` being the checkpoint in a listing after the reads.
+
+    Only records at or below a checkpoint are ever deleted.  So if the newest checkpoint is not beyond the version that was
+    confirmed before the reads, none of the names that were read had been free again.
+    """
+    return checkpoint_version(newest) <= view.state.version
+
+
+def refresh(
+    view: View, seen: dict[str, int] | None = None, found: Sequence[bytes | None] = (), together: bool = False
+) -> Steps[View]:
+    """The view at the end of the log, from this one if no checkpoint lies beyond it; arguments as of `catch_up`."""
+    new = yield from catch_up(view, seen, found, together)
+    if new is not None:
+        return new
+    if seen is not None:
+        seen.clear()  # they may be leftovers: a batch of ours among them is not in
+    return (yield from open_view())
+
+
+def poll(view: View, relist: bool, together: bool = False) -> Steps[View]:
+    """Like `refresh`, for a reader that waits: one get where nothing is new and no listing is due.
+
+    Log records below a checkpoint are deleted some day, so a reader that only asked for the next version could wait for
+    ever: it has to list once a minute, and whenever it did not list for as long as records are kept (`relist`).
+    """
+    if relist:
+        return (yield from refresh(view, together=together))
+    following = yield Get(log_key(view.state.version + 1))
+    if following is None:
+        return view
+    return (yield from refresh(view, found=[following] if together else (), together=together))
+
+
+def follow(view: View, told: Answered | Changes) -> Steps[View]:
+    """The view with what the coordinator told of the log, or read from the storage if that was nothing."""
+    if told.state is not None:
+        return view._replace(state=told.state, head=b"")
+    if not told.batches:
+        return (yield from _skip_on(view))
+    state = view.state
+    for data in told.batches:
+        state = replay(state, decode_batch(data, log_key(state.version + 1)))
+    return view._replace(state=state, head=first_line(told.batches[-1]))
+
+
+def _skip_on(view: View) -> Steps[View]:
+    """Like `refresh`, for a view that is far behind: what a newer checkpoint has is not read record by record."""
+    names = yield List(CHECKPOINTS)
+    if follows_checkpoint(view, newest_checkpoint(names)):
+        return (yield from refresh(view))
+    return (yield from open_view(names))
+
+
+def check_chain(view: View, names: Sequence[str]) -> None:
+    """Raises CorruptObject if a version is missing after the newest checkpoint, among the records that there are.
+
+    names: a listing of `meta/log/` that began after the view was read; what was committed in between is no hole.
+    """
+    versions = {log_version(name) for name in names}
+    end = max(versions | {view.state.version})
+    missing = [v for v in range(checkpoint_version(view.checkpoint) + 1, end + 1) if v not in versions]
+    if missing:
+        raise CorruptObject(
+            f"the metadata log has a hole: versions {missing[:5]} are missing between the newest checkpoint "
+            f"{view.checkpoint or '(none)'} and version {end}"
+        )

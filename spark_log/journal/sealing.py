@@ -1,0 +1,116 @@
+"""Sealing and pruning: slices move from the state into index objects, and indexes lose what was trimmed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+
+from spark_log.journal.index_reads import read_found
+from spark_log.journal.limits import Limits
+from spark_log.journal.missing import without_index
+from spark_log.journal.object_names import (
+    data_key,
+)
+from spark_log.journal.opening import View
+from spark_log.journal.ops import Put, Steps
+from spark_log.journal.protocol import Command, Context, propose
+from spark_log.metadata.commands import Swap
+from spark_log.metadata.records import Piece
+from spark_log.metadata.rewrite import Rewrite, build_swap, prune_range, resolve, seal_range
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import DataObject, Slice
+
+SWAP_TRIES = 6
+
+
+def seal(view: View, context: Context) -> Steps[View]:
+    """Move slices of topics that have many in the state into index objects."""
+    keys = [
+        (topic_id, number)
+        for topic_id in sorted(view.state.topics)
+        if _is_full(view.state, topic_id, context.limits)
+        for number, _ in view.state.topic_partitions(topic_id)
+    ]
+    return (yield from _rewrite_ranges(view, context, keys, _seal_range, sealed=True))
+
+
+def _seal_range(state: State, key: TopicKey) -> tuple[int, int]:
+    part = state.partitions.get(key)
+    return (0, 0) if part is None or state.topics[key[0]].deleted else seal_range(part)
+
+
+def _is_full(state: State, topic_id: str, limits: Limits) -> bool:
+    topic = state.topics[topic_id]
+    if topic.deleted:
+        return False
+    inline = sum(isinstance(entry, Slice) for _, part in state.topic_partitions(topic_id) for entry in part.entries)
+    return inline > max(limits.inline_slices, limits.inline_per_partition * topic.partitions)
+
+
+def prune(view: View, context: Context) -> Steps[View]:
+    """Take slices below the partitions' starts, and those of deleted topics, out of state and indexes."""
+    return (yield from _rewrite_ranges(view, context, view.state.partitions, _prune_range, sealed=False, keep=False))
+
+
+def _prune_range(state: State, key: TopicKey) -> tuple[int, int]:
+    part = state.partitions.get(key)
+    return (0, 0) if part is None else prune_range(part, state.topics[key[0]].deleted)
+
+
+FindRange = Callable[[State, TopicKey], tuple[int, int]]
+"""The entries of a partition to rewrite in a state; an empty range where the partition has none, or is gone."""
+
+
+def _rewrite_ranges(
+    view: View, context: Context, keys: Iterable[TopicKey], find: FindRange, *, sealed: bool, keep: bool = True
+) -> Steps[View]:
+    """Replace ranges of entries by themselves in an index (`sealed`), or by nothing (not `keep`).
+
+    Each swap is prepared on the view that the swap before it left: other processes may have changed the partitions.
+    """
+    waiting = sorted(key for key in keys if _entries_in(view.state, key, find))
+    for at in range(0, len(waiting), context.limits.changes_max):
+        few = waiting[at : at + context.limits.changes_max]
+        old = {key: entries for key in few if (entries := _entries_in(view.state, key, find))}
+        resolved = yield from read_found(entry for entries in old.values() for entry in entries)
+        passed_over = yield from without_index(old, resolved)
+        rewrites = [
+            Rewrite(
+                key,
+                view.state.partitions[key].edition,
+                old[key],
+                (slices := resolve(old[key], resolved)),
+                slices if keep else (),
+                sealed,
+            )
+            for key in old
+            if key not in passed_over
+        ]
+        if rewrites:
+            view, _ = yield from swap_in(view, context, view.state.version, rewrites)
+    return view
+
+
+def _entries_in(state: State, key: TopicKey, find: FindRange) -> tuple[Slice | Piece, ...]:
+    low, high = find(state, key)
+    return state.partitions[key].entries[low:high] if low < high else ()
+
+
+def swap_in(
+    view: View,
+    context: Context,
+    epoch: int,
+    rewrites: Sequence[Rewrite],
+    objects: Sequence[DataObject] = (),
+    uncounted: Mapping[str, int] = MappingProxyType({}),
+) -> Steps[tuple[View, bool]]:
+    """Upload the index of `rewrites`, if they need one, and propose their swap.  False: it did not fit any more."""
+    name = data_key(epoch, f"{context.unique()}.idx")
+    swap, data = build_swap(epoch, rewrites, name, objects, uncounted)
+    if data:
+        yield Put(name, (data,))
+    command = Command(Swap(swap=swap))
+    view = yield from propose(view, [command], context)
+    if command.error is not None:
+        raise command.error
+    return view, bool(command.reply)
