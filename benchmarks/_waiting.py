@@ -15,7 +15,7 @@ from spark_log.groups.messages import (
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
-    Protocol,
+    MemberProtocol,
     SyncGroupRequest,
 )
 from spark_log.groups.subscription import Subscription, encode
@@ -115,7 +115,7 @@ async def _member(
         request = JoinGroupRequest(
             group_id=GROUP,
             member_id=member_id,
-            protocols=(Protocol("range", metadata),),
+            protocols=(MemberProtocol("range", metadata),),
             session_timeout_ms=30_000,
             rebalance_timeout_ms=30_000,
             require_known_member_id=False,

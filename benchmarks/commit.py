@@ -1,7 +1,7 @@
 """What does a small commit cost, and does it grow with the log?
 
 One record an append, on a local disk with fsync: an object, a record and a listing, by hand 3 synced operations of about
-0.35 ms and 1 ms of Python.  The 10,000th commit against the 100th: medians of 101 around each, housekeeping included.
+0.35 ms and 1 ms of Python.  The 10,000th commit against the 100th: medians of 101 around each, upkeep included.
 Then a fresh process opens the log and reads one record.
 """
 

@@ -30,7 +30,7 @@ from _waiting import rebalance, wake
 import spark_log
 from spark_log.journal.object_names import data_key
 from spark_log.metadata.commands import Append
-from spark_log.metadata.records import Commit
+from spark_log.metadata.records import CommitRecord
 from spark_log.model import DataObject, Run
 
 ROOT = Path(__file__).parent.parent
@@ -161,7 +161,7 @@ def client(address: str, name: str, each: int, pause_s: float, times: list[float
         assert link is not None
         topic_id, epoch = state.names["t"], state.version
         for sequence in range(each):
-            commit = Commit(
+            commit = CommitRecord(
                 producer=name,
                 sequence=sequence,
                 birth=epoch,

@@ -28,8 +28,8 @@ import common
 import pyarrow as pa
 
 import spark_log
-from spark_log.client.commit import PlainProducer
-from spark_log.client.upload import Uploaded
+from spark_log.client.producing.commit import PlainProducer
+from spark_log.client.producing.upload import Uploaded
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
 from spark_log.node.maintain import maintain_once
@@ -39,8 +39,8 @@ CONSTANT, LINEAR = 0.25, 1.2
 TAIL_COMMITS = 50
 """Commits that are timed at each size of a log."""
 HOUSE_COMMITS = 200
-"""Commits in which housekeeping comes twice."""
-SHARED = "a commit's share of housekeeping, ms"
+"""Commits in which upkeep comes twice."""
+SHARED = "a commit's share of upkeep, ms"
 OPENED = "open and read one record, ms"
 FORGET_MS = 300
 """Objects that were dropped are remembered for so long where a day is not waited for."""
@@ -311,7 +311,7 @@ def by_slices(sizes: Sizes) -> Table:
                 some = min(SLICES_A_COMMIT, count - made)
                 producer.commit(log.journal.state.version, [named(topic, made, some, partitions, log.journal.state)])
                 made += some
-            log.journal.keep_house()
+            log.journal.run_upkeep()
             costs["open, ms"].append(best(lambda url=url: spark_log.connect(url), sizes.tries) * 1e3)
             assert len(log.plan("t")) == count
             costs["plan all, ms"].append(best(lambda log=log: log.plan("t"), sizes.tries) * 1e3)

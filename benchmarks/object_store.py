@@ -28,7 +28,7 @@ import spark_log
 from spark_log.journal.journal import Journal
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import Request, SlowStore, counts, round_trips
+from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
 
 PRICES_OF = "S3 Standard, us-east-1, list prices as of January 2025"
 DOLLARS_PUT_OR_LIST = 0.005 / 1000
@@ -37,7 +37,7 @@ DOLLARS_GET = 0.0004 / 1000
 MONTH_S = 30 * 24 * 3600
 LARGE_ROWS = 60_000
 HOUSE_COMMITS = 300
-"""So many commits bring housekeeping three times."""
+"""So many commits bring upkeep three times."""
 EVERY_S = {"commit": 1.0, "idle": 0.5, "found": 1.0}
 """How often the table has it, for the price of a month."""
 
@@ -68,7 +68,7 @@ def line(
     before: Callable[[], object] = lambda: None,
 ) -> Line:
     """The try with the fewest round trips, with the median time: a busy machine makes parallel requests late."""
-    runs: list[tuple[int, list[Request]]] = []
+    runs: list[tuple[int, list[TimedRequest]]] = []
     times = []
     for _ in range(tries):
         before()
@@ -144,7 +144,7 @@ def tail(store: SlowStore, writer: spark_log.Log, tries: int) -> list[Line]:
     return [idle, found]
 
 
-def poll_one(consumer: spark_log.client.consumer.Consumer) -> None:
+def poll_one(consumer: spark_log.client.consuming.consumer.Consumer) -> None:
     assert sum(map(len, consumer.poll(60_000).values())) == 1
 
 
@@ -166,7 +166,7 @@ def commits_per_second(writers: int, seconds: float) -> float:
         return sum(pool.map(write, logs)) / (time.perf_counter() - begun)
 
 
-def with_housekeeping(commits: int) -> Line:
+def with_upkeep(commits: int) -> Line:
     """A commit's share of sealing, checkpoints and what they replace, without waiting for any of it."""
     store = SlowStore(MemoryStore(uuid.uuid4().hex), get_ms=0, put_ms=0)
     log = open_log(store)
@@ -177,7 +177,7 @@ def with_housekeeping(commits: int) -> Line:
     found = counts(requests)
     month = dollars(found) / commits * MONTH_S / EVERY_S["commit"]
     each = {kind: round(count / commits, 2) for kind, count in found.items()}
-    return Line("a small commit with its share of housekeeping", 3, 0.0, each, month, EVERY_S["commit"])  # type: ignore[arg-type]
+    return Line("a small commit with its share of upkeep", 3, 0.0, each, month, EVERY_S["commit"])  # type: ignore[arg-type]
 
 
 def main() -> None:
@@ -187,7 +187,7 @@ def main() -> None:
     given = parser.parse_args()
     lines = measure(3 if given.quick else 15, 1000 if given.quick else 500_000)
     busy = {n: commits_per_second(n, 1 if given.quick else 30) for n in (1, 8)}
-    share = with_housekeeping(110 if given.quick else HOUSE_COMMITS)
+    share = with_upkeep(110 if given.quick else HOUSE_COMMITS)
     for one in (*lines, share):
         month = "" if one.dollars_a_month is None else f"; ${one.dollars_a_month:.2f} a month, every {one.every_s} s"
         asked = ", ".join(f"{count} {kind}" for kind, count in sorted(one.requests.items()))

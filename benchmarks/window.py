@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 import spark_log
-from spark_log.client.fetch import Touched, touched
+from spark_log.client.reading.fetch import Touched, touched
 from spark_log.conditions import as_condition
 from spark_log.node.maintain import merge
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark_pylog import option_table
+from pyspark_pylog.options import option_table
 
 from spark_log import settings
 from spark_log.cli import reference

@@ -43,7 +43,7 @@ OWN_TIME = "message.timestamp.type"
 """Not carried over: the copy keeps the timestamps that the records have."""
 
 
-class Source(NamedTuple):
+class KafkaTopic(NamedTuple):
     """A topic in Kafka."""
 
     id: str
@@ -143,7 +143,7 @@ class Kafka:
     def close(self) -> None:
         self._admin.close()
 
-    def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, Source]:
+    def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, KafkaTopic]:
         """Topics by name, as they are now.  Raises InvalidRequest for one that is not there."""
         known = set(self._get(self._admin.listTopics().names()))
         if isinstance(wanted, re.Pattern):
@@ -155,7 +155,7 @@ class Kafka:
         configs = self._configs(wanted)
         starts, ends = self._offsets(partitions, "earliest"), self._offsets(partitions, "latest")
         return {
-            name: Source(
+            name: KafkaTopic(
                 described[name].topicId().toString(), partitions[name], configs[name], starts[name], ends[name]
             )
             for name in wanted
@@ -238,7 +238,7 @@ def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log
     return seed_groups(log, offsets, sources, groups)
 
 
-def left(topic: str, source: Source, copied: Mapping[TopicPartition, Copied]) -> int:
+def left(topic: str, source: KafkaTopic, copied: Mapping[TopicPartition, Copied]) -> int:
     """Offsets between what was copied and the end; not all of them need be records."""
     ends = enumerate(source.ends)
     return sum(max(end - max(reached(copied, topic, n), source.starts[n]), 0) for n, end in ends)
@@ -253,7 +253,7 @@ def records_of(topic: str, copied: Mapping[TopicPartition, Copied]) -> int:
     return sum(one.records for tp, one in copied.items() if tp.topic == topic)
 
 
-def prepare(log: Log, sources: Mapping[str, Source]) -> None:
+def prepare(log: Log, sources: Mapping[str, KafkaTopic]) -> None:
     """Create the topics that are not there, and partitions that Kafka's have got since."""
     known = log.admin.list_topics()
     for name, source in sources.items():
@@ -288,7 +288,7 @@ def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
     return taken, notes
 
 
-def check_sources(sources: Mapping[str, Source], copied: Mapping[TopicPartition, Copied]) -> None:
+def check_sources(sources: Mapping[str, KafkaTopic], copied: Mapping[TopicPartition, Copied]) -> None:
     for tp, one in copied.items():
         if tp.topic in sources and sources[tp.topic].id != one.source:
             raise InvalidRequest(
@@ -301,7 +301,7 @@ def copy_topics(
     spark: SparkSession,
     args: argparse.Namespace,
     log: Log,
-    sources: Mapping[str, Source],
+    sources: Mapping[str, KafkaTopic],
     copied: Mapping[TopicPartition, Copied],
 ) -> None:
     """Copy topics, some at a time.  If one fails the others are stopped: the next run goes on with them all."""
@@ -324,7 +324,7 @@ def start_copy(
     args: argparse.Namespace,
     log: Log,
     topic: str,
-    source: Source,
+    source: KafkaTopic,
     copied: Mapping[TopicPartition, Copied],
 ) -> StreamingQuery:
     """The query that copies a topic up to the end that it has now.
@@ -389,7 +389,7 @@ def read_positions(path: Path) -> Positions:
         ) from error
 
 
-def seed_groups(log: Log, offsets: MirrorMap, sources: Mapping[str, Source], groups: Positions) -> bool:
+def seed_groups(log: Log, offsets: MirrorMap, sources: Mapping[str, KafkaTopic], groups: Positions) -> bool:
     """Set groups here to the records at which they are in Kafka; whether all could be."""
     wanted = {(group, tp): at for group, known in groups.items() for tp, at in known.items() if tp.topic in sources}
     beyond = {key: at for key, at in wanted.items() if at > sources[key[1].topic].end(key[1])}

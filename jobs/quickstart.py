@@ -30,7 +30,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_log
-from spark_log.client.fetch import touched
+from spark_log.client.reading.fetch import touched
 from spark_log.conditions import as_condition
 
 TOPIC, TOTALS, GROUP = "departures", "totals", "dashboard"

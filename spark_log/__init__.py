@@ -53,7 +53,7 @@ def __getattr__(name: str) -> Any:
 
 def metrics_listener(path: str) -> Any:
     """A listener for `spark.streams.addListener` that writes lag and rates of queries to a file, in OpenMetrics form."""
-    from pyspark_pylog.listener import MetricsListener
+    from pyspark_pylog.progress.listener import MetricsListener
 
     return MetricsListener(path)
 
@@ -70,7 +70,7 @@ def register(spark: SparkSession) -> None:
 
 def sink(url: str, **options: Any) -> Any:
     """A function for `foreachBatch` that appends each micro-batch exactly once (see `pyspark_pylog.sink`)."""
-    from pyspark_pylog.sink import sink as make
+    from pyspark_pylog.sink.foreach_batch import sink as make
 
     return make(url, **options)
 
@@ -83,7 +83,7 @@ def tune(spark: SparkSession) -> dict[str, tuple[str, str]]:
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options of a read that leaves out what `condition` cannot match (see `pyspark_pylog.where`)."""
-    from pyspark_pylog.where import where as make
+    """Options of a read that leaves out what `condition` cannot match (see `pyspark_pylog.options.where`)."""
+    from pyspark_pylog.options.where import where as make
 
     return make(condition, spark)

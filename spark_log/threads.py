@@ -22,7 +22,7 @@ class Lock(Protocol):
     ) -> None: ...
 
 
-class Condition(Protocol):
+class WaitCondition(Protocol):
     """As of `threading`; waited for and notified with its lock held."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
@@ -57,7 +57,7 @@ class Threads(Protocol):
 
     def reentrant_lock(self) -> Lock: ...
 
-    def condition(self, lock: Lock) -> Condition: ...
+    def condition(self, lock: Lock) -> WaitCondition: ...
 
     def event(self) -> Event: ...
 
@@ -77,7 +77,7 @@ class SystemThreads:
     def reentrant_lock(self) -> Lock:
         return threading.RLock()
 
-    def condition(self, lock: Lock) -> Condition:
+    def condition(self, lock: Lock) -> WaitCondition:
         return threading.Condition(lock)  # type: ignore[arg-type]  # any lock will do
 
     def event(self) -> Event:

@@ -32,7 +32,7 @@ def register(spark: SparkSession) -> None:
 
     Calling it again changes nothing, from as many threads as there are.  Raises InvalidRequest if Spark's Python has no pylog.
     """
-    from pyspark_pylog.source import DefaultSource
+    from pyspark_pylog.data_source import DefaultSource
 
     if is_connect(spark):
         spark.dataSource.register(DefaultSource)

@@ -8,14 +8,14 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-class Setting(NamedTuple):
+class TunedSetting(NamedTuple):
     name: str
     value: str
     reason: str
 
 
 SETTINGS = (
-    Setting(
+    TunedSetting(
         "spark.sql.execution.arrow.maxBytesPerBatch",
         "8388608",
         "the JVM holds a batch for Python in each task that writes: with 8 MiB instead of 64, large records fit and are faster",

@@ -15,7 +15,7 @@ import click
 from spark_log.cli.completion import complete_profiles
 from spark_log.cli.kafka_flags import with_kafka_hint
 from spark_log.cli.profiles import OUTPUTS
-from spark_log.cli.session import OUTPUT_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, Session
+from spark_log.cli.session import OUTPUT_VARIABLE, PROFILE_VARIABLE, URL_VARIABLE, CommandSession
 from spark_log.debug import shows_tracebacks
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.positions import UNITS_MS, Position, parse_position
@@ -41,7 +41,7 @@ class Verb(click.Command):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        ctx.find_root().ensure_object(Session).check_output()
+        ctx.find_root().ensure_object(CommandSession).check_output()
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -149,16 +149,16 @@ def _set(name: str) -> Callback:
 
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value is not None:
-            setattr(ctx.find_root().ensure_object(Session), name, value)
+            setattr(ctx.find_root().ensure_object(CommandSession), name, value)
 
     return callback
 
 
 def _set_storage_options(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> None:
-    ctx.find_root().ensure_object(Session).given_storage_options.update(parse_pairs(values, param))
+    ctx.find_root().ensure_object(CommandSession).given_storage_options.update(parse_pairs(values, param))
 
 
-pass_session = click.make_pass_decorator(Session, ensure=True)
+pass_session = click.make_pass_decorator(CommandSession, ensure=True)
 
 
 def verb(group: click.Group, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:

@@ -18,14 +18,14 @@ import click
 from spark_log.cli.base import DURATION, Failed, Noun, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_fields
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text
 from spark_log.errors import InvalidRequest
 
 if TYPE_CHECKING:
-    from spark_log.client.consumer import Consumer
-    from spark_log.client.futures import RecordFuture
-    from spark_log.client.producer import Producer
+    from spark_log.client.consuming.consumer import Consumer
+    from spark_log.client.producing.futures import RecordFuture
+    from spark_log.client.producing.producer import Producer
 
 PAYLOADS = 20_000
 """Different ones, if no file is given: more than a batch holds, so that no codec takes them for repeats."""
@@ -90,7 +90,7 @@ def bench() -> None:
 )
 @pass_session
 def produce(
-    session: Session,
+    session: CommandSession,
     topic: str,
     num_records: int,
     record_size: int | None,
@@ -222,7 +222,7 @@ def _check(futures: Sequence[RecordFuture]) -> None:
 )
 @pass_session
 def consume(
-    session: Session,
+    session: CommandSession,
     topic: str,
     num_records: int,
     group: str | None,

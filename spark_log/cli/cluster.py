@@ -8,14 +8,14 @@ import click
 
 from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, verb
 from spark_log.cli.output import emit_fields, emit_line, emit_rows, emit_value
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text
 from spark_log.errors import SparkLogError
 from spark_log.net.address import is_coordinator
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
-    from spark_log.metadata.state import Coordinator
+    from spark_log.metadata.state import Leadership
 
 LATE = 10
 """So many times the interval of checkpoints may pass without one."""
@@ -28,7 +28,7 @@ def cluster() -> None:
 
 @verb(cluster)
 @pass_session
-def info(session: Session) -> None:
+def info(session: CommandSession) -> None:
     """Show the log's id and version, its coordinator, and the number of topics, records, objects, bytes and groups.
 
     \b
@@ -61,7 +61,7 @@ def info(session: Session) -> None:
 @verb(cluster)
 @click.option("--force", is_flag=True, help="Release the log from a coordinator that crashed.")
 @pass_session
-def release(session: Session, force: bool) -> None:
+def release(session: CommandSession, force: bool) -> None:
     """Give a log back to embedded writers after its coordinator crashed.
 
     The URL is the storage's.  A coordinator that stops in order releases the log itself.  Stop a coordinator that
@@ -91,7 +91,7 @@ def release(session: Session, force: bool) -> None:
 @click.option("--force", is_flag=True, help="The clock is right, although commits at several times are later than it.")
 @guarded
 @pass_session
-def reset_clock(session: Session, force: bool, dry_run: bool, yes: bool) -> None:
+def reset_clock(session: CommandSession, force: bool, dry_run: bool, yes: bool) -> None:
     """Put the log's time back to the present, after a machine whose clock was ahead has written to the log.
 
     While the log's time is ahead, nothing expires and no garbage is collected.  Timestamps of records stay as they
@@ -127,7 +127,7 @@ class Check(NamedTuple):
 
 @verb(cluster)
 @pass_session
-def health(session: Session) -> None:
+def health(session: CommandSession) -> None:
     """Check the coordinators of the URL, the log, its coordinator, its checkpoints and its clock.
 
     The exit status is 1 if a check fails.
@@ -167,7 +167,7 @@ def _coordinators(url: str) -> list[Check]:
 
 
 def _coordinator(
-    address: str, ways: tuple[bool, ...], holder: Coordinator | None = None, *, ca: str | None = None
+    address: str, ways: tuple[bool, ...], holder: Leadership | None = None, *, ca: str | None = None
 ) -> Check:
     """
     ways:    whether to ask with TLS; several: one after the other.

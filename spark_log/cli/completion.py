@@ -16,7 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from spark_log.cli.profiles import profile_names
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.errors import SparkLogError
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: st
 
 def _of_log(ctx: click.Context, names: Callable[[State], Iterable[str]], incomplete: str) -> list[CompletionItem]:
     """Names in the log; none if reading it fails or takes too long."""
-    session = ctx.find_root().ensure_object(Session)
+    session = ctx.find_root().ensure_object(CommandSession)
     found: list[CompletionItem] = []
     imported = threading.Event()
 

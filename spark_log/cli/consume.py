@@ -15,7 +15,7 @@ import click
 from spark_log.cli.base import PATTERN, POSITION, Verb, pass_session
 from spark_log.cli.completion import complete_groups, complete_topics
 from spark_log.cli.formats import FORMS, Printer, form_of_format, form_of_output
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import partitions_named
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Earliest, Position
@@ -53,7 +53,7 @@ COMMIT_MS = 1000
 @click.option("--follow", is_flag=True, help="Wait for more records at the end.")
 @pass_session
 def consume(
-    session: Session,
+    session: CommandSession,
     topic: str | None,
     include: re.Pattern[str] | None,
     group: str | None,
@@ -103,8 +103,8 @@ def _print_progress(
     follow: bool,
 ) -> None:
     """The committed offsets of groups; with `follow` also later commits."""
-    from spark_log.client.scan import scan_schema
-    from spark_log.metadata.progress_topic import progress_of, progress_partitions, to_batch
+    from spark_log.client.reading.scan import scan_schema
+    from spark_log.metadata.consumer_offsets import progress_of, progress_partitions, to_batch
 
     schema, out, left = scan_schema(columns), sys.stdout.buffer, count
     progress = progress_of(log.journal.refresh())
@@ -148,7 +148,7 @@ class _Consumption:
     """One run of `pylog consume` without a group: the next offset of each partition."""
 
     def __init__(self, log: Log, wanted: Wanted, partition: int | None, position: Position) -> None:
-        from spark_log.client.resolve import resolve_starts
+        from spark_log.client.reading.resolve import resolve_starts
 
         self._log = log
         self._wanted = wanted
@@ -177,9 +177,9 @@ class _Consumption:
 
     def _batches(self, columns: Sequence[str]) -> Iterator[tuple[TopicPartition, int, pa.RecordBatch]]:
         """(partition, offset of the first record, records) up to the present end."""
-        from spark_log.client.plan import plan_reads
-        from spark_log.client.resolve import partition_of, partitions_of, ranges_between
-        from spark_log.client.scan import RECORD_COLUMNS, fetch_ranges, scan_schema, to_batch
+        from spark_log.client.reading.plan import plan_reads
+        from spark_log.client.reading.resolve import partition_of, partitions_of, ranges_between
+        from spark_log.client.reading.scan import RECORD_COLUMNS, fetch_ranges, scan_schema, to_batch
         from spark_log.model import TopicPartition
 
         journal, schema = self._log.journal, scan_schema(columns)
@@ -245,7 +245,7 @@ class _GroupConsumption:
             self._consumer.subscribe(pattern=wanted.include.pattern, listener=self)
 
     def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        from spark_log.client.resolve import resolve_starts
+        from spark_log.client.reading.resolve import resolve_starts
 
         new = [tp for tp in partitions if self._position is not None and tp not in self._placed]
         if self._position is not None:

@@ -11,15 +11,15 @@ from spark_log.cli.base import Noun, confirmed, guarded, pass_session, verb
 from spark_log.cli.completion import complete_groups
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
 from spark_log.cli.seek import check_free, seek
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
 from spark_log.groups.group import LIVE_STATES
 from spark_log.positions import format_timestamp_ms
-from spark_log.words import counted
+from spark_log.text import counted
 
 if TYPE_CHECKING:
-    from spark_log.client.groups import GroupDescription, MemberDescription
-    from spark_log.client.lag import PartitionLag
+    from spark_log.client.administering.group_listing import GroupDescription, MemberDescription
+    from spark_log.client.administering.lag import PartitionLag
     from spark_log.journal.journal import Journal
     from spark_log.model import TopicPartition
 
@@ -40,7 +40,7 @@ def group() -> None:
 )
 @watch_option
 @pass_session
-def list_groups(session: Session, states: str | None, watch: bool) -> None:
+def list_groups(session: CommandSession, states: str | None, watch: bool) -> None:
     """List groups with their state and their lag.
 
     A lag is shown in records, in stored bytes, and as the age of the oldest record that the group has not read. -o
@@ -67,8 +67,8 @@ def list_groups(session: Session, states: str | None, watch: bool) -> None:
 
 
 def _group_rows(journal: Journal, states: Collection[str]) -> list[dict[str, Any]]:
-    from spark_log.client.groups import describe_groups
-    from spark_log.client.lag import lags_of
+    from spark_log.client.administering.group_listing import describe_groups
+    from spark_log.client.administering.lag import lags_of
 
     found = {name: one for name, one in describe_groups(journal).items() if one.state in states}
     lags = lags_of(journal, [name for name in found if name in journal.state.groups])
@@ -111,7 +111,7 @@ def _holder(group: GroupDescription) -> str | None:
 
 
 def _lags(journal: Journal, name: str) -> list[PartitionLag]:
-    from spark_log.client.lag import lags_of
+    from spark_log.client.administering.lag import lags_of
 
     return lags_of(journal, [name])[name]
 
@@ -143,7 +143,7 @@ def _total(lags: Sequence[PartitionLag]) -> dict[str, Any]:
 @group_argument
 @click.option("--export", is_flag=True, help="Print the committed offsets in the form of `group seek --from-file`.")
 @pass_session
-def describe(session: Session, name: str, export: bool) -> None:
+def describe(session: CommandSession, name: str, export: bool) -> None:
     """Show a group's state, its members, its committed offsets, and how far it is behind.
 
     Records that were trimmed before the group read them are not lag: they are counted as trimmed.  A group that is
@@ -155,7 +155,7 @@ def describe(session: Session, name: str, export: bool) -> None:
       pylog group describe billing
       pylog group describe billing --export > offsets.csv
     """
-    from spark_log.client.groups import describe_groups
+    from spark_log.client.administering.group_listing import describe_groups
 
     journal = session.journal()
     if export:
@@ -220,7 +220,7 @@ def _owner_of(group: GroupDescription, tp: TopicPartition) -> str | None:
 @group_argument
 @watch_option
 @pass_session
-def lag(session: Session, name: str, watch: bool) -> None:
+def lag(session: CommandSession, name: str, watch: bool) -> None:
     """Show how far a group is behind: records, stored bytes, and the age of the oldest record that it has not read.
 
     \b
@@ -247,7 +247,7 @@ def _lag_rows(journal: Journal, name: str) -> list[dict[str, Any]]:
     return [_row(lag) for lag in _lags(journal, name)]
 
 
-def _show_lag(session: Session, rows: list[dict[str, Any]], rates: Sequence[str] = ()) -> None:
+def _show_lag(session: CommandSession, rows: list[dict[str, Any]], rates: Sequence[str] = ()) -> None:
     if not session.structured and session.output != "csv":
         sums = {name: sum(row[name] or 0 for row in rows) for name in ("lag", "lag_bytes", "trimmed", *rates)}
         rows = [*rows, {"topic": "total", **sums, "lag_ms": max((row["lag_ms"] for row in rows), default=0)}]
@@ -261,7 +261,7 @@ group.add_command(seek)
 @group_argument
 @guarded
 @pass_session
-def remove_members(session: Session, name: str, dry_run: bool, yes: bool) -> None:
+def remove_members(session: CommandSession, name: str, dry_run: bool, yes: bool) -> None:
     """Remove all members from a group, as when one of them hangs.
 
     Their next commit is refused.  Members that share the group through a coordinator may join it again.
@@ -270,7 +270,7 @@ def remove_members(session: Session, name: str, dry_run: bool, yes: bool) -> Non
     Example:
       pylog group remove-members billing --yes
     """
-    from spark_log.client.lag import standings
+    from spark_log.client.administering.lag import standings
 
     log = session.connect()
     members = [member.member_id for member in log.admin.describe_consumer_groups([name])[name].members]
@@ -288,14 +288,14 @@ def remove_members(session: Session, name: str, dry_run: bool, yes: bool) -> Non
 @group_argument
 @guarded
 @pass_session
-def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
+def delete(session: CommandSession, name: str, dry_run: bool, yes: bool) -> None:
     """Delete a group and its committed offsets.
 
     \b
     Example:
       pylog group delete billing --yes
     """
-    from spark_log.client.lag import standings
+    from spark_log.client.administering.lag import standings
 
     log = session.connect()
     positions = list(standings(log.journal.refresh(), name))

@@ -10,15 +10,15 @@ import click
 from spark_log.cli.base import POSITION, Noun, Verb, config_option, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line, emit_rows, emit_value
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import alter_configs
 from spark_log.cli.units import human
 from spark_log.positions import Position, format_timestamp_ms
 
 if TYPE_CHECKING:
-    from spark_log.client.fetch import Touched
     from spark_log.client.log import Log
-    from spark_log.client.plan import SliceRead, Window
+    from spark_log.client.reading.fetch import Touched
+    from spark_log.client.reading.plan import SliceRead, Window
 
 
 # ------------------------------------------------------------------------------------------------------------------- plan
@@ -40,7 +40,7 @@ SUMS = ("records", "segments", "batches", "bytes")
     help="A condition as in SQL, over timestamp, offset and partition; times without a zone are UTC.",
 )
 @pass_session
-def plan(session: Session, topic: str, start: Position, end: Position, where: str | None) -> None:
+def plan(session: CommandSession, topic: str, start: Position, end: Position, where: str | None) -> None:
     """Show how much of a topic a read fetches.
 
     Records, segments, batches and bytes are shown beside the topic's total. Batches are read whole, so a read may
@@ -70,7 +70,7 @@ def plan(session: Session, topic: str, start: Position, end: Position, where: st
 
 
 def _touched(log: Log, reads: Sequence[SliceRead], window: Window | None) -> list[tuple[SliceRead, Touched]]:
-    from spark_log.client.fetch import touched
+    from spark_log.client.reading.fetch import touched
 
     return [(read, touched(log.journal.store, read, window)) for read in reads]
 
@@ -96,7 +96,7 @@ def _sums(found: Sequence[tuple[SliceRead, Touched]]) -> dict[str, int]:
     }
 
 
-def _of_total(session: Session, row: dict[str, Any]) -> dict[str, Any]:
+def _of_total(session: CommandSession, row: dict[str, Any]) -> dict[str, Any]:
     def of_total(name: str) -> str:
         found, total = row[name], row[f"total_{name}"]
         return f"{found} of {total}" if session.exact else f"{human(name, found)} of {human(name, total)}"
@@ -117,7 +117,7 @@ def metadata() -> None:
     "--state", "of_state", is_flag=True, help="Show the state that follows from the records instead, as JSON."
 )
 @pass_session
-def dump_metadata(session: Session, of_state: bool) -> None:
+def dump_metadata(session: CommandSession, of_state: bool) -> None:
     """Show the records of the metadata log that have not been deleted yet.
 
     With -o json, each version is one line with its complete records.
@@ -163,7 +163,7 @@ def config() -> None:
 )
 @click.option("--all", "everything", is_flag=True, help="Include configs that are accepted without effect.")
 @pass_session
-def describe_config(session: Session, topic: str | None, everything: bool) -> None:
+def describe_config(session: CommandSession, topic: str | None, everything: bool) -> None:
     """Show configs of the log or of a topic, with their values and meanings.
 
     \b
@@ -194,7 +194,7 @@ def describe_config(session: Session, topic: str | None, everything: bool) -> No
     "--topic", metavar="TOPIC", shell_complete=complete_topics, help="Configs of this topic, instead of the log's."
 )
 @pass_session
-def alter_config(session: Session, configs: dict[str, str], unset: tuple[str, ...], topic: str | None) -> None:
+def alter_config(session: CommandSession, configs: dict[str, str], unset: tuple[str, ...], topic: str | None) -> None:
     """Change configs of the log or of a topic.
 
     \b
@@ -217,7 +217,7 @@ def producer() -> None:
 
 @verb(producer, "list")
 @pass_session
-def list_producers(session: Session) -> None:
+def list_producers(session: CommandSession) -> None:
     """List the producer ids under which records were committed, until the log forgets them.
 
     \b

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.cli.tables import table_lines
 from spark_log.cli.units import TITLES, human
 from spark_log.cli.yaml import yaml_lines
@@ -33,7 +33,7 @@ COLOURS = {
 """By column and text."""
 
 
-def emit_rows(session: Session, columns: Sequence[str], rows: Sequence[Row], wide: Sequence[str] = ()) -> None:
+def emit_rows(session: CommandSession, columns: Sequence[str], rows: Sequence[Row], wide: Sequence[str] = ()) -> None:
     """Rows under a header, or a list of objects.
 
     wide:  more columns, which a table leaves out unless a wide one is asked for.
@@ -51,7 +51,7 @@ def _objects(table: Table) -> list[dict[str, Any]]:
     return [{name: row.get(name) for name in (*table.columns, *table.wide)} for row in table.rows]
 
 
-def emit_fields(session: Session, fields: Row) -> None:
+def emit_fields(session: CommandSession, fields: Row) -> None:
     """One thing: a line for each field, an object, or a row."""
     if session.structured:
         emit_value(session, dict(fields))
@@ -72,7 +72,7 @@ class Table(NamedTuple):
     wide: Sequence[str] = ()
 
 
-def emit_parts(session: Session, fields: Row, parts: Mapping[str, Table]) -> None:
+def emit_parts(session: CommandSession, fields: Row, parts: Mapping[str, Table]) -> None:
     """One thing with lists in it, by name: an object, or its fields and a table for each list that is not empty.
 
     As CSV, the last list alone.
@@ -89,7 +89,7 @@ def emit_parts(session: Session, fields: Row, parts: Mapping[str, Table]) -> Non
                 emit_rows(session, *part)
 
 
-def emit_value(session: Session, value: Any) -> None:
+def emit_value(session: CommandSession, value: Any) -> None:
     """A value of objects and lists, as JSON or YAML."""
     if session.output == "yaml":
         click.echo("\n".join(yaml_lines(value)))
@@ -97,7 +97,7 @@ def emit_value(session: Session, value: Any) -> None:
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-def emit_line(session: Session, text: str, fields: Row) -> None:
+def emit_line(session: CommandSession, text: str, fields: Row) -> None:
     """That something was done: a sentence, or what it says as an object or a row."""
     if session.output == "json":
         click.echo(json.dumps(dict(fields), ensure_ascii=False))
@@ -121,7 +121,7 @@ def _csv_cell(value: Any) -> Any:
     return value
 
 
-def _emit_table(session: Session, columns: Sequence[str], rows: Sequence[Row]) -> None:
+def _emit_table(session: CommandSession, columns: Sequence[str], rows: Sequence[Row]) -> None:
     cells = [[_text(_shown(session, name, row.get(name))) for name in columns] for row in rows]
     header = [_title(session, name).upper() for name in columns]
     right = [bool(rows) and all(isinstance(row.get(name), int | float | None) for row in rows) for name in columns]
@@ -142,11 +142,11 @@ def has_colours() -> bool:
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
-def _title(session: Session, name: str) -> str:
+def _title(session: CommandSession, name: str) -> str:
     return name if session.exact else TITLES.get(name, name)
 
 
-def _shown(session: Session, name: str, value: Any) -> Any:
+def _shown(session: CommandSession, name: str, value: Any) -> Any:
     return value if session.exact else human(name, value)
 
 

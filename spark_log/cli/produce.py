@@ -15,9 +15,9 @@ import click
 from spark_log.cli.base import Verb, parse_pairs, pass_session
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.errors import InvalidRecord
-from spark_log.words import counted
+from spark_log.text import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -37,7 +37,7 @@ APPEND_BYTES = 8 << 20
 )
 @pass_session
 def produce(
-    session: Session,
+    session: CommandSession,
     topic: str,
     key: str | None,
     key_delimiter: str | None,

@@ -12,11 +12,11 @@ import click
 from spark_log.cli.base import POSITION, Failed, Verb, confirmed, guarded, pass_session
 from spark_log.cli.completion import complete_groups, complete_topics
 from spark_log.cli.output import emit_rows
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.cli.topics import partitions_named
 from spark_log.errors import InvalidRequest
 from spark_log.positions import OFFSET_MAX, Position
-from spark_log.words import counted
+from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -56,7 +56,7 @@ GOALS = "give one of --to POSITION, --to-group GROUP, --shift-by N and --from-fi
 @guarded
 @pass_session
 def seek(
-    session: Session,
+    session: CommandSession,
     name: str,
     position: Position | None,
     other: str | None,
@@ -146,21 +146,21 @@ def _named(log: Log, place: str) -> list[TopicPartition]:
 
 
 def _resolve(log: Log, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-    from spark_log.client.resolve import resolve
+    from spark_log.client.reading.resolve import resolve
 
     return resolve(log.journal, positions)
 
 
 def _committed(state: State, name: str) -> dict[TopicPartition, int]:
     """Raises GroupIdNotFound."""
-    from spark_log.client.lag import standings
+    from spark_log.client.administering.lag import standings
 
     return {at.tp: at.position.offset for at in standings(state, name)}
 
 
 def _shifted(state: State, name: str, tps: Iterable[TopicPartition], by: int) -> dict[TopicPartition, int]:
     """Within what each partition holds.  Raises Failed for a partition without a committed offset."""
-    from spark_log.client.resolve import partition_of
+    from spark_log.client.reading.resolve import partition_of
 
     committed, new = _committed(state, name), {}
     for tp in tps:
@@ -193,9 +193,9 @@ def _read_offsets(log: Log, file: IO[str]) -> dict[TopicPartition, int]:
 
 
 def _moves(state: State, name: str, new: Mapping[TopicPartition, int]) -> list[dict[str, Any]]:
-    from spark_log.metadata.state import Group
+    from spark_log.metadata.state import GroupState
 
-    old = state.groups.get(name, Group()).offsets
+    old = state.groups.get(name, GroupState()).offsets
     rows = []
     for tp, offset in new.items():
         position = old.get((state.names[tp.topic], tp.partition))

@@ -9,7 +9,7 @@ import click
 
 from spark_log.cli.base import Noun, pass_session, verb
 from spark_log.cli.output import Table, emit_parts
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.positions import format_timestamp_ms
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def segment() -> None:
 @verb(segment)
 @click.argument("name", metavar="OBJECT")
 @pass_session
-def dump(session: Session, name: str) -> None:
+def dump(session: CommandSession, name: str) -> None:
     """Show the record batches of a segment, or the slices of a slice index.
 
     OBJECT is a name relative to the log's root.  Slices that the log does not refer to have no topic, and their
@@ -109,7 +109,7 @@ def _batch_row(row: dict[str, Any], state: State) -> dict[str, Any]:
 
 
 def _slices(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    from spark_log.metadata.index import decode_piece, pieces_in
+    from spark_log.metadata.slice_index import decode_piece, pieces_in
 
     size, state = _size(log, name), log.journal.state
     data = log.journal.store.get(name)
@@ -138,7 +138,7 @@ def _pieces_of(state: State, name: str) -> dict[int, tuple[str, int, Piece]]:
 
 
 def _slice_rows(topic: str, partition: int | None, table: pa.Table) -> Iterator[dict[str, Any]]:
-    from spark_log.metadata.index import slices_of
+    from spark_log.metadata.slice_index import slices_of
 
     for found in slices_of(table):
         yield {

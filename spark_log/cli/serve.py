@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from spark_log.cli.base import Failed, Verb, pass_session
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 
 
 @click.command(cls=Verb)
@@ -39,7 +39,7 @@ from spark_log.cli.session import Session
 @click.option("--insecure", is_flag=True, default=None, help="Accept other machines without TLS and tokens.")
 @pass_session
 def serve(
-    session: Session,
+    session: CommandSession,
     conf: str | None,
     listen: str | None,
     advertise: str | None,

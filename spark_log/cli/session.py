@@ -24,7 +24,7 @@ PROFILE_VARIABLE = "PYLOG_PROFILE"
 
 
 @dataclass(slots=True)
-class Session:
+class CommandSession:
     """Values of options, and what follows from them."""
 
     given_url: str | None = None

@@ -12,11 +12,11 @@ import click
 from spark_log.cli.base import POSITION, Noun, config_option, confirmed, guarded, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.cli.watch import watch_option, watch_rows
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import Position, format_timestamp_ms
-from spark_log.words import counted
+from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -42,7 +42,7 @@ def topic() -> None:
 )
 @config_option
 @pass_session
-def create(session: Session, name: str, partitions: int, configs: dict[str, str]) -> None:
+def create(session: CommandSession, name: str, partitions: int, configs: dict[str, str]) -> None:
     """Create a topic.  The log is created with it if the URL has none yet.
 
     \b
@@ -71,7 +71,7 @@ def notes_said() -> Iterator[None]:
 @click.option("--internal", is_flag=True, help=f"Include {PROGRESS_TOPIC}.")
 @watch_option
 @pass_session
-def list_topics(session: Session, internal: bool, watch: bool) -> None:
+def list_topics(session: CommandSession, internal: bool, watch: bool) -> None:
     """List topics with their partitions, records and stored bytes.
 
     The list comes from the metadata alone.  Bytes of a partition whose first records were trimmed are an estimate.
@@ -98,8 +98,8 @@ def list_topics(session: Session, internal: bool, watch: bool) -> None:
 
 def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
     """A row for each topic.  Nothing is read for it."""
-    from spark_log.client.plan import chunks
-    from spark_log.metadata.progress_topic import PARTITIONS, progress_of
+    from spark_log.client.reading.plan import chunks
+    from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
 
     rows = []
     for name, topic_id in sorted(state.names.items()):
@@ -117,7 +117,7 @@ def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
 @verb(topic)
 @existing_topic
 @pass_session
-def describe(session: Session, name: str) -> None:
+def describe(session: CommandSession, name: str) -> None:
     """Show a topic's configs, and what each of its partitions holds.
 
     \b
@@ -142,7 +142,9 @@ def describe(session: Session, name: str) -> None:
 @config_option
 @click.option("--unset", multiple=True, metavar="KEY", help="A config to set back to its default; may be repeated.")
 @pass_session
-def alter(session: Session, name: str, partitions: int | None, configs: dict[str, str], unset: tuple[str, ...]) -> None:
+def alter(
+    session: CommandSession, name: str, partitions: int | None, configs: dict[str, str], unset: tuple[str, ...]
+) -> None:
     """Add partitions to a topic, and change its configs.
 
     \b
@@ -169,7 +171,7 @@ def alter_configs(log: Log, name: str | None, configs: Mapping[str, str], unset:
 @existing_topic
 @guarded
 @pass_session
-def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
+def delete(session: CommandSession, name: str, dry_run: bool, yes: bool) -> None:
     """Delete a topic with its records and the committed offsets of groups in it.
 
     \b
@@ -189,14 +191,16 @@ def delete(session: Session, name: str, dry_run: bool, yes: bool) -> None:
 @click.option("-p", "--partition", type=int, metavar="N", help="Trim this partition only.")
 @guarded
 @pass_session
-def trim(session: Session, name: str, position: Position, partition: int | None, dry_run: bool, yes: bool) -> None:
+def trim(
+    session: CommandSession, name: str, position: Position, partition: int | None, dry_run: bool, yes: bool
+) -> None:
     """Remove the records before a position, in each partition.
 
     \b
     Example:
       pylog topic trim orders --to now-7d
     """
-    from spark_log.client.resolve import partition_of, resolve
+    from spark_log.client.reading.resolve import partition_of, resolve
 
     log = session.connect()
     tps = partitions_named(log, name, partition)
@@ -217,7 +221,7 @@ def trim(session: Session, name: str, position: Position, partition: int | None,
 
 def partitions_named(log: Log, topic: str, partition: int | None) -> list[TopicPartition]:
     """All partitions of a topic, or the one that is named."""
-    from spark_log.client.resolve import partition_of, partitions_of
+    from spark_log.client.reading.resolve import partition_of, partitions_of
     from spark_log.model import TopicPartition
 
     state = log.journal.refresh()
@@ -232,14 +236,14 @@ def partitions_named(log: Log, topic: str, partition: int | None) -> list[TopicP
 @existing_topic
 @click.option("--at", "position", type=POSITION, help="Show the offset of this position instead of start and end.")
 @pass_session
-def offsets(session: Session, name: str, position: Position | None) -> None:
+def offsets(session: CommandSession, name: str, position: Position | None) -> None:
     """Show the first and the next offset of each partition, or the offset of a position.
 
     \b
     Example:
       pylog topic offsets orders --at @2026-01-31T10:00Z
     """
-    from spark_log.client.resolve import partition_of, resolve
+    from spark_log.client.reading.resolve import partition_of, resolve
 
     log = session.connect()
     tps = partitions_named(log, name, None)

@@ -8,11 +8,11 @@ import click
 
 from spark_log.cli.base import Noun, confirmed, guarded, pass_session, verb
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 from spark_log.positions import format_timestamp_ms
 
 if TYPE_CHECKING:
-    from spark_log.client.transactions import TransactionListing
+    from spark_log.client.administering.transactional_ids import TransactionListing
 
 COLUMNS = ["transaction", "state", "epoch", "time", "timeout_ms"]
 
@@ -27,7 +27,7 @@ def transaction() -> None:
 
 @verb(transaction, "list")
 @pass_session
-def list_transactions(session: Session) -> None:
+def list_transactions(session: CommandSession) -> None:
     """List transactional ids with the state of their newest transaction, and the time of its last change.
 
     \b
@@ -40,7 +40,7 @@ def list_transactions(session: Session) -> None:
 @verb(transaction, "describe")
 @click.argument("transactional_id")
 @pass_session
-def describe_transaction(session: Session, transactional_id: str) -> None:
+def describe_transaction(session: CommandSession, transactional_id: str) -> None:
     """Show the newest transaction of a transactional id, and the offsets of the records that it committed.
 
     \b
@@ -59,7 +59,7 @@ def describe_transaction(session: Session, transactional_id: str) -> None:
 @click.argument("transactional_id")
 @guarded
 @pass_session
-def abort_transaction(session: Session, transactional_id: str, dry_run: bool, yes: bool) -> None:
+def abort_transaction(session: CommandSession, transactional_id: str, dry_run: bool, yes: bool) -> None:
     """Abort an open transaction.  Its process can no longer commit it.
 
     \b

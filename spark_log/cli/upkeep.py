@@ -9,21 +9,21 @@ import click
 
 from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session
 from spark_log.cli.output import emit_line, emit_rows, progress_bars
-from spark_log.cli.session import URL_VARIABLE, Session
+from spark_log.cli.session import URL_VARIABLE, CommandSession
 from spark_log.cli.units import size_text
-from spark_log.words import counted
+from spark_log.text import counted
 
 if TYPE_CHECKING:
-    from spark_log.metadata.state import Coordinator
-    from spark_log.node.maintain import Plan, Report
-    from spark_log.node.repair import Report as RepairReport
+    from spark_log.metadata.state import Leadership
+    from spark_log.node.maintain import MaintainReport, Plan
+    from spark_log.node.repair import RepairReport
 
 
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
 @click.option("--dry-run", is_flag=True, help="Show what a round would do, and write nothing.")
 @pass_session
-def maintain(session: Session, every_ms: int | None, dry_run: bool) -> None:
+def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> None:
     """Run retention, merging, sealing, checkpointing and gc, once.
 
     Any number may run, at any time, beside writers and readers. A duty that fails, or a partition that cannot be read, is
@@ -55,7 +55,7 @@ def maintain(session: Session, every_ms: int | None, dry_run: bool) -> None:
         return
 
 
-def _say_plan(session: Session, plan: Plan) -> None:
+def _say_plan(session: CommandSession, plan: Plan) -> None:
     text = (
         f"would expire {counted(plan.expired_records, 'record')}, merge {counted(plan.merged_slices, 'slice')} "
         f"({size_text(plan.merged_bytes)}), and delete {counted(plan.collected, 'object')} ({size_text(plan.collected_bytes)})"
@@ -63,7 +63,7 @@ def _say_plan(session: Session, plan: Plan) -> None:
     emit_line(session, text, asdict(plan))
 
 
-def _next_step(report: Report) -> str:
+def _next_step(report: MaintainReport) -> str:
     if not report.no_space:
         return "the other duties were done"
     return (
@@ -73,7 +73,7 @@ def _next_step(report: Report) -> str:
     )
 
 
-def _say(session: Session, report: Report) -> None:
+def _say(session: CommandSession, report: MaintainReport) -> None:
     text = (
         f"version {report.version}: {counted(report.expired_records, 'record')} expired, "
         f"{counted(report.merged_slices, 'slice')} merged into {counted(report.segments, 'segment')} "
@@ -87,7 +87,7 @@ def _say(session: Session, report: Report) -> None:
 
 @click.command(cls=Verb)
 @pass_session
-def merge(session: Session) -> None:
+def merge(session: CommandSession) -> None:
     """Rewrite small slices as segments of about 128 MiB.
 
     \b
@@ -108,7 +108,7 @@ def merge(session: Session) -> None:
 @click.command(cls=Verb)
 @guarded
 @pass_session
-def gc(session: Session, dry_run: bool, yes: bool) -> None:
+def gc(session: CommandSession, dry_run: bool, yes: bool) -> None:
     """Delete objects that the log does not refer to.
 
     Uploads that were never committed, and data that was merged, trimmed or deleted, are deleted when they are older than
@@ -131,7 +131,7 @@ def gc(session: Session, dry_run: bool, yes: bool) -> None:
 
 @click.command(cls=Verb)
 @pass_session
-def checkpoint(session: Session) -> None:
+def checkpoint(session: CommandSession) -> None:
     """Write the state of the log as a checkpoint.
 
     Records of the metadata log and older checkpoints that it replaces are deleted.
@@ -149,7 +149,7 @@ def checkpoint(session: Session) -> None:
 @click.command(cls=Verb)
 @click.option("--deep", is_flag=True, help="Read all records and check their checksums.")
 @pass_session
-def verify(session: Session, deep: bool) -> None:
+def verify(session: CommandSession, deep: bool) -> None:
     """Check that the storage holds what the metadata refers to.
 
     The exit status is 1 if it does not.
@@ -175,7 +175,7 @@ def verify(session: Session, deep: bool) -> None:
 @guarded
 @click.option("--accept-loss", is_flag=True, help="Continue without versions that cannot be restored. Does not ask.")
 @pass_session
-def repair(session: Session, accept_loss: bool, dry_run: bool, yes: bool) -> None:
+def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool) -> None:
     """Rebuild the metadata of a log that does not open.
 
     The metadata is rebuilt from the checkpoints and records that can be read.
@@ -198,7 +198,7 @@ def repair(session: Session, accept_loss: bool, dry_run: bool, yes: bool) -> Non
     if not session.url:
         raise click.UsageError(f"which log? give its URL with -u URL or in {URL_VARIABLE}, as in -u file:///data/log")
 
-    def is_alive(holder: Coordinator) -> bool:
+    def is_alive(holder: Leadership) -> bool:
         return bool(holder.address) and any(health_of(holder.address, tls=tls) is not None for tls in (False, True))
 
     store = open_store(session.url, session.storage_options)

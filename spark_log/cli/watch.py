@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from spark_log.cli.session import Session
+from spark_log.cli.session import CommandSession
 
 WATCH_SECONDS = 2
 
@@ -22,7 +22,7 @@ watch_option = click.option(
 
 
 def watch_rows(
-    session: Session,
+    session: CommandSession,
     title: str,
     read: Callable[[], Rows],
     show: Callable[[Rows], None],

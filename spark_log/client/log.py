@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from spark_log.client.append import Appender, check_acks, txn_identity_if_given
-from spark_log.client.plan import SliceRead
-from spark_log.client.read import plan_scan, scan
+from spark_log.client.producing.append import Appender, check_acks, txn_identity_if_given
+from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reading.read import plan_scan, scan
+from spark_log.client.reading.scan import SCAN_SCHEMA
 from spark_log.client.route import open_journal
-from spark_log.client.scan import SCAN_SCHEMA
 from spark_log.client.topics import create_topic
 from spark_log.conditions import Condition
 from spark_log.journal.journal import Journal
@@ -21,11 +21,11 @@ from spark_log.model import NewTopic, TopicPartition
 from spark_log.segment.schema import DEFAULT_COMPRESSION
 
 if TYPE_CHECKING:
-    from spark_log.client.admin import Admin
-    from spark_log.client.bookmark import Bookmark
-    from spark_log.client.consumer import Consumer
-    from spark_log.client.producer import Producer
-    from spark_log.client.transaction import Transaction
+    from spark_log.client.administering.admin import Admin
+    from spark_log.client.consuming.bookmark import Bookmark
+    from spark_log.client.consuming.consumer import Consumer
+    from spark_log.client.producing.producer import Producer
+    from spark_log.client.producing.transaction import Transaction
 
 
 def connect(
@@ -156,31 +156,31 @@ class Log:
     @property
     def admin(self) -> Admin:
         """Topics, configs, offsets, groups and producers."""
-        from spark_log.client.admin import Admin
+        from spark_log.client.administering.admin import Admin
 
         return Admin(self.journal)
 
     def producer(self, **settings: Any) -> Producer:
         """A producer that takes one record at a time; settings are Kafka's, with underscores."""
-        from spark_log.client.producer import Producer
+        from spark_log.client.producing.producer import Producer
 
         return Producer(self.journal, **settings)
 
     def consumer(self, *topics: str, **settings: Any) -> Consumer:
         """A consumer of these topics; settings are Kafka's, with underscores."""
-        from spark_log.client.consumer import Consumer
+        from spark_log.client.consuming.consumer import Consumer
 
         return Consumer(self.journal, *topics, **settings)
 
     def transaction(self, transactional_id: str, **settings: Any) -> Transaction:
         """All or nothing, over topics and consumer offsets.  The id is taken over: who held it before is fenced."""
-        from spark_log.client.transaction import Transaction
+        from spark_log.client.producing.transaction import Transaction
 
         return Transaction(self.journal, transactional_id, **settings)
 
     def bookmark(self, name: str, *topics: str) -> Bookmark:
         """Where a batch job stands: it goes on where its last run ended."""
-        from spark_log.client.bookmark import Bookmark
+        from spark_log.client.consuming.bookmark import Bookmark
 
         return Bookmark(self.journal, name, *topics)
 

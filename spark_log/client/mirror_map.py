@@ -29,7 +29,7 @@ RUNS_MAX = 1000
 """Of one entry; more of them go into the next."""
 
 
-class Run(NamedTuple):
+class OffsetRun(NamedTuple):
     """Records with the offsets start, start + 1, …, as many as `records`."""
 
     start: int
@@ -49,7 +49,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     source: str
     """Id of the topic there."""
     partition: int
-    runs: tuple[Run, ...]
+    runs: tuple[OffsetRun, ...]
 
 
 class Copied(NamedTuple):
@@ -70,13 +70,13 @@ class Copy(NamedTuple):
     map: str
 
 
-def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[Run]:
+def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetRun]:
     """Runs without a gap of ascending offsets."""
     if not len(offsets):
         return []
     firsts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) != 1)
     counts = np.diff(firsts, append=len(offsets))
-    return [Run(int(offsets[first]), int(count)) for first, count in zip(firsts, counts, strict=True)]
+    return [OffsetRun(int(offsets[first]), int(count)) for first, count in zip(firsts, counts, strict=True)]
 
 
 def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -85,7 +85,7 @@ def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
     batches:  columns partition (int32), offset (int64), and topic, key, value, timestamp, headers as they are to be
               written; the records of a partition in order.
     """
-    found: dict[int, list[Run]] = defaultdict(list)
+    found: dict[int, list[OffsetRun]] = defaultdict(list)
     schema = None
     for batch in batches:
         partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
@@ -98,15 +98,15 @@ def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
         yield _entries_batch(copy, found, schema)
 
 
-def _extend(known: list[Run], more: Sequence[Run]) -> None:
+def _extend(known: list[OffsetRun], more: Sequence[OffsetRun]) -> None:
     """Runs after those that are known, as one where they meet."""
     if known and more and known[-1].end == more[0].start:
-        known[-1] = Run(known[-1].start, known[-1].records + more[0].records)
+        known[-1] = OffsetRun(known[-1].start, known[-1].records + more[0].records)
         more = more[1:]
     known += more
 
 
-def _entries_batch(copy: Copy, found: Mapping[int, Sequence[Run]], schema: pa.Schema) -> pa.RecordBatch:
+def _entries_batch(copy: Copy, found: Mapping[int, Sequence[OffsetRun]], schema: pa.Schema) -> pa.RecordBatch:
     rows = [{**row, "topic": copy.map, "partition": 0} for row in entry_rows(copy, found)]
     return pa.RecordBatch.from_pylist(rows, schema=schema)
 
@@ -121,7 +121,7 @@ def entry_rows(copy: Copy, found: Mapping[int, Sequence[tuple[int, int]]]) -> li
                     id=copy.id,
                     source=copy.source,
                     partition=number,
-                    runs=tuple(Run(*run) for run in runs[first : first + RUNS_MAX]),
+                    runs=tuple(OffsetRun(*run) for run in runs[first : first + RUNS_MAX]),
                 )
             )
         }

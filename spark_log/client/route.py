@@ -8,7 +8,7 @@ from functools import lru_cache
 from os import PathLike
 from typing import Any
 
-from spark_log.client.given import url_text
+from spark_log.client.validate import url_text
 from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.net.address import Target, is_coordinator, parse_target

@@ -9,7 +9,7 @@ from typing import Protocol
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import JoinedMember
 from spark_log.groups.racks import Cluster
-from spark_log.groups.spread import Assigned, RangeAssignor, RoundRobinAssignor
+from spark_log.groups.range_and_round_robin import Assigned, RangeAssignor, RoundRobinAssignor
 from spark_log.groups.sticky import CooperativeStickyAssignor, StickyAssignor
 from spark_log.groups.subscription import Assignment, Subscriber, decode_subscription, encode
 from spark_log.model import TopicPartition

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from spark_log.groups.messages import JoinedMember, Protocol, Response
+from spark_log.groups.messages import JoinedMember, MemberProtocol, Response
 
 
 class GroupState(str, Enum):
@@ -81,7 +81,7 @@ class Reply(NamedTuple):
     response: Response
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """What came of a step."""
 
     group: Group | None
@@ -99,7 +99,7 @@ class Member:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[MemberProtocol, ...]
     deadline_ms: int = 0
     """When it is removed, unless it gives a sign of life or waits for an answer."""
     is_new: bool = False
@@ -254,7 +254,7 @@ def restore(group_id: str, roster: Roster, now_ms: int) -> Group:
             member.client_host,
             member.session_timeout_ms,
             member.rebalance_timeout_ms,
-            (Protocol(roster.protocol or "", member.subscription),),
+            (MemberProtocol(roster.protocol or "", member.subscription),),
             deadline_ms=now_ms + member.session_timeout_ms,
             assignment=member.assignment,
         )

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from typing_extensions import assert_never
 
-from spark_log.groups.group import Group, GroupConfig, GroupState, Outcome, ReplaceWrite, Reply, SyncWrite
-from spark_log.groups.joining import join, replaced
+from spark_log.groups.group import Group, GroupConfig, GroupState, ReplaceWrite, Reply, StepOutcome, SyncWrite
+from spark_log.groups.join import join, replaced
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -38,7 +38,7 @@ from spark_log.groups.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from spark_log.groups.rounds import (
+from spark_log.groups.rebalance import (
     Step,
     give_assignments,
     join_phase_over,
@@ -74,7 +74,7 @@ def step(
     correlation_id: int = 0,
     config: GroupConfig = DEFAULTS,
     generation: int = 0,
-) -> Outcome:
+) -> StepOutcome:
     """What `request` does to `group`.
 
     group:       None if there is none of that id; the first member to join makes one, or who commits without being one.
@@ -84,13 +84,15 @@ def step(
     if isinstance(request, JoinGroupRequest):
         error = _check_join(group, request, config)
         if error is not Code.NONE:
-            return Outcome(group, (Reply(correlation_id, JoinGroupResponse(error=error, member_id=request.member_id)),))
+            return StepOutcome(
+                group, (Reply(correlation_id, JoinGroupResponse(error=error, member_id=request.member_id)),)
+            )
     elif group is None:
         unknown = _unknown_group(request)
         if unknown is not None:
-            return Outcome(None, (Reply(correlation_id, unknown),))
+            return StepOutcome(None, (Reply(correlation_id, unknown),))
         if isinstance(request, Journaled):
-            return Outcome(None)
+            return StepOutcome(None)
     group = group or Group(request.group_id, generation=generation, state_ms=now_ms)
     at = Step(group.copy(), now_ms, config, correlation_id)
     match request:
@@ -286,10 +288,10 @@ def next_deadline(group: Group) -> int | None:
     return group.wake_ms
 
 
-def tick(group: Group, now_ms: int, *, config: GroupConfig = DEFAULTS) -> Outcome:
+def tick(group: Group, now_ms: int, *, config: GroupConfig = DEFAULTS) -> StepOutcome:
     """Let all timers run out that are due at `now_ms`, the earliest first."""
     if group.wake_ms is None or group.wake_ms > now_ms:
-        return Outcome(group)
+        return StepOutcome(group)
     at = Step(group.copy(), now_ms, config)
     while due := sorted(timer for timer in _timers(at.group) if timer.at_ms <= now_ms):
         for timer in due:

@@ -44,7 +44,7 @@ class Code(str, Enum):
     INVALID_FETCH_SIZE = "INVALID_FETCH_SIZE"
 
 
-class Protocol(NamedTuple):
+class MemberProtocol(NamedTuple):
     """An assignor that a member can work with, and what it tells the assignor."""
 
     name: str
@@ -88,7 +88,7 @@ class JoinGroupRequest(_Message, frozen=True, kw_only=True, tag="join_group"):
     group_instance_id: str | None = None
     """Of a static member."""
     protocol_type: str = "consumer"
-    protocols: tuple[Protocol, ...] = ()
+    protocols: tuple[MemberProtocol, ...] = ()
     """The one that the member likes best first."""
     session_timeout_ms: int
     rebalance_timeout_ms: int

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from spark_log.groups.racks import Cluster, Racks
-from spark_log.groups.spread import Assigned
+from spark_log.groups.range_and_round_robin import Assigned
 from spark_log.groups.sticky_general import assign_general
 from spark_log.groups.subscription import Subscriber
 from spark_log.model import TopicPartition

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from spark_log.groups.racks import Cluster, Racks
-from spark_log.groups.spread import Assigned
+from spark_log.groups.range_and_round_robin import Assigned
 from spark_log.groups.subscription import Subscriber
 from spark_log.model import TopicPartition
 

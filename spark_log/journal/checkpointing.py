@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
 from spark_log.errors import CorruptObject
@@ -14,11 +15,12 @@ from spark_log.journal.object_names import (
     log_version,
 )
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
-from spark_log.journal.ops import Delete, Get, List, Put, Steps
+from spark_log.journal.operations import Delete, Get, List, Put, Steps
 from spark_log.journal.protocol import Context
-from spark_log.journal.upkeep import logger
 from spark_log.metadata.checkpoint import check_checkpoint, decode_checkpoint, encode_checkpoint
 from spark_log.metadata.records import decode_batch
+
+logger = logging.getLogger("spark_log")
 
 
 def look_again(view: View) -> Steps[View]:
@@ -26,7 +28,7 @@ def look_again(view: View) -> Steps[View]:
     return view.moved(view.state, (yield List(CHECKPOINTS)), view.head)
 
 
-def write_down(view: View, context: Context, fence_before: int) -> Steps[View]:
+def checkpoint_and_truncate(view: View, context: Context, fence_before: int) -> Steps[View]:
     """Checkpoint a view, and drop what the checkpoint replaces.  Nothing of it waits for commits, nor they for it.
 
     Records above the fence are kept though a checkpoint has them: a store with stale listings still meets the old record

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from spark_log.journal.ops import Get, Op, Steps
-from spark_log.metadata.index import decode_piece, slices_of
+from spark_log.journal.operations import Get, Op, Steps
 from spark_log.metadata.records import Piece
+from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.model import Slice
 
 INDEX_BYTES_MAX = 4 << 20

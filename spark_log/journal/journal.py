@@ -26,16 +26,16 @@ from spark_log.errors import (
     StorageUnavailable,
     UnsupportedVersion,
 )
-from spark_log.journal.checkpointing import look_again, write_down
-from spark_log.journal.forks import renew_after_fork
-from spark_log.journal.limits import LIMITS, Limits
+from spark_log.journal.checkpointing import checkpoint_and_truncate, look_again
+from spark_log.journal.fork_safety import renew_after_fork
+from spark_log.journal.limits import LIMITS, StepLimits
 from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, LOG
 from spark_log.journal.opening import View, follow, open_view, poll, refresh, state_at
-from spark_log.journal.ops import Answer, Get, Link, List, Put, PutNew, Steps, beside, run
-from spark_log.journal.protocol import Command, Context, is_led_elsewhere, propose, unanswered
+from spark_log.journal.operations import Get, Link, List, Put, PutAnswer, PutNew, Steps, beside, run
+from spark_log.journal.protocol import Context, Proposal, is_led_elsewhere, propose, unanswered
 from spark_log.journal.reserve import has_reserve, keep_reserve
-from spark_log.journal.upkeep import is_due, shrink
+from spark_log.journal.upkeep import is_due, seal_and_expire
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
@@ -88,7 +88,7 @@ class Journal:
         self._reading = threads.lock()
         """Of who reads on: of several, the first reads for the others."""
         self._installing = threads.lock()
-        self._queue: list[Command] = []
+        self._queue: list[Proposal] = []
         self._queue_lock = threads.lock()
         self._keeping = threads.lock()
 
@@ -102,7 +102,7 @@ class Journal:
         rng: random.Random | None = None,
         link: Link | None = None,
         served: bool = False,
-        limits: Limits = LIMITS,
+        limits: StepLimits = LIMITS,
         threads: Threads = SYSTEM_THREADS,
     ) -> Journal:
         """Open the log in `store`, or begin one there if `create`.
@@ -259,15 +259,15 @@ class Journal:
         decide: Callable[[State, int], Decision[Result]],
         deadline_ms: int | None = None,
         *,
-        tidy: bool = True,
+        upkeep: bool = True,
     ) -> Result:
         """Carry out a decision: it is in the log, durably, when this returns, with its reply.
 
         deadline_ms:  on the monotonic clock, up to when a coordinator is waited for; None: as long as changes do.
-        tidy:         `tidy` afterwards; who has other threads waiting does it when they have been let go.
+        upkeep:       `upkeep_after_commit` afterwards; a caller whose other threads wait does it when it has let them go.
         Raises what the decision raises, CommitUnknown if the storage failed so that it may or may not be in.
         """
-        command = Command(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
+        command = Proposal(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
         with self._queue_lock:
             self._queue.append(command)
         if self._has_turn(command):
@@ -276,8 +276,8 @@ class Journal:
                     self._propose_queued()
             finally:
                 self._lock.release()
-        if tidy:
-            self.tidy()
+        if upkeep:
+            self.upkeep_after_commit()
         if command.error is not None:
             raise command.error
         return command.reply
@@ -286,7 +286,7 @@ class Journal:
         """Of a change that has none: what waits behind others for a coordinator waits no longer than they do."""
         return self.context.clock.monotonic_ms() + self.context.patience_ms if self._is_told() else None
 
-    def _has_turn(self, command: Command) -> bool:
+    def _has_turn(self, command: Proposal) -> bool:
         """Wait for the lock, and take it.  False: the command is done without, by another thread.
 
         Who has the lock may wait for a coordinator or a bucket, and have more time than this command.
@@ -322,12 +322,12 @@ class Journal:
             commands, self._queue = self._queue, []
         self.carry_out(commands)
 
-    def carry_out(self, commands: list[Command]) -> None:
+    def carry_out(self, commands: list[Proposal]) -> None:
         """Carry commands out together; each has its reply or its error afterwards."""
         with self._lock:
             self._carry_out(commands)
 
-    def _carry_out(self, commands: list[Command]) -> None:
+    def _carry_out(self, commands: list[Proposal]) -> None:
         try:
             if not is_led_elsewhere(self._view.state, self.context):
                 self.check_store()
@@ -348,7 +348,7 @@ class Journal:
             _fail(commands, CommitUnknown(f"a change was broken off by {error!r}, it may be in"))
             raise
 
-    def _store_for(self, commands: Sequence[Command]) -> ObjectStore:
+    def _store_for(self, commands: Sequence[Proposal]) -> ObjectStore:
         """The store, with as much time as the last of the commands has."""
         ends = [command.deadline_ms for command in commands if command.deadline_ms is not None]
         if not ends or len(ends) < len(commands):
@@ -360,7 +360,7 @@ class Journal:
     def take_over(self, expected: int, address: str, host: str) -> int:
         """Be the log's coordinator, after epoch `expected`; the new epoch.  Raises NotCoordinator if another one is."""
         cluster = self.cluster_id
-        take = Command(lambda state, now: decide_take_over(state, expected, address, host, cluster), takes_over=True)
+        take = Proposal(lambda state, now: decide_take_over(state, expected, address, host, cluster), takes_over=True)
         with self._lock:
             before = self.context
             self.context = replace(before, epoch=expected + 1)
@@ -372,7 +372,7 @@ class Journal:
 
     def release(self, epoch: int) -> bool:
         """Give the log back to embedded writers; False if it is not held under that epoch, or the one before."""
-        release = Command(lambda state, now: decide_release(state, epoch), takes_over=True, releases=True)
+        release = Proposal(lambda state, now: decide_release(state, epoch), takes_over=True, releases=True)
         self.carry_out([release])
         if release.error is not None:
             raise release.error
@@ -380,18 +380,18 @@ class Journal:
 
     # ------------------------------------------------------------------------------------------------------------ upkeep
 
-    def tidy(self) -> None:
+    def upkeep_after_commit(self) -> None:
         """Keep house after a change, if the log has gone far enough and nobody else does it."""
         if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
-            self._housekeep()
+            self._try_upkeep()
 
-    def keep_house(self) -> None:
+    def run_upkeep(self) -> None:
         """Seal, prune and checkpoint, if the log has gone far enough."""
         self.poll()
         if is_due(self._view):
-            self._housekeep()
+            self._try_upkeep()
 
-    def _housekeep(self) -> None:
+    def _try_upkeep(self) -> None:
         """After the acknowledgement: an error is logged, never raised, and a later commit tries again.
 
         Only what changes the log keeps other threads from committing.  Of those, the first to come does it.
@@ -401,25 +401,25 @@ class Journal:
             return
         self._upkeep_from = now + UPKEEP_RETRY_MS
         try:
-            self._keep_small()
+            self._do_upkeep()
             self._upkeep_from = 0
         except SparkLogError as error:
-            logger.warning("housekeeping of %s was put off: %s", self.store.url, error)
+            logger.warning("upkeep of %s was put off: %s", self.store.url, error)
         except Exception:
-            logger.exception("housekeeping of %s failed; a later commit tries again", self.store.url)
+            logger.exception("upkeep of %s failed; a later commit tries again", self.store.url)
         finally:
             self._keeping.release()
 
-    def _keep_small(self) -> None:
+    def _do_upkeep(self) -> None:
         known = self._view
         self._install(self.run(look_again(known)), known)
         if not is_due(self._view):
             return  # another process has done it
         with self._lock:
             known = self._view
-            view = self.run(shrink(known, self.context))
+            view = self.run(seal_and_expire(known, self.context))
             self._install(view, known)
-        self._install(self.run(write_down(view, self.context, known.state.fence)), view)
+        self._install(self.run(checkpoint_and_truncate(view, self.context, known.state.fence)), view)
 
     def check_store(self) -> None:
         """Before a change: probe put-if-absent again where the store's library is another than the one that was probed."""
@@ -433,7 +433,7 @@ class Journal:
         self._probed = True
 
 
-def _fail(commands: list[Command], error: SparkLogError) -> None:
+def _fail(commands: list[Proposal], error: SparkLogError) -> None:
     for command in commands:
         if not command.done:
             command.error, command.done = error, True
@@ -462,7 +462,7 @@ def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
             return found
         raise UnsupportedVersion(f"{url} has records of a log but no {FORMAT_KEY}: it is damaged, restore that file")
     for _ in range(5):
-        answer: Answer = yield PutNew(FORMAT_KEY, data)
+        answer: PutAnswer = yield PutNew(FORMAT_KEY, data)
         found = yield Get(FORMAT_KEY)
         if found is not None:
             return found

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class StepLimits:
     """Bounds of sealing, swaps and deletes.  No promise depends on their values: a simulation draws them small."""
 
     inline_slices: int = 256
@@ -21,4 +21,4 @@ class Limits:
     """Names that one round of truncation or garbage collection deletes at most."""
 
 
-LIMITS = Limits()
+LIMITS = StepLimits()

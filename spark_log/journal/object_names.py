@@ -15,7 +15,7 @@ DATA = "data/"
 
 
 PINS = "meta/pin/"
-"""Of Spark queries (`pyspark_pylog/pins.py`), and of clock checks."""
+"""Of Spark queries (`pyspark_pylog/source/query_pins.py`), and of clock checks."""
 
 
 def log_key(version: int) -> str:

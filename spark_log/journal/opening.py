@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -10,12 +11,13 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key, log_version
-from spark_log.journal.ops import Answered, Changes, Get, List, Op, Steps
-from spark_log.journal.protocol import logger
+from spark_log.journal.operations import Answered, Changes, Get, List, Op, Steps
 from spark_log.metadata.checkpoint import decode_checkpoint
 from spark_log.metadata.records import decode_batch, first_line
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
+
+logger = logging.getLogger("spark_log")
 
 KEPT_CHECKPOINTS = 2
 

@@ -19,7 +19,6 @@ checkpoints at or beyond it exist, and from then on at least two do (docs/decisi
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -40,20 +39,20 @@ from spark_log.errors import (
     ThrottlingQuotaExceeded,
 )
 from spark_log.journal.clock_check import ClockWatch, check_clock, stamp_of
-from spark_log.journal.limits import LIMITS, Limits
+from spark_log.journal.limits import LIMITS, StepLimits
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import (
     View,
     confirming_reads,
+    follow,
     follows_checkpoint,
     newest_checkpoint,
     newest_checkpoint_from,
+    refresh,
     restored_error,
     went_back,
-    follow,
-    refresh,
 )
-from spark_log.journal.ops import Answer, Answered, Ask, Delete, Get, Op, PutNew, Sleep, Steps
+from spark_log.journal.operations import Answered, Ask, Delete, Get, Op, PutAnswer, PutNew, Sleep, Steps
 from spark_log.journal.reserve import makes_room, with_reserve
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, encode_batch, first_line
@@ -71,7 +70,6 @@ ASK_AGAIN_MS = 50
 ASK_AGAIN_MS_MAX = 1000
 """Waits between two tries to reach a coordinator, at first and at last; up to twice as long, by chance."""
 
-logger = logging.getLogger("spark_log")
 
 Decide = Callable[[State, int], Decision[Any]]
 """A decision bound to its command: (state, now in ms)."""
@@ -90,7 +88,7 @@ class Context:
     watch: ClockWatch = field(default_factory=ClockWatch, compare=False)
     patience_ms: int = 30_000
     """How long a change waits for a coordinator."""
-    limits: Limits = LIMITS
+    limits: StepLimits = LIMITS
     threads: Threads = SYSTEM_THREADS
 
     def random(self) -> random.Random:
@@ -103,7 +101,7 @@ class Context:
 
 
 @dataclass(slots=True)
-class Command:
+class Proposal:
     """A decision on its way into the log, and what became of it."""
 
     decide: Decide
@@ -128,10 +126,10 @@ class _Attempt:
 
     state: State
     """With its records."""
-    decisions: list[tuple[Command, Decision[Any]]] = field(default_factory=list)
+    decisions: list[tuple[Proposal, Decision[Any]]] = field(default_factory=list)
 
 
-def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[View]:
+def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps[View]:
     """Carry out commands in one batch of records: decide, put, read back, until it is in or there is nothing to write.
 
     All attempts share a batch id.  A batch that is found under it, from whichever attempt, was decided on the very
@@ -150,7 +148,7 @@ def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[
         now = min(stamp.now_ms, view.state.time) if releases else stamp.now_ms
         attempt, records = _decide_all(view.state, commands, now, attempts.values())
         if not records:
-            _settle(attempt)
+            _set_replies(attempt)
             return view
         if not releases:
             try:
@@ -167,7 +165,7 @@ def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[
             failed.maybe_applied |= earlier
             raise
         if placed := seen.get(unique):
-            _settle(attempts[placed])
+            _set_replies(attempts[placed])
             return view
         for taken in seen.values():
             attempts.pop(taken, None)
@@ -185,7 +183,7 @@ def propose(view: View, commands: Sequence[Command], context: Context) -> Steps[
 
 
 def _decide_all(
-    state: State, commands: Sequence[Command], now: int, unseen: Iterable[_Attempt]
+    state: State, commands: Sequence[Proposal], now: int, unseen: Iterable[_Attempt]
 ) -> tuple[_Attempt, list[AnyRecord]]:
     """Each command is decided on the state that the ones before it leave; one that is refused is left out.
 
@@ -211,7 +209,7 @@ def _decide_all(
     return attempt, records
 
 
-def _refuse(command: Command, error: SparkLogError, unseen: Iterable[_Attempt]) -> None:
+def _refuse(command: Proposal, error: SparkLogError, unseen: Iterable[_Attempt]) -> None:
     if not error.retriable:
         error.maybe_applied |= command.sent
         error.maybe_applied |= any(command is put for attempt in unseen for put, _ in attempt.decisions)
@@ -223,7 +221,7 @@ def is_led_elsewhere(state: State, context: Context) -> bool:
     return state.coordinator.in_force != context.epoch or (context.served and not context.epoch)
 
 
-def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen: Iterable[_Attempt]) -> Steps[View]:
+def _hand_over(view: View, commands: Sequence[Proposal], context: Context, unseen: Iterable[_Attempt]) -> Steps[View]:
     """Have the coordinator carry out what is not done; the view with it.
 
     While nobody answers the log is looked at for another coordinator, or for a release, after which it is the caller's.
@@ -280,7 +278,7 @@ def _hand_over(view: View, commands: Sequence[Command], context: Context, unseen
     return view
 
 
-def _has_time(command: Command, pause_ms: float, deadline_ms: float, clock: Clock) -> bool:
+def _has_time(command: Proposal, pause_ms: float, deadline_ms: float, clock: Clock) -> bool:
     """Whether a command can be sent again after a pause, which may last twice as long."""
     if command.deadline_ms is not None:
         deadline_ms = min(deadline_ms, command.deadline_ms)
@@ -296,7 +294,7 @@ def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
     return unknown
 
 
-def _settle(attempt: _Attempt) -> None:
+def _set_replies(attempt: _Attempt) -> None:
     for command, decision in attempt.decisions:
         command.reply, command.done = decision.reply, True
 
@@ -314,7 +312,7 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
     put = PutNew(key, data)
     answer = (yield from with_reserve(put)) if makes_room(batch.records) else (yield put)
     try:
-        if answer is Answer.CREATED:
+        if answer is PutAnswer.CREATED:
             reads: list[Op] = [Get(key), *confirming_reads(view)]
             found, *last, names = yield reads
             counts = batch.epoch == view.state.coordinator.in_force

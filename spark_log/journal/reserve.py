@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from spark_log.errors import NoSpace, StorageError
-from spark_log.journal.ops import Delete, Get, Op, Put, Steps
+from spark_log.journal.operations import Delete, Get, Op, Put, Steps
 from spark_log.metadata import records as r
 from spark_log.store.base import ObjectStore
 
@@ -21,8 +21,16 @@ RESERVE_BYTES = 1 << 20
 STEP_BYTES = 1 << 16
 """If there is less room, the reserve is smaller by so much, or by a multiple of it."""
 MAKES_ROOM = (
-    *(r.Trim, r.DeleteTopic, r.SetConfigs, r.Swap, r.Fence, r.DeleteOffsets, r.ExpireProducers),
-    *(r.ResetClock, r.Release),
+    *(
+        r.TrimRecord,
+        r.DeleteTopicRecord,
+        r.SetConfigsRecord,
+        r.SwapRecord,
+        r.FenceRecord,
+        r.DeleteOffsetsRecord,
+        r.ExpireProducersRecord,
+    ),
+    *(r.ResetClockRecord, r.ReleaseRecord),
 )
 """With these data can be deleted, now or later.  A coordinator whose disk is full releases the log to `pylog maintain`."""
 

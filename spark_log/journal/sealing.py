@@ -6,18 +6,18 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from spark_log.journal.index_reads import read_found
-from spark_log.journal.limits import Limits
-from spark_log.journal.missing import without_index
+from spark_log.journal.limits import StepLimits
+from spark_log.journal.missing_indexes import without_index
 from spark_log.journal.object_names import (
     data_key,
 )
 from spark_log.journal.opening import View
-from spark_log.journal.ops import Put, Steps
-from spark_log.journal.protocol import Command, Context, propose
+from spark_log.journal.operations import Put, Steps
+from spark_log.journal.protocol import Context, Proposal, propose
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.rewrite import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.model import DataObject, Slice
 
 SWAP_TRIES = 6
@@ -39,7 +39,7 @@ def _seal_range(state: State, key: TopicKey) -> tuple[int, int]:
     return (0, 0) if part is None or state.topics[key[0]].deleted else seal_range(part)
 
 
-def _is_full(state: State, topic_id: str, limits: Limits) -> bool:
+def _is_full(state: State, topic_id: str, limits: StepLimits) -> bool:
     topic = state.topics[topic_id]
     if topic.deleted:
         return False
@@ -109,7 +109,7 @@ def swap_in(
     swap, data = build_swap(epoch, rewrites, name, objects, uncounted)
     if data:
         yield Put(name, (data,))
-    command = Command(Swap(swap=swap))
+    command = Proposal(Swap(swap=swap))
     view = yield from propose(view, [command], context)
     if command.error is not None:
         raise command.error

@@ -19,14 +19,14 @@ from spark_log.groups.group import Roster
 from spark_log.metadata.features import check_level
 from spark_log.metadata.records import Piece, check_format
 from spark_log.metadata.state import (
-    Coordinator,
     Forgotten,
-    Group,
+    GroupState,
+    Leadership,
+    MemberSession,
     ObjectRow,
     Partition,
     Position,
-    Producer,
-    Session,
+    ProducerState,
     State,
     Topic,
 )
@@ -43,7 +43,7 @@ class _GroupRow(NamedTuple):
     member: str
     offsets: list[tuple[str, int, Position]]
     seen: int = 0
-    session: Session | None = None
+    session: MemberSession | None = None
     roster: Roster | None = None
 
 
@@ -58,9 +58,9 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     partitions: list[tuple[str, int, int, int, int, list[Slice], list[Piece]]]
     objects: list[tuple[str, ObjectRow]]
     dropped: dict[str, int]
-    producers: list[tuple[str, Producer]]
+    producers: list[tuple[str, ProducerState]]
     groups: list[_GroupRow]
-    coordinator: Coordinator = Coordinator()
+    coordinator: Leadership = Leadership()
     forgotten: list[tuple[str, str, int, Forgotten]] = []
     progressed: int = 0
     generations: int = 0
@@ -193,7 +193,7 @@ def _state(doc: _Document) -> State:
         producers=Map(doc.producers),
         groups=Map(
             {
-                g.name: Group(
+                g.name: GroupState(
                     g.generation,
                     g.member,
                     Map({(key, number): p for key, number, p in g.offsets}),

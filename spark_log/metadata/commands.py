@@ -17,8 +17,8 @@ from spark_log.groups.group import Roster
 from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
 from spark_log.metadata.replay import replay_records
-from spark_log.metadata.sharing import check_deletable, check_not_shared
-from spark_log.metadata.state import Group, State, TopicKey
+from spark_log.metadata.rosters import check_deletable, check_not_shared
+from spark_log.metadata.state import GroupState, State, TopicKey
 
 TRANSACTIONAL = "txn:"
 """How the producer of a transactional id begins in the state."""
@@ -175,7 +175,7 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     """Make uploads records of the log, with positions of groups."""
 
     role = "write"
-    commit: r.Commit
+    commit: r.CommitRecord
     by: tuple[tuple[str, Committer], ...] = ()
     """Whom the coordinator has to find among the members of groups whose positions are committed, by group."""
     skip_older: bool = False
@@ -216,7 +216,7 @@ def _check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int)
             check_not_shared(state, commit.group)
 
 
-def _check_objects(commit: r.Commit) -> None:
+def _check_objects(commit: r.CommitRecord) -> None:
     """Raises InvalidRequest for a commit that names what no upload under its epoch can have made."""
     folder = f"data/{commit.upload_epoch:016x}/"
     for name, size, _ in commit.objects:
@@ -313,7 +313,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
         return d.decide_commit_offsets(state, (commit,))
 
     def _check_expected(self, state: State, commit: r.GroupCommit) -> None:
-        known = state.groups.get(commit.group, Group()).offsets
+        known = state.groups.get(commit.group, GroupState()).offsets
         wanted = {(entry.topic_id, entry.partition) for entry in commit.offsets}
         for topic_id, partition, offset in self.expected:
             at = known.get((topic_id, partition))
@@ -341,7 +341,7 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
     timeout_ms: int = 0
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        if state.groups.get(self.group, Group()).member != self.member:
+        if state.groups.get(self.group, GroupState()).member != self.member:
             d.check_group_free(state, self.group, now_ms, self.token)
         check_not_shared(state, self.group)
         return d.decide_join_group(
@@ -360,7 +360,7 @@ class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
     member: str
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        if not self.member or state.groups.get(self.group, Group()).member != self.member:
+        if not self.member or state.groups.get(self.group, GroupState()).member != self.member:
             return d.Decision((), UNFENCED)
         return d.decide_join_group(state, self.group, "")
 
@@ -432,7 +432,7 @@ class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
         return (self.group,)
 
 
-def known_group(state: State, name: str) -> Group:
+def known_group(state: State, name: str) -> GroupState:
     """Raises GroupIdNotFound."""
     group = state.groups.get(name)
     if group is None:
@@ -479,7 +479,7 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
 
 
 class Swap(Command, frozen=True, kw_only=True, tag="swap"):
-    swap: r.Swap
+    swap: r.SwapRecord
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[bool]:
         return d.decide_swap(state, self.swap)
@@ -488,7 +488,7 @@ class Swap(Command, frozen=True, kw_only=True, tag="swap"):
 # --------------------------------------------------------------------------------------------------------------- several
 
 
-class Several(Command, frozen=True, kw_only=True, tag="several"):
+class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):
     """Commands as one, each decided on the state that the ones before it leave: all or none.  The reply lists theirs."""
 
     commands: tuple[Single, ...]
@@ -540,4 +540,4 @@ Single: TypeAlias = (
     | Expire
     | Swap
 )
-AnyCommand: TypeAlias = Single | Several
+AnyCommand: TypeAlias = Single | SeveralCommands

@@ -41,8 +41,8 @@ from spark_log.groups.offsets import METADATA_BYTES_MAX, check_metadata
 from spark_log.metadata import records as r
 from spark_log.metadata.features import SUPPORTED, levels_of
 from spark_log.metadata.replay import admits, known_objects, next_generation
-from spark_log.metadata.sharing import expired_positions, members_in_force
-from spark_log.metadata.state import Group, Producer, State, Topic, TopicKey
+from spark_log.metadata.rosters import expired_positions, members_in_force
+from spark_log.metadata.state import GroupState, ProducerState, State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import format_timestamp_ms
 from spark_log.settings import (
@@ -53,7 +53,7 @@ from spark_log.settings import (
     validate_cluster_configs,
     validate_topic_configs,
 )
-from spark_log.words import counted
+from spark_log.text import counted
 
 STREAM_RETENTION = "streaming.identity.retention.ms"
 PARTITIONS_MAX = 100_000
@@ -134,7 +134,9 @@ def decide_create_topic(
         )
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {name!r}: {partitions} partitions; give a number from 1 to {PARTITIONS_MAX}")
-    return Decision((r.CreateTopic(topic_id=topic_id, name=name, partitions=partitions, configs=values),), topic_id)
+    return Decision(
+        (r.CreateTopicRecord(topic_id=topic_id, name=name, partitions=partitions, configs=values),), topic_id
+    )
 
 
 def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]:
@@ -146,7 +148,7 @@ def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]
         )
     if total > PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {name!r}: {total} partitions are more than {PARTITIONS_MAX}")
-    return Decision((r.AddPartitions(topic_id=topic_id, total=total),), None)
+    return Decision((r.AddPartitionsRecord(topic_id=topic_id, total=total),), None)
 
 
 def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str | None]) -> Decision[None]:
@@ -164,7 +166,7 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
     new: dict[str, str | None] = {**values, **unset}
     if all(current.get(key) == value for key, value in new.items()):
         return Decision((), None)
-    return Decision((r.SetConfigs(topic_id=topic_id, configs=new),), None)
+    return Decision((r.SetConfigsRecord(topic_id=topic_id, configs=new),), None)
 
 
 def decide_delete_topic(state: State, name: str) -> Decision[str]:
@@ -172,7 +174,7 @@ def decide_delete_topic(state: State, name: str) -> Decision[str]:
     topic_id, _ = topic_named(state, name)
     if not cluster_config(state.configs, "delete.topic.enable"):
         raise TopicDeletionDisabled(f"topic {name!r}: delete.topic.enable is false for this log")
-    return Decision((r.DeleteTopic(topic_id=topic_id),), topic_id)
+    return Decision((r.DeleteTopicRecord(topic_id=topic_id),), topic_id)
 
 
 def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[TopicKey, int]]:
@@ -189,7 +191,7 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
                 end=part.end,
             )
         if start > part.start:
-            records.append(r.Trim(topic_id=key[0], partition=key[1], start=start))
+            records.append(r.TrimRecord(topic_id=key[0], partition=key[1], start=start))
         reply[key] = max(start, part.start)
     return Decision(tuple(records), reply)
 
@@ -197,7 +199,7 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
 # -------------------------------------------------------------------------------------------------------------- commits
 
 
-def decide_commit(state: State, commit: r.Commit, *, skip_older: bool = False) -> Decision[Committed]:
+def decide_commit(state: State, commit: r.CommitRecord, *, skip_older: bool = False) -> Decision[Committed]:
     """Commit slices and positions under (producer, epoch, sequence); a repeat gives the offsets of the first time.
 
     skip_older:  a sequence below the last one is done, whatever is committed under it: a version of an application.
@@ -230,7 +232,7 @@ def _ranges(rows: Iterable[tuple[str, int, int, int]]) -> dict[TopicKey, range]:
     return {(topic_id, number): range(start, end) for topic_id, number, start, end in rows}
 
 
-def _check_repeat(known: Producer, commit: r.Commit) -> None:
+def _check_repeat(known: ProducerState, commit: r.CommitRecord) -> None:
     """Spark repeats a query's newest batch alone, with the same source offsets.  Which partitions rows go to may change, and
     which topics: rows that were bad may not be bad any more."""
     if commit.sequence > known.last:
@@ -247,7 +249,7 @@ def _check_repeat(known: Producer, commit: r.Commit) -> None:
     raise SequenceConflict(f"producer {commit.producer}: {why}", last=last.sequence, version=last.version)
 
 
-def _check_producer(state: State, commit: r.Commit) -> None:
+def _check_producer(state: State, commit: r.CommitRecord) -> None:
     if admits(state, commit):
         return
     known, name = state.producers.get(commit.producer), commit.producer
@@ -263,7 +265,7 @@ def _check_producer(state: State, commit: r.Commit) -> None:
     raise OutOfOrderSequence(f"producer {name}: commit {commit.sequence} does not follow {known.last}")
 
 
-def _check_time(state: State, commit: r.Commit) -> None:
+def _check_time(state: State, commit: r.CommitRecord) -> None:
     """Whoever lists transactions must not take one for over that commits later."""
     known = state.producers.get(commit.producer)
     if known is not None and is_timed_out(known, state.time):
@@ -273,12 +275,12 @@ def _check_time(state: State, commit: r.Commit) -> None:
         )
 
 
-def is_timed_out(known: Producer, now_ms: int) -> bool:
+def is_timed_out(known: ProducerState, now_ms: int) -> bool:
     """Whether a transaction that was opened has not been committed in time."""
     return known.timeout_ms > 0 and not known.kept and now_ms - known.time > known.timeout_ms
 
 
-def _check_objects(state: State, commit: r.Commit) -> None:
+def _check_objects(state: State, commit: r.CommitRecord) -> None:
     """Raises InvalidRequest for an object that is in the log already."""
     known = known_objects(state, commit.objects)
     if known:
@@ -288,7 +290,7 @@ def _check_objects(state: State, commit: r.Commit) -> None:
         )
 
 
-def _check_topics(state: State, commit: r.Commit) -> None:
+def _check_topics(state: State, commit: r.CommitRecord) -> None:
     named = {(run.topic_id, run.partition) for _, run in commit.slices} | {(t, p) for t, p, _ in commit.pieces}
     for topic_id, number in sorted(named):
         topic = state.topics.get(topic_id)
@@ -298,7 +300,7 @@ def _check_topics(state: State, commit: r.Commit) -> None:
             raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}, it has {topic.partitions}")
 
 
-def _rows(commit: r.Commit) -> dict[TopicKey, int]:
+def _rows(commit: r.CommitRecord) -> dict[TopicKey, int]:
     rows: dict[TopicKey, int] = {}
     for _, run in commit.slices:
         rows[run.topic_id, run.partition] = rows.get((run.topic_id, run.partition), 0) + run.rows
@@ -307,7 +309,7 @@ def _rows(commit: r.Commit) -> dict[TopicKey, int]:
     return rows
 
 
-def _next_ranges(state: State, commit: r.Commit) -> dict[TopicKey, range]:
+def _next_ranges(state: State, commit: r.CommitRecord) -> dict[TopicKey, range]:
     rows = _rows(commit)
     ends = {key: state.partitions[key].end for key in rows}
     return {key: range(ends[key], ends[key] + count) for key, count in rows.items()}
@@ -326,7 +328,7 @@ def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> De
             f"transaction.max.timeout.ms, {limit}: ask for less, or raise that with `pylog config alter`"
         )
     known = state.producers.get(producer)
-    record = r.InitProducer(producer=producer, timeout_ms=timeout_ms)
+    record = r.InitProducerRecord(producer=producer, timeout_ms=timeout_ms)
     return Decision((record,), 0 if known is None else known.epoch + 1)
 
 
@@ -347,7 +349,7 @@ def decide_abort(state: State, producer: str, epoch: int | None) -> Decision[int
         raise InvalidTxnState(
             f"transaction {name!r} has committed with epoch {known.epoch}: none is open under that id"
         )
-    return Decision((r.InitProducer(producer=producer, aborted=True),), known.epoch + 1)
+    return Decision((r.InitProducerRecord(producer=producer, aborted=True),), known.epoch + 1)
 
 
 def epoch_of_holder(state: State, producer: str, holder: str) -> int:
@@ -368,7 +370,7 @@ def epoch_of_holder(state: State, producer: str, holder: str) -> int:
 
 def check_generation(state: State, commit: r.GroupCommit) -> None:
     """Raises IllegalGeneration if a newer consumer has taken the group."""
-    current = state.groups.get(commit.group, Group()).generation
+    current = state.groups.get(commit.group, GroupState()).generation
     if commit.generation not in (-1, current):
         raise IllegalGeneration(
             f"group {commit.group!r}: generation {commit.generation} was replaced by {current}: a newer consumer owns it",
@@ -408,12 +410,12 @@ def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> D
                 )
     if all(stands(state, commit) for commit in commits):
         return Decision((), None)
-    return Decision((r.CommitOffsets(commits=commits),), None)
+    return Decision((r.CommitOffsetsRecord(commits=commits),), None)
 
 
 def stands(state: State, commit: r.GroupCommit) -> bool:
     """Whether a group's positions are what a commit would make them."""
-    offsets = state.groups.get(commit.group, Group()).offsets
+    offsets = state.groups.get(commit.group, GroupState()).offsets
     found = [offsets.get((entry.topic_id, entry.partition)) for entry in commit.offsets]
     return all(
         position is not None and position[:2] == (entry.offset, entry.metadata)
@@ -423,7 +425,7 @@ def stands(state: State, commit: r.GroupCommit) -> bool:
 
 def check_group_free(state: State, group: str, now_ms: int, token: str = "") -> None:
     """Raises GroupInUse if the session of another holder, with another token, has not run out."""
-    held = state.groups.get(group, Group())
+    held = state.groups.get(group, GroupState())
     if held.session is None or (token and held.session.token == token):
         return
     left = held.seen + held.session.timeout_ms - now_ms
@@ -443,10 +445,10 @@ def decide_join_group(
 
     With a timeout the member keeps the group as long as it gives signs of life (`check_group_free`).
     """
-    current = state.groups.get(group, Group())
+    current = state.groups.get(group, GroupState())
     if current.member == member:
         return Decision((), current.generation)
-    join = r.JoinGroup(group=group, member=member, token=token, owner=owner, timeout_ms=timeout_ms)
+    join = r.JoinGroupRecord(group=group, member=member, token=token, owner=owner, timeout_ms=timeout_ms)
     return Decision((join,), next_generation(state, group))
 
 
@@ -454,12 +456,12 @@ def decide_sign_of_life(state: State, group: str, generation: int) -> Decision[N
     """Keep a group for the time of one more session."""
     sign = r.GroupCommit(group, generation, ())
     check_generation(state, sign)
-    return Decision((r.CommitOffsets(commits=(sign,)),), None)
+    return Decision((r.CommitOffsetsRecord(commits=(sign,)),), None)
 
 
 def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[None]:
     """Journal a generation that the group protocol came to."""
-    current = state.groups.get(group, Group())
+    current = state.groups.get(group, GroupState())
     # One without a roster is another's: of an embedded consumer, or a stream, that took the group meanwhile.
     last = state.last_generation(group)
     if roster.generation < last + (current.roster is None):
@@ -467,7 +469,7 @@ def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[
             f"group {group!r}: generation {roster.generation} was replaced by {last}",
             current=last,
         )
-    return Decision((r.GroupGeneration(group=group, roster=roster),) if roster != current.roster else (), None)
+    return Decision((r.GroupGenerationRecord(group=group, roster=roster),) if roster != current.roster else (), None)
 
 
 def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) -> Decision[None]:
@@ -476,9 +478,9 @@ def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) 
     if known is None:
         return Decision((), None)
     if not keys:
-        return Decision((r.DeleteOffsets(group=group),), None)
+        return Decision((r.DeleteOffsetsRecord(group=group),), None)
     found = any(key in known.offsets for key in keys)
-    return Decision((r.DeleteOffsets(group=group, partitions=keys),) if found else (), None)
+    return Decision((r.DeleteOffsetsRecord(group=group, partitions=keys),) if found else (), None)
 
 
 # ---------------------------------------------------------------------------------------------------------- coordinators
@@ -496,7 +498,7 @@ def decide_take_over(state: State, expected: int, address: str, host: str, clust
             address=held.address,
             epoch=held.epoch,
         )
-    new = r.TakeOver(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id)
+    new = r.TakeOverRecord(epoch=expected + 1, address=address, host=host, cluster_id=cluster_id)
     return Decision((new,), new.epoch)
 
 
@@ -508,7 +510,7 @@ def decide_release(state: State, epoch: int) -> Decision[bool]:
     held = state.coordinator
     if not held.address or epoch not in (held.epoch, held.epoch + 1):
         return Decision((), False)
-    return Decision((r.Release(epoch=epoch),), True)
+    return Decision((r.ReleaseRecord(epoch=epoch),), True)
 
 
 # --------------------------------------------------------------------------------------------------------------- upkeep
@@ -524,7 +526,7 @@ def decide_fence(state: State, now_ms: int) -> Decision[int]:
     upto = max((version for version, time in state.times if time <= limit), default=0) - 1
     if upto <= state.fence:
         return Decision((), state.fence)
-    return Decision((r.Fence(upto=upto),), upto)
+    return Decision((r.FenceRecord(upto=upto),), upto)
 
 
 def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Decision[int]:
@@ -542,7 +544,7 @@ def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Dec
             f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set it (NTP); if "
             "it is right, and another one was ahead for that long, reset with --force (force=True)"
         )
-    return Decision((r.ResetClock(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
+    return Decision((r.ResetClockRecord(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
 
 
 def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
@@ -555,7 +557,7 @@ def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
             f"feature {name}: invalid level {level}: expected {levels[name]}, the level of the log, to {SUPPORTED[name]}, "
             "the highest that this pylog supports; a level is never lowered"
         )
-    return Decision((r.FeatureLevel(name=name, level=level),) if level > levels[name] else (), levels[name])
+    return Decision((r.FeatureLevelRecord(name=name, level=level),) if level > levels[name] else (), levels[name])
 
 
 def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:
@@ -572,7 +574,7 @@ def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int
         for name, known in state.producers.items()
         if known.version <= state.fence and known.time < now_ms - ages[known.plain]
     )
-    records: list[r.AnyRecord] = [r.ExpireProducers(producers=tuple(idle))] if idle else []
+    records: list[r.AnyRecord] = [r.ExpireProducersRecord(producers=tuple(idle))] if idle else []
     usual = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
     for name, group in sorted(state.groups.items()):
         # Nobody ever joined it: a bookmark, whose next run may be a month away, and would begin anew.
@@ -583,17 +585,17 @@ def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int
         old = tuple(sorted(key for key in expired if (name, *key) not in held))
         whole = len(old) == len(group.offsets) and not members_in_force(state, name)
         if old or (whole and group.seen <= limit):
-            records.append(r.DeleteOffsets(group=name, partitions=() if whole else old))
-    return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsets) for x in records))
+            records.append(r.DeleteOffsetsRecord(group=name, partitions=() if whole else old))
+    return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsetsRecord) for x in records))
 
 
-def _expired_alone(group: Group, usual: int, limit: int) -> Iterator[TopicKey]:
+def _expired_alone(group: GroupState, usual: int, limit: int) -> Iterator[TopicKey]:
     """Of a group that nobody shares.  Kafka's rule: the time counts from when the group was last in use."""
     if group.seen <= usual:
         yield from (key for key, position in group.offsets.items() if position.time <= limit)
 
 
-def decide_swap(state: State, swap: r.Swap) -> Decision[bool]:
+def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
     """Write a swap that was prepared.  The reply is False, and nothing is written, if it does not fit any more."""
     fits = swap.upload_epoch > state.fence and not known_objects(state, swap.objects)
     fits = fits and all(

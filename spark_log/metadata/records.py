@@ -71,32 +71,32 @@ class Record(
     """Base of all records.  A field with its default is left out: an older pylog that does not know it reads the record."""
 
 
-class CreateTopic(Record, frozen=True, kw_only=True, tag="create_topic"):
+class CreateTopicRecord(Record, frozen=True, kw_only=True, tag="create_topic"):
     topic_id: str
     name: str
     partitions: int
     configs: dict[str, str] = {}
 
 
-class AddPartitions(Record, frozen=True, kw_only=True, tag="add_partitions"):
+class AddPartitionsRecord(Record, frozen=True, kw_only=True, tag="add_partitions"):
     topic_id: str
     total: int
 
 
-class SetConfigs(Record, frozen=True, kw_only=True, tag="set_configs"):
+class SetConfigsRecord(Record, frozen=True, kw_only=True, tag="set_configs"):
     """Configs of a topic, or of the whole log where `topic_id` is empty; a value of None goes back to the default."""
 
     topic_id: str = ""
     configs: dict[str, str | None]
 
 
-class DeleteTopic(Record, frozen=True, kw_only=True, tag="delete_topic"):
+class DeleteTopicRecord(Record, frozen=True, kw_only=True, tag="delete_topic"):
     """The name is free at once; the slices are pruned by swaps."""
 
     topic_id: str
 
 
-class Trim(Record, frozen=True, kw_only=True, tag="trim"):
+class TrimRecord(Record, frozen=True, kw_only=True, tag="trim"):
     """Records before `start` are gone for readers; slices that lie below it are pruned by swaps."""
 
     topic_id: str
@@ -104,7 +104,7 @@ class Trim(Record, frozen=True, kw_only=True, tag="trim"):
     start: int
 
 
-class InitProducer(Record, frozen=True, kw_only=True, tag="init_producer"):
+class InitProducerRecord(Record, frozen=True, kw_only=True, tag="init_producer"):
     """A new holder of a transactional id: the epoch goes up by one, sequences start at 0, the holder before is fenced."""
 
     producer: str
@@ -114,7 +114,7 @@ class InitProducer(Record, frozen=True, kw_only=True, tag="init_producer"):
     """It has no holder: this is how a transaction ends that does not commit."""
 
 
-class Commit(Record, frozen=True, kw_only=True, tag="commit"):
+class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     """Records of any number of partitions, and positions of groups, or nothing.
 
     Base offsets follow from the order of `slices` (task, run), or of `pieces` where there are too many to name here.
@@ -142,13 +142,13 @@ class Commit(Record, frozen=True, kw_only=True, tag="commit"):
     """Of a streaming batch: a fingerprint of the source offsets that it read up to; empty where the sink cannot know them."""
 
 
-class CommitOffsets(Record, frozen=True, kw_only=True, tag="commit_offsets"):
+class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):
     """Positions of groups.  Under a generation it is a sign of life, also without any position."""
 
     commits: tuple[GroupCommit, ...]
 
 
-class JoinGroup(Record, frozen=True, kw_only=True, tag="join_group"):
+class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
     """A consumer takes all partitions of a group: the generation goes up by one and older commits are refused."""
 
     group: str
@@ -162,14 +162,14 @@ class JoinGroup(Record, frozen=True, kw_only=True, tag="join_group"):
     """Of its session: so long after a sign of life nobody else may join.  0: no session, whoever is newer may."""
 
 
-class GroupGeneration(Record, frozen=True, kw_only=True, tag="group_generation"):
+class GroupGenerationRecord(Record, frozen=True, kw_only=True, tag="group_generation"):
     """A generation of a group whose members share its partitions through a coordinator; without members, the group is empty."""
 
     group: str
     roster: Roster
 
 
-class DeleteOffsets(Record, frozen=True, kw_only=True, tag="delete_offsets"):
+class DeleteOffsetsRecord(Record, frozen=True, kw_only=True, tag="delete_offsets"):
     """Forget positions of a group; with no partitions named, the group."""
 
     group: str
@@ -189,7 +189,7 @@ class Change(NamedTuple):
     pieces: tuple[Piece, ...] = ()
 
 
-class Swap(Record, frozen=True, kw_only=True, tag="swap"):
+class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     """Sealing, merging and pruning: other entries for the same records.  All of `changes`, or none.
 
     `added` and `removed` name each object with the entries that it gains and loses, in the state and inside of indexes;
@@ -204,13 +204,13 @@ class Swap(Record, frozen=True, kw_only=True, tag="swap"):
     removed: dict[str, int] = {}
 
 
-class Fence(Record, frozen=True, kw_only=True, tag="fence"):
+class FenceRecord(Record, frozen=True, kw_only=True, tag="fence"):
     """Voids all later records with an upload epoch at or below `upto`."""
 
     upto: int
 
 
-class TakeOver(Record, frozen=True, kw_only=True, tag="take_over"):
+class TakeOverRecord(Record, frozen=True, kw_only=True, tag="take_over"):
     """A coordinator takes the log over: batches of an older epoch, and of who has none, are void from here on."""
 
     epoch: int
@@ -222,48 +222,48 @@ class TakeOver(Record, frozen=True, kw_only=True, tag="take_over"):
     cluster_id: str
 
 
-class Release(Record, frozen=True, kw_only=True, tag="release"):
+class ReleaseRecord(Record, frozen=True, kw_only=True, tag="release"):
     """The log is nobody's again.  By the coordinator, under its epoch; or by hand under the next one, which fences it."""
 
     epoch: int
 
 
-class ResetClock(Record, frozen=True, kw_only=True, tag="reset_clock"):
+class ResetClockRecord(Record, frozen=True, kw_only=True, tag="reset_clock"):
     """The log's time goes back to `time`: a clock that was ahead had stamped it.  Void if the log's time is not later."""
 
     time: int
 
 
-class FeatureLevel(Record, frozen=True, kw_only=True, tag="feature_level"):
+class FeatureLevelRecord(Record, frozen=True, kw_only=True, tag="feature_level"):
     """From here on the log may hold what belongs to this level of a feature (kafka: FeatureLevelRecord).  Void if it is not higher."""
 
     name: str
     level: int
 
 
-class ExpireProducers(Record, frozen=True, kw_only=True, tag="expire_producers"):
+class ExpireProducersRecord(Record, frozen=True, kw_only=True, tag="expire_producers"):
     producers: tuple[str, ...]
 
 
 AnyRecord: TypeAlias = (
-    CreateTopic
-    | AddPartitions
-    | SetConfigs
-    | DeleteTopic
-    | Trim
-    | InitProducer
-    | Commit
-    | CommitOffsets
-    | JoinGroup
-    | GroupGeneration
-    | DeleteOffsets
-    | Swap
-    | Fence
-    | TakeOver
-    | Release
-    | ResetClock
-    | FeatureLevel
-    | ExpireProducers
+    CreateTopicRecord
+    | AddPartitionsRecord
+    | SetConfigsRecord
+    | DeleteTopicRecord
+    | TrimRecord
+    | InitProducerRecord
+    | CommitRecord
+    | CommitOffsetsRecord
+    | JoinGroupRecord
+    | GroupGenerationRecord
+    | DeleteOffsetsRecord
+    | SwapRecord
+    | FenceRecord
+    | TakeOverRecord
+    | ReleaseRecord
+    | ResetClockRecord
+    | FeatureLevelRecord
+    | ExpireProducersRecord
 )
 
 
@@ -273,7 +273,7 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Random: how its writer knows it again."""
     time: int
-    """Milliseconds, as its writer's clock had it; the log's own time goes back by `ResetClock` alone."""
+    """Milliseconds, as its writer's clock had it; the log's own time goes back by `ResetClockRecord` alone."""
     epoch: int = 0
     """Of the coordinator that wrote it; 0: an embedded writer."""
     records: tuple[AnyRecord, ...] = ()
@@ -320,7 +320,7 @@ def decode_batch(data: bytes, name: str) -> Batch:
             f"{name} holds a record that this pylog does not know ({error}): update pylog"
         ) from error
     for record in records:
-        if isinstance(record, FeatureLevel):
+        if isinstance(record, FeatureLevelRecord):
             check_level(record.name, record.level, name)
     return Batch(id=first.id, time=first.time, epoch=first.epoch, records=records)
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace as moved
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import TRANSACTIONAL
 from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.state import Coordinator, Group, Producer, State, TopicKey
+from spark_log.metadata.state import GroupState, Leadership, ProducerState, State, TopicKey
 
 VERSIONS = 1_000_000_000
 """A log that goes on after a loss begins at the next multiple: so far no log gets otherwise."""
@@ -47,13 +47,13 @@ def replay_after_loss(state: State, version: int, batch: r.Batch, known: State, 
 def _replay_one(state: State, record: r.AnyRecord, known: State, stored: Container[str]) -> State:
     """Offsets at or beyond the end of `known` had another meaning when the record was written."""
     match record:
-        case r.Swap() | r.TakeOver() | r.Release():
+        case r.SwapRecord() | r.TakeOverRecord() | r.ReleaseRecord():
             return state
-        case r.Trim():
+        case r.TrimRecord():
             record = moved(record, start=min(record.start, _end(known, (record.topic_id, record.partition))))
-        case r.CommitOffsets():
+        case r.CommitOffsetsRecord():
             record = moved(record, commits=_within(known, record.commits))
-        case r.Commit():
+        case r.CommitRecord():
             if any(named.name not in stored for named in record.objects):
                 return state
             state = _without_older_epoch(state, record)
@@ -81,7 +81,7 @@ def _within(known: State, commits: Iterable[r.GroupCommit]) -> tuple[r.GroupComm
     )
 
 
-def _without_older_epoch(state: State, record: r.Commit) -> State:
+def _without_older_epoch(state: State, record: r.CommitRecord) -> State:
     """Without the commit's producer, if the record that began its epoch is lost."""
     producer = state.producers.get(record.producer)
     if producer is None or producer.epoch >= record.epoch:
@@ -116,15 +116,15 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
             {name: _renew_group(state, group, version, generation, names) for name, group in state.groups.items()}
         ),
         generations=generation,
-        coordinator=Coordinator(state.coordinator.epoch + RAISED),
+        coordinator=Leadership(state.coordinator.epoch + RAISED),
     )
 
 
-def _renew_producer(state: State, name: str, version: int, names: Mapping[str, str]) -> Producer:
+def _renew_producer(state: State, name: str, version: int, names: Mapping[str, str]) -> ProducerState:
     """A transactional id gets an epoch that nobody has; other producers have their commits under the new ids."""
     known = state.producers[name]
     if name.startswith(TRANSACTIONAL):
-        return Producer(epoch=known.epoch + RAISED, version=version, time=state.time, aborted=True)
+        return ProducerState(epoch=known.epoch + RAISED, version=version, time=state.time, aborted=True)
     kept = tuple(
         commit._replace(
             ranges=tuple((names.get(key, key), number, start, end) for key, number, start, end in commit.ranges)
@@ -134,10 +134,12 @@ def _renew_producer(state: State, name: str, version: int, names: Mapping[str, s
     return known._replace(kept=kept)
 
 
-def _renew_group(state: State, group: Group, version: int, generation: int, names: Mapping[str, str]) -> Group:
+def _renew_group(
+    state: State, group: GroupState, version: int, generation: int, names: Mapping[str, str]
+) -> GroupState:
     """Its members are fenced; its positions are where they were, at most at the end."""
     offsets = {
         (names[key[0]], key[1]): at._replace(offset=min(at.offset, _end(state, key)), version=version)
         for key, at in group.offsets.items()
     }
-    return Group(generation=generation, offsets=Map(offsets), seen=group.seen)
+    return GroupState(generation=generation, offsets=Map(offsets), seen=group.seen)

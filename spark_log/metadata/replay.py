@@ -18,15 +18,15 @@ from msgspec.structs import replace as moved
 from spark_log.metadata import records as r
 from spark_log.metadata.state import (
     KEPT_SEQUENCES,
-    Coordinator,
     Forgotten,
-    Group,
+    GroupState,
     Kept,
+    Leadership,
+    MemberSession,
     ObjectRow,
     Partition,
     Position,
-    Producer,
-    Session,
+    ProducerState,
     State,
     Topic,
 )
@@ -45,13 +45,13 @@ def replay(state: State, batch: r.Batch) -> State:
     """The state at the next version."""
     records = batch.records
     if batch.epoch != state.coordinator.in_force:
-        records = tuple(record for record in records if isinstance(record, r.TakeOver | r.Release))
+        records = tuple(record for record in records if isinstance(record, r.TakeOverRecord | r.ReleaseRecord))
     return end_version(state, batch, replay_records(next_version(state, batch.time), records))
 
 
 def end_version(state: State, batch: r.Batch, new: State) -> State:
     """The version that follows `state`, after all of its records."""
-    if not all(isinstance(record, r.Fence) for record in batch.records):
+    if not all(isinstance(record, r.FenceRecord) for record in batch.records):
         return replace(new, changed=new.version)
     if new.fence < new.changed:
         return new
@@ -75,7 +75,7 @@ def replay_records(state: State, records: Iterable[r.AnyRecord]) -> State:
     return state
 
 
-def admits(state: State, record: r.Commit) -> bool:
+def admits(state: State, record: r.CommitRecord) -> bool:
     """Whether a commit's identity is the next of its producer: the rule for deciding and for replaying alike.
 
     An unknown plain id must start at 0 and must have been drawn above the fence: one drawn below may have been expired.
@@ -116,7 +116,7 @@ def index_of(part: Partition, start: int, end: int) -> tuple[int, int] | None:
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
-def _create_topic(state: State, record: r.CreateTopic) -> State | None:
+def _create_topic(state: State, record: r.CreateTopicRecord) -> State | None:
     if record.name in state.names or record.topic_id in state.topics:
         return None
     topic = Topic(record.name, record.partitions, Map(record.configs), state.time)
@@ -132,7 +132,7 @@ def _new_partitions(state: State, topic_id: str, first: int, total: int) -> Map[
     return state.partitions.update({(topic_id, number): Partition() for number in range(first, total)})
 
 
-def _add_partitions(state: State, record: r.AddPartitions) -> State | None:
+def _add_partitions(state: State, record: r.AddPartitionsRecord) -> State | None:
     topic = _live(state, record.topic_id)
     if topic is None or record.total <= topic.partitions:
         return None
@@ -143,7 +143,7 @@ def _add_partitions(state: State, record: r.AddPartitions) -> State | None:
     )
 
 
-def _set_configs(state: State, record: r.SetConfigs) -> State | None:
+def _set_configs(state: State, record: r.SetConfigsRecord) -> State | None:
     if not record.topic_id:
         return replace(state, configs=_changed(state.configs, record.configs))
     topic = _live(state, record.topic_id)
@@ -162,7 +162,7 @@ def _changed(configs: Map[str, str], changes: Mapping[str, str | None]) -> Map[s
     return configs
 
 
-def _delete_topic(state: State, record: r.DeleteTopic) -> State | None:
+def _delete_topic(state: State, record: r.DeleteTopicRecord) -> State | None:
     topic = _live(state, record.topic_id)
     if topic is None:
         return None
@@ -189,7 +189,7 @@ def _drop_partition(state: State, key: tuple[str, int]) -> State:
     return replace(state, topics=state.topics.delete(topic_id))
 
 
-def _trim(state: State, record: r.Trim) -> State | None:
+def _trim(state: State, record: r.TrimRecord) -> State | None:
     key = (record.topic_id, record.partition)
     part = state.partitions.get(key)
     if part is None or not part.start < record.start <= part.end:
@@ -205,10 +205,10 @@ def _live(state: State, topic_id: str) -> Topic | None:
 # -------------------------------------------------------------------------------------------------------------- commits
 
 
-def _init_producer(state: State, record: r.InitProducer) -> State:
+def _init_producer(state: State, record: r.InitProducerRecord) -> State:
     known = state.producers.get(record.producer)
     epoch = 0 if known is None else known.epoch + 1
-    new = Producer(
+    new = ProducerState(
         epoch=epoch,
         version=state.version,
         time=state.time,
@@ -218,7 +218,7 @@ def _init_producer(state: State, record: r.InitProducer) -> State:
     return replace(state, producers=state.producers.set(record.producer, new))
 
 
-def _commit(state: State, record: r.Commit) -> State | None:
+def _commit(state: State, record: r.CommitRecord) -> State | None:
     if record.upload_epoch <= state.fence or not admits(state, record) or not _groups_hold(state, record.groups):
         return None
     if known_objects(state, record.objects):
@@ -236,7 +236,7 @@ def _commit(state: State, record: r.Commit) -> State | None:
 
 
 def _appended(
-    state: State, record: r.Commit
+    state: State, record: r.CommitRecord
 ) -> tuple[Map[tuple[str, int], Partition], dict[tuple[str, int], tuple[int, int]]] | None:
     """Partitions with the commit's slices at their ends and the range each got; None if a topic is gone."""
     new: dict[tuple[str, int], list[Slice | r.Piece]] = {}
@@ -266,7 +266,7 @@ def _appended(
     return partitions, ranges
 
 
-def _named_entries(record: r.Commit) -> Iterable[tuple[str, int, Slice | r.Piece]]:
+def _named_entries(record: r.CommitRecord) -> Iterable[tuple[str, int, Slice | r.Piece]]:
     """The commit's slices or pieces, their offsets relative to the place that they will get."""
     for number, run in record.slices:
         name = record.objects[number].name
@@ -277,7 +277,7 @@ def _named_entries(record: r.Commit) -> Iterable[tuple[str, int, Slice | r.Piece
     yield from record.pieces
 
 
-def _counts(record: r.Commit) -> tuple[int, ...]:
+def _counts(record: r.CommitRecord) -> tuple[int, ...]:
     if record.counts:
         return record.counts
     named = Counter(number for number, _ in record.slices)
@@ -291,11 +291,11 @@ def _with_objects(
     return objects.update(rows)
 
 
-def _produced(state: State, record: r.Commit, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> Producer:
-    known = state.producers.get(record.producer, Producer(epoch=record.epoch, holder=record.holder))
+def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, int], tuple[int, int]]) -> ProducerState:
+    known = state.producers.get(record.producer, ProducerState(epoch=record.epoch, holder=record.holder))
     if record.epoch != known.epoch:
         former = (*known.former, known.holder)[-FORMER_HOLDERS:]
-        known = Producer(epoch=record.epoch, holder=record.holder, former=former)
+        known = ProducerState(epoch=record.epoch, holder=record.holder, former=former)
     kept = Kept(record.sequence, state.version, tuple((*key, *span) for key, span in ranges.items()), record.source)
     return known._replace(
         plain=record.birth >= 0,
@@ -309,12 +309,12 @@ def _produced(state: State, record: r.Commit, ranges: Mapping[tuple[str, int], t
 
 
 def _groups_hold(state: State, commits: Iterable[r.GroupCommit]) -> bool:
-    return all(c.generation in (-1, state.groups.get(c.group, Group()).generation) for c in commits)
+    return all(c.generation in (-1, state.groups.get(c.group, GroupState()).generation) for c in commits)
 
 
 def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
     for commit in commits:
-        group = state.groups.get(commit.group, Group())
+        group = state.groups.get(commit.group, GroupState())
         new = {
             (o.topic_id, o.partition): Position(o.offset, o.metadata, state.time, state.version)
             for o in commit.offsets
@@ -352,7 +352,7 @@ def _without(entries: Map[Key, Value], keys: Iterable[Key]) -> Map[Key, Value]:
     return entries
 
 
-def _commit_offsets(state: State, record: r.CommitOffsets) -> State | None:
+def _commit_offsets(state: State, record: r.CommitOffsetsRecord) -> State | None:
     if not _groups_hold(state, record.commits):
         return None
     return _with_positions(state, record.commits)
@@ -366,9 +366,9 @@ def next_generation(state: State, group: str) -> int:
     return state.last_generation(group) + 1
 
 
-def _join_group(state: State, record: r.JoinGroup) -> State:
-    session = Session(record.token, record.owner, record.timeout_ms, state.time) if record.timeout_ms else None
-    group = state.groups.get(record.group, Group())._replace(
+def _join_group(state: State, record: r.JoinGroupRecord) -> State:
+    session = MemberSession(record.token, record.owner, record.timeout_ms, state.time) if record.timeout_ms else None
+    group = state.groups.get(record.group, GroupState())._replace(
         generation=next_generation(state, record.group),
         member=record.member,
         seen=state.time,
@@ -378,15 +378,15 @@ def _join_group(state: State, record: r.JoinGroup) -> State:
     return replace(state, groups=state.groups.set(record.group, group))
 
 
-def _group_generation(state: State, record: r.GroupGeneration) -> State | None:
-    group, roster = state.groups.get(record.group, Group()), record.roster
+def _group_generation(state: State, record: r.GroupGenerationRecord) -> State | None:
+    group, roster = state.groups.get(record.group, GroupState()), record.roster
     if roster.generation < state.last_generation(record.group):
         return None
     group = group._replace(generation=roster.generation, member="", seen=state.time, session=None, roster=roster)
     return replace(state, groups=state.groups.set(record.group, group))
 
 
-def _delete_offsets(state: State, record: r.DeleteOffsets) -> State | None:
+def _delete_offsets(state: State, record: r.DeleteOffsetsRecord) -> State | None:
     group = state.groups.get(record.group)
     if group is None:
         return None
@@ -400,7 +400,7 @@ def _delete_offsets(state: State, record: r.DeleteOffsets) -> State | None:
 # --------------------------------------------------------------------------------------------------------------- upkeep
 
 
-def _swap(state: State, record: r.Swap) -> State | None:
+def _swap(state: State, record: r.SwapRecord) -> State | None:
     if record.upload_epoch <= state.fence or known_objects(state, record.objects):
         return None
     for change in record.changes:
@@ -441,7 +441,7 @@ def _covers(entries: Sequence[Slice | r.Piece], start: int, end: int) -> bool:
     return at == end
 
 
-def _counted(state: State, record: r.Swap) -> State:
+def _counted(state: State, record: r.SwapRecord) -> State:
     fresh = {o.name: ObjectRow(o.size, o.index_position, 0) for o in record.objects}
     objects, dropped = state.objects, state.dropped
     for name in sorted({*record.added, *record.removed}):
@@ -457,7 +457,7 @@ def _counted(state: State, record: r.Swap) -> State:
     return replace(state, objects=objects, dropped=dropped)
 
 
-def _fence(state: State, record: r.Fence) -> State | None:
+def _fence(state: State, record: r.FenceRecord) -> State | None:
     if not state.fence < record.upto < state.version:
         return None
     return replace(
@@ -471,7 +471,7 @@ def _fence(state: State, record: r.Fence) -> State | None:
     )
 
 
-def _expire_producers(state: State, record: r.ExpireProducers) -> State:
+def _expire_producers(state: State, record: r.ExpireProducersRecord) -> State:
     """A producer goes only if its last commit is at or below the fence: no retry of it can be under way."""
     producers = state.producers
     for name in record.producers:
@@ -484,26 +484,26 @@ def _expire_producers(state: State, record: r.ExpireProducers) -> State:
 # ---------------------------------------------------------------------------------------------------------- coordinators
 
 
-def _take_over(state: State, record: r.TakeOver) -> State | None:
+def _take_over(state: State, record: r.TakeOverRecord) -> State | None:
     if record.epoch != state.coordinator.epoch + 1:
         return None
-    return replace(state, coordinator=Coordinator(record.epoch, record.address, record.host, state.time))
+    return replace(state, coordinator=Leadership(record.epoch, record.address, record.host, state.time))
 
 
-def _release(state: State, record: r.Release) -> State | None:
+def _release(state: State, record: r.ReleaseRecord) -> State | None:
     held = state.coordinator
     if not held.address or record.epoch not in (held.epoch, held.epoch + 1):
         return None
-    return replace(state, coordinator=Coordinator(record.epoch))
+    return replace(state, coordinator=Leadership(record.epoch))
 
 
-def _feature_level(state: State, record: r.FeatureLevel) -> State | None:
+def _feature_level(state: State, record: r.FeatureLevelRecord) -> State | None:
     if record.level <= state.features.get(record.name, 1):
         return None
     return replace(state, features=state.features.set(record.name, record.level))
 
 
-def _reset_clock(state: State, record: r.ResetClock) -> State | None:
+def _reset_clock(state: State, record: r.ResetClockRecord) -> State | None:
     """Nothing in the state is later than the log's time: what the wrong clock stamped was there by now, at the latest.
 
     So the fence, which compares these times with a later present, still passes no version before its age.
@@ -527,7 +527,7 @@ def _clamped(things: Map[Key, Value], clamp: Callable[[Value], Value]) -> Map[Ke
     return things.update({key: new for key, thing in things.items() if (new := clamp(thing)) != thing})
 
 
-def _group_by(group: Group, time: int) -> Group:
+def _group_by(group: GroupState, time: int) -> GroupState:
     """A group in which nothing happened after a time."""
     session = group.session and group.session._replace(since=min(group.session.since, time))
     roster = group.roster and group.roster._replace(state_ms=min(group.roster.state_ms, time))
@@ -536,22 +536,22 @@ def _group_by(group: Group, time: int) -> Group:
 
 
 _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
-    r.CreateTopic: _create_topic,
-    r.AddPartitions: _add_partitions,
-    r.SetConfigs: _set_configs,
-    r.DeleteTopic: _delete_topic,
-    r.Trim: _trim,
-    r.InitProducer: _init_producer,
-    r.Commit: _commit,
-    r.CommitOffsets: _commit_offsets,
-    r.JoinGroup: _join_group,
-    r.GroupGeneration: _group_generation,
-    r.DeleteOffsets: _delete_offsets,
-    r.Swap: _swap,
-    r.Fence: _fence,
-    r.TakeOver: _take_over,
-    r.Release: _release,
-    r.ResetClock: _reset_clock,
-    r.FeatureLevel: _feature_level,
-    r.ExpireProducers: _expire_producers,
+    r.CreateTopicRecord: _create_topic,
+    r.AddPartitionsRecord: _add_partitions,
+    r.SetConfigsRecord: _set_configs,
+    r.DeleteTopicRecord: _delete_topic,
+    r.TrimRecord: _trim,
+    r.InitProducerRecord: _init_producer,
+    r.CommitRecord: _commit,
+    r.CommitOffsetsRecord: _commit_offsets,
+    r.JoinGroupRecord: _join_group,
+    r.GroupGenerationRecord: _group_generation,
+    r.DeleteOffsetsRecord: _delete_offsets,
+    r.SwapRecord: _swap,
+    r.FenceRecord: _fence,
+    r.TakeOverRecord: _take_over,
+    r.ReleaseRecord: _release,
+    r.ResetClockRecord: _reset_clock,
+    r.FeatureLevelRecord: _feature_level,
+    r.ExpireProducersRecord: _expire_producers,
 }

@@ -63,7 +63,7 @@ class Kept(NamedTuple):
     """As in its record."""
 
 
-class Producer(NamedTuple):
+class ProducerState(NamedTuple):
     epoch: int = 0
     holder: str = ""
     former: tuple[str, ...] = ()
@@ -103,7 +103,7 @@ class Forgotten(NamedTuple):
     time: int
 
 
-class Session(NamedTuple):
+class MemberSession(NamedTuple):
     """What a member said who keeps a group as long as it gives signs of life."""
 
     token: str
@@ -113,19 +113,19 @@ class Session(NamedTuple):
     """When it joined."""
 
 
-class Group(NamedTuple):
+class GroupState(NamedTuple):
     generation: int = 0
     member: str = ""
     offsets: Map[TopicKey, Position] = Map()
     seen: int = 0
     """When somebody last joined, left or committed under the generation."""
-    session: Session | None = None
+    session: MemberSession | None = None
     """Of the member; None if a newer one may take the group at any time."""
     roster: Roster | None = None
     """Of a group that a coordinator runs: its members of this generation and what each was assigned."""
 
 
-class Coordinator(NamedTuple):
+class Leadership(NamedTuple):
     """Who writes the log."""
 
     epoch: int = 0
@@ -163,9 +163,9 @@ class State:
     objects: Map[str, ObjectRow] = field(default_factory=Map)
     dropped: Map[str, int] = field(default_factory=Map)
     """Objects without slices, by the version that dropped them, until the fence has passed it."""
-    producers: Map[str, Producer] = field(default_factory=Map)
-    groups: Map[str, Group] = field(default_factory=Map)
-    coordinator: Coordinator = field(default_factory=Coordinator)
+    producers: Map[str, ProducerState] = field(default_factory=Map)
+    groups: Map[str, GroupState] = field(default_factory=Map)
+    coordinator: Leadership = field(default_factory=Leadership)
     forgotten: Map[tuple[str, str, int], Forgotten] = field(default_factory=Map)
     """Positions that were removed, by group, topic's name and partition, until the fence has passed that."""
     progressed: int = 0

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from spark_log.errors import SparkLogError
-from spark_log.metadata.commands import AnyCommand, Several, SignOfLife
+from spark_log.metadata.commands import AnyCommand, SeveralCommands, SignOfLife
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.state import State
 
@@ -25,7 +25,7 @@ logger.setLevel(logging.CRITICAL)
 """Until a destination is set."""
 
 
-class Change(NamedTuple):
+class AuditedChange(NamedTuple):
     """What a client asks for."""
 
     kind: str
@@ -83,22 +83,22 @@ def is_on() -> bool:
     return logger.isEnabledFor(logging.INFO)
 
 
-def changes_of(commands: Iterable[AnyCommand], state: State) -> list[Change | None]:
+def changes_of(commands: Iterable[AnyCommand], state: State) -> list[AuditedChange | None]:
     """Of each command, by names that are known before it is carried out; None for a heartbeat, or if nothing is written."""
     if not is_on():
         return []
     return [_change_of(command, state) for command in commands]
 
 
-def _change_of(command: AnyCommand, state: State) -> Change | None:
+def _change_of(command: AnyCommand, state: State) -> AuditedChange | None:
     if isinstance(command, SignOfLife):
         return None
-    parts = command.commands if isinstance(command, Several) else (command,)
+    parts = command.commands if isinstance(command, SeveralCommands) else (command,)
     kinds = dict.fromkeys(str(type(part).__struct_config__.tag) for part in parts)
-    return Change("+".join(kinds), command.topics(state), command.groups(), command.producers())
+    return AuditedChange("+".join(kinds), command.topics(state), command.groups(), command.producers())
 
 
-def write(principal: str, address: str, change: Change | None, outcome: object, version: int) -> None:
+def write(principal: str, address: str, change: AuditedChange | None, outcome: object, version: int) -> None:
     """One line.
 
     outcome:  the reply, or the error.

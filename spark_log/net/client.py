@@ -21,12 +21,12 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.groups.messages import Request, Response
-from spark_log.journal.forks import renew_after_fork
-from spark_log.journal.ops import Answered, Changes
+from spark_log.journal.fork_safety import renew_after_fork
+from spark_log.journal.operations import Answered, Changes
 from spark_log.metadata.commands import Command
-from spark_log.metadata.state import Coordinator
+from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
-from spark_log.net.connection import CONNECT_S, Answer, Connection, Endpoint, Wait, resolve
+from spark_log.net.connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
 from spark_log.net.kafka_probe import is_kafka
 from spark_log.net.messages import (
     GROUP_PATHS,
@@ -149,7 +149,7 @@ class HttpLink:
             return found
         raise CoordinatorNotAvailable(f"{'; '.join(said)}; {hint}") from last
 
-    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+    def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         for command in commands:
             assert isinstance(command, Command), f"{command!r} cannot travel: it is no command"
         body = encode(CommandsRequest(cluster_id=self.cluster_id, since=since, commands=tuple(commands)))
@@ -163,7 +163,7 @@ class HttpLink:
 
     def changes(
         self,
-        holder: Coordinator,
+        holder: Leadership,
         since: int,
         wait_ms: int,
         group: str = "",
@@ -180,7 +180,7 @@ class HttpLink:
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's answer")
         return Changes(reply.version, [text.encode() for text in reply.batches])
 
-    def ask_group(self, holder: Coordinator, request: Request, wait_ms: int) -> Response:
+    def ask_group(self, holder: Leadership, request: Request, wait_ms: int) -> Response:
         """What a member of a group is answered; that may take `wait_ms`.  Raises CoordinatorNotAvailable."""
         path = next(path for path, kind in GROUP_PATHS.items() if isinstance(request, kind))
         body = encode({"cluster_id": self.cluster_id, "request": request, "wait_ms": wait_ms})
@@ -188,7 +188,7 @@ class HttpLink:
         answered: GroupAnswered = decode(data, GroupAnswered, "the coordinator's answer")
         return answered.response
 
-    def groups(self, holder: Coordinator) -> dict[str, GroupView]:
+    def groups(self, holder: Leadership) -> dict[str, GroupView]:
         """Groups that members share, as they are at the moment.  Raises CoordinatorNotAvailable."""
         path = f"/v1/groups?cluster_id={self.cluster_id}"
         data = self._first(holder, "GET", path, changes_nothing=True)
@@ -199,7 +199,7 @@ class HttpLink:
 
     def _first(
         self,
-        holder: Coordinator,
+        holder: Leadership,
         method: str,
         path: str,
         body: bytes | None = None,
@@ -225,7 +225,7 @@ class HttpLink:
         )
         raise CoordinatorNotAvailable("; ".join(said) + hint)
 
-    def _candidates(self, holder: Coordinator) -> list[Endpoint]:
+    def _candidates(self, holder: Leadership) -> list[Endpoint]:
         """Where to ask, in order.  Raises NotCoordinator for a holder whose address has no meaning on this machine.
 
         The holder that the log names comes first, unless the URL has other addresses for it only: then the one that led last.
@@ -424,7 +424,7 @@ def _words(error: BaseException) -> str:
     return str(error) or type(error).__name__
 
 
-def _refusal(address: str, method: str, path: str, answer: Answer) -> SparkLogError:
+def _refusal(address: str, method: str, path: str, answer: HttpResponse) -> SparkLogError:
     try:
         error = error_of(decode(answer.data, Failure, "the error"))
         if answer.status not in (404, 405):
@@ -461,7 +461,7 @@ def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | Non
     return None
 
 
-def _get_health(endpoint: Endpoint, tls: ssl.SSLContext | None) -> Answer | None:
+def _get_health(endpoint: Endpoint, tls: ssl.SSLContext | None) -> HttpResponse | None:
     """What is answered to GET /health; None if that is nothing."""
     try:
         connection = Connection(endpoint, tls)

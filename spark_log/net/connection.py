@@ -27,7 +27,7 @@ class Endpoint(NamedTuple):
     """Empty if the name cannot be resolved: connecting says why."""
 
 
-class Answer(NamedTuple):
+class HttpResponse(NamedTuple):
     """What came back."""
 
     status: int
@@ -75,7 +75,7 @@ class Connection:
             sock.close()
             raise
 
-    def ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], wait: Wait) -> Answer:
+    def ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], wait: Wait) -> HttpResponse:
         """The answer to one request.  Raises OSError or http.client.HTTPException; then the connection cannot be used further."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
@@ -86,7 +86,7 @@ class Connection:
         with http.client.HTTPResponse(cast(socket.socket, _Source(self._sock, wait)), method=method) as response:
             response.begin()
             data = response.read(REPLY_BYTES_MAX)
-            return Answer(response.status, data, response.isclosed() and not response.will_close)
+            return HttpResponse(response.status, data, response.isclosed() and not response.will_close)
 
     def _send(self, data: memoryview, wait: Wait) -> None:
         while data:

@@ -20,7 +20,7 @@ DESCRIPTORS_KEPT = 200
 """File descriptors that connections leave to the storage and to everything else."""
 
 
-class Limits(NamedTuple):
+class ConnectionLimits(NamedTuple):
     """What clients may ask of the server."""
 
     body_bytes: int = 64 << 20
@@ -32,7 +32,7 @@ class Limits(NamedTuple):
     request_ms: int = 30_000
     """For a request to arrive whole; a TLS handshake has as long."""
 
-    def within(self, descriptors: int) -> Limits:
+    def within(self, descriptors: int) -> ConnectionLimits:
         """These limits, or lower ones for a process that may have this number of files open."""
         free = max(descriptors - DESCRIPTORS_KEPT, 2)
         silent = min(self.silent_connections, max(free // 4, 1))
@@ -59,7 +59,7 @@ class Peer:
 class Connections:
     """All connections of one port."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._silent: dict[str, dict[Peer, None]] = {}
         """By network, the oldest first."""

@@ -96,7 +96,7 @@ class Failure(Message, frozen=True, kw_only=True):
     fields: dict[str, Any] = {}
 
 
-class Outcome(Message, frozen=True, kw_only=True):
+class CommandOutcome(Message, frozen=True, kw_only=True):
     """Of one command: a reply, or an error."""
 
     reply: Any = None
@@ -104,7 +104,7 @@ class Outcome(Message, frozen=True, kw_only=True):
 
 
 class CommandsReply(Message, frozen=True, kw_only=True):
-    outcomes: tuple[Outcome, ...]
+    outcomes: tuple[CommandOutcome, ...]
     batches: tuple[str, ...] = ()
     """Objects of the log after `since`; none if they are too many: then they are on the storage."""
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
-from spark_log.metadata.commands import AddPartitions, Command, CreateTopic, Several, SignOfLife
+from spark_log.metadata.commands import AddPartitions, Command, CreateTopic, SeveralCommands, SignOfLife
 from spark_log.metadata.state import State
 from spark_log.net.tokens import Grant
 
@@ -175,7 +175,7 @@ class Claim:
         """Raises QuotaExceeded or ThrottlingQuotaExceeded, and then nothing of the command is claimed."""
         if isinstance(command, SignOfLife):
             return
-        parts = command.commands if isinstance(command, Several) else (command,)
+        parts = command.commands if isinstance(command, SeveralCommands) else (command,)
         sizes = {}
         for part in parts:
             if isinstance(part, CreateTopic | AddPartitions):

@@ -29,8 +29,9 @@ from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.metadata.commands import AnyCommand
 from spark_log.net import audit
 from spark_log.net.address import is_own_host
-from spark_log.net.connections import Connections, Limits, Peer
+from spark_log.net.connections import ConnectionLimits, Connections, Peer
 from spark_log.net.listener import Listener
+from spark_log.net.long_poll import LongPolls, PausedConnections
 from spark_log.net.messages import (
     GROUP_PATHS,
     PROTOCOL,
@@ -38,22 +39,20 @@ from spark_log.net.messages import (
     ChangesReply,
     ChangesRequest,
     ClusterInfo,
+    CommandOutcome,
     CommandsReply,
     CommandsRequest,
     GroupAsked,
     GroupsReply,
     MemberRequest,
-    Outcome,
     batches_as_text,
     decode,
     encode,
     failure_of,
 )
-from spark_log.net.parking import Parking
 from spark_log.net.quotas import Claim, Quota, Quotas
 from spark_log.net.service import GroupService, Service
 from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
-from spark_log.net.waiters import Waiters
 
 KEEPALIVE_S = 75.0
 REPLY_BYTES_MAX = 1 << 20
@@ -105,9 +104,9 @@ class _Landings:
         self._landed.append((answer, done))
         if not self._called:
             self._called = True
-            self._loop.call_soon_threadsafe(self._settle)
+            self._loop.call_soon_threadsafe(self._hand_over)
 
-    def _settle(self) -> None:
+    def _hand_over(self) -> None:
         self._called = False  # before it looks: what lands from now on calls again
         while self._landed:
             answer, done = self._landed.popleft()
@@ -128,7 +127,7 @@ class Server:
         groups: GroupService,
         *,
         tokens: Tokens,
-        limits: Limits,
+        limits: ConnectionLimits,
         quotas: Mapping[str, Quota] | None = None,
         hosts: Collection[str] | None = None,
     ) -> None:
@@ -148,7 +147,7 @@ class Server:
         """When the event loop was last seen to run."""
         self._paused_s = 0.0
         """The end of the last time that it did not run for PAUSE_S."""
-        self._waiters = Waiters()
+        self._waiters = LongPolls()
         self._connections = Connections(limits)
         self._peers: dict[Any, Peer] = {}
         """By the protocol that aiohttp has for each."""
@@ -178,7 +177,7 @@ class Server:
 
         self._service.on_change = changed
         self._landings = _Landings(loop)
-        self._parking = Parking(loop)
+        self._parking = PausedConnections(loop)
         make = self._http = _Http(
             self._guard,
             self._closed,
@@ -532,10 +531,10 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
     return context
 
 
-def _outcome(command: AnyCommand, found: Any) -> Outcome:
+def _outcome(command: AnyCommand, found: Any) -> CommandOutcome:
     if isinstance(found, SparkLogError):
-        return Outcome(failure=failure_of(found))
-    return Outcome(reply=command.pack(found))
+        return CommandOutcome(failure=failure_of(found))
+    return CommandOutcome(reply=command.pack(found))
 
 
 def _topics_of(grant: Grant, request: JoinGroupRequest) -> Sequence[str]:
@@ -549,12 +548,14 @@ def _topics_of(grant: Grant, request: JoinGroupRequest) -> Sequence[str]:
     return sorted(topics)
 
 
-def _change_of(request: MemberRequest) -> audit.Change | None:
+def _change_of(request: MemberRequest) -> audit.AuditedChange | None:
     """What an audit names; None for requests of members that stay."""
     if isinstance(request, JoinGroupRequest):
         topics = subscribed_topics(protocol.metadata for protocol in request.protocols) or ()
-        return audit.Change("join_group", sorted(topics), (request.group_id,))
-    return audit.Change("leave_group", (), (request.group_id,)) if isinstance(request, LeaveGroupRequest) else None
+        return audit.AuditedChange("join_group", sorted(topics), (request.group_id,))
+    return (
+        audit.AuditedChange("leave_group", (), (request.group_id,)) if isinstance(request, LeaveGroupRequest) else None
+    )
 
 
 def _answer(message: object) -> web.Response:

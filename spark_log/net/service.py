@@ -9,7 +9,7 @@ from typing import Protocol
 
 from spark_log.errors import NotCoordinator, SparkLogError
 from spark_log.groups.messages import Request, Response
-from spark_log.journal.ops import Answered
+from spark_log.journal.operations import Answered
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.state import State
 from spark_log.net.connections import Connections

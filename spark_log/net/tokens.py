@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, InvalidRequest
-from spark_log.metadata.commands import Command, Several
+from spark_log.metadata.commands import Command, SeveralCommands
 from spark_log.metadata.state import State
 
 ROLES = ("read", "write", "admin")
@@ -104,7 +104,7 @@ def _after(kind: str, prefixes: Sequence[str]) -> tuple[str, ...]:
 
 def check_allowed(grant: Grant, command: Command, state: State) -> None:
     """Raises AuthorizationFailed if the token does not allow a command, or one of several that go together."""
-    if isinstance(command, Several):
+    if isinstance(command, SeveralCommands):
         for one in command.commands:
             check_allowed(grant, one, state)
         return

@@ -30,19 +30,19 @@ from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
 from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.journal import Journal
-from spark_log.journal.ops import Answered, Changes
-from spark_log.journal.protocol import Command
+from spark_log.journal.operations import Answered, Changes
+from spark_log.journal.protocol import Proposal
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
-from spark_log.metadata.state import Coordinator as Holder
+from spark_log.metadata.state import Leadership as Holder
 from spark_log.metadata.state import State
 from spark_log.net.connections import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
+from spark_log.node.change_feed import ChangeFeed
 from spark_log.node.maintain import maintain_round
 from spark_log.node.metrics import Metrics
-from spark_log.node.news import News
+from spark_log.node.record_cache import RecordCache
 from spark_log.node.storage_health import StorageHealth, mark_key
-from spark_log.node.tail import Tail
 from spark_log.store.base import ObjectStore
 
 LOOK_S = 1.0
@@ -71,10 +71,10 @@ AskSign = Callable[[Holder], Sign]
 
 
 class _Asked(NamedTuple):
-    commands: list[Command]
+    commands: list[Proposal]
     answer: Future[Answered]
 
-    def settle(self) -> None:
+    def complete(self) -> None:
         """Answer, now that all commands are done."""
         deposed = next((c.error for c in self.commands if isinstance(c.error, NotCoordinator)), None)
         with suppress(InvalidStateError):  # it was given up, when this coordinator stepped down
@@ -118,10 +118,10 @@ class Coordinator:
         """The last epoch that it gave up, since no write to its storage was completed."""
         self.confirmed_s = 0.0
         """On the monotonic clock: when it began to look at the log and found that it leads."""
-        self.tail = Tail(store)
+        self.tail = RecordCache(store)
         self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock())
         self.metrics = Metrics()
-        self.news = News()
+        self.news = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
         """Called when there is a new version, or another one leads."""
         self.held: Callable[[], tuple[Held, ...]] = tuple
@@ -152,7 +152,7 @@ class Coordinator:
 
         The future fails with NotCoordinator if this one does not lead, CoordinatorNotAvailable if there is too much to do.
         """
-        asked = _Asked([Command(self._holding(command), check=True) for command in commands], Future())
+        asked = _Asked([Proposal(self._holding(command), check=True) for command in commands], Future())
         error: SparkLogError | None = None
         with self._lock:
             if not self.leading or self._stopping.is_set():
@@ -349,7 +349,7 @@ class Coordinator:
                 self.storage_health.note_write()
             self.news.note(self.state.version, (command.decide for command in commands))
             for one in asked:
-                one.settle()
+                one.complete()
         elif self.journal.poll() is not before:
             self.news.note(self.state.version, None)
         if self.state is not before:
@@ -405,7 +405,7 @@ class Coordinator:
             try:
                 if journal is None:
                     journal = Journal.open(store, create=False, link=_Here(self), served=True)
-                journal.keep_house()
+                journal.run_upkeep()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
                     report = maintain_round(Log(journal))

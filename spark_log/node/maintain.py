@@ -19,7 +19,7 @@ from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.object_names import DATA, META, checkpoint_version
 from spark_log.journal.opening import View, open_view
-from spark_log.journal.ops import List, Steps, Sweep
+from spark_log.journal.operations import List, Steps, Sweep
 from spark_log.journal.protocol import Context
 from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
@@ -31,7 +31,7 @@ from spark_log.node.isolation import Failures, OnFailure, log_failure
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.merge import Progress, Tally, plan_merge
 from spark_log.node.merge import merge as merge_steps
-from spark_log.node.pins import drop_pins
+from spark_log.node.query_pins import drop_pins
 from spark_log.node.retention import expire_records, find_expired
 from spark_log.settings import cluster_config
 
@@ -41,7 +41,7 @@ PUT_MS_MAX = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class MaintainReport:
     """What one round did."""
 
     version: int
@@ -103,7 +103,7 @@ def plan_round(log: Log) -> Plan:
     return log.journal.run(run())
 
 
-def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
+def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:
     """Apply retention, advance the fence, collect garbage, merge, seal, checkpoint, and truncate.
 
     progress:  called with (what is done, how far it is, where it ends).
@@ -114,12 +114,12 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> Report:
     return report
 
 
-def maintain_round(log: Log, *, progress: Progress | None = None) -> Report:
+def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainReport:
     """The same; a duty that fails is logged and named in the report.  Raises what opening the log raises."""
     return _run_duties(log, progress)[0]
 
 
-def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[Report]:
+def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[MaintainReport]:
     """Rounds, one whenever `interval_ms` have passed since the last one began, until the caller stops asking.
 
     Raises what opening the log raises in the first round, so that whoever starts it sees that it works; a later round that
@@ -139,11 +139,11 @@ def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = No
             yield report
 
 
-def _run_duties(log: Log, progress: Progress | None) -> tuple[Report, Failures]:
+def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Failures]:
     failed = Failures(log.url)
     attempt = failed.attempt
 
-    def run(view: View, context: Context) -> Steps[Report]:
+    def run(view: View, context: Context) -> Steps[MaintainReport]:
         view, expired = yield from attempt("retention", _expire(view, context, failed), (view, 0))
         view = yield from attempt("pruning without slice indexes", prune_lost(view, context), view)
         view = yield from attempt("pruning", prune(view, context), view)
@@ -159,7 +159,7 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[Report, Failures]:
         unfinished = yield from attempt("deleting unfinished files", _sweep(view, context), 0)
         if has_reserve(log.journal.store):
             yield from attempt("making the reserve", keep_reserve(), None)
-        return Report(
+        return MaintainReport(
             version=view.state.version,
             expired_records=expired,
             merged_slices=tally.slices,

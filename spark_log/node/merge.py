@@ -17,16 +17,16 @@ import pyarrow as pa
 
 from spark_log.errors import CorruptObject, StorageUnavailable
 from spark_log.journal.index_reads import read_pieces
-from spark_log.journal.limits import Limits
-from spark_log.journal.missing import damaged_object
+from spark_log.journal.limits import StepLimits
+from spark_log.journal.missing_indexes import damaged_object
 from spark_log.journal.object_names import data_key
 from spark_log.journal.opening import View, refresh
-from spark_log.journal.ops import Get, Op, Put, Steps
+from spark_log.journal.operations import Get, Op, Put, Steps
 from spark_log.journal.protocol import Context
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
 from spark_log.metadata.records import Piece
-from spark_log.metadata.rewrite import Rewrite, resolve
 from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Slice
 from spark_log.node.isolation import OnFailure, partition_name, raise_failure, resolve_each
 from spark_log.node.merge_policy import SEGMENT_BYTES, find_stretches, is_worth, live_bytes, thin_objects, window_ms
@@ -82,7 +82,7 @@ class _Batch:
     epoch: int
     done: list[Merged] = field(default_factory=list)
 
-    def is_full(self, limits: Limits) -> bool:
+    def is_full(self, limits: StepLimits) -> bool:
         return (
             sum(merged.object.size for merged in self.done) >= limits.swap_bytes
             or sum(len(merged.old) for merged in self.done) >= limits.swap_slices
@@ -351,7 +351,9 @@ def _count(tally: Tally, done: Sequence[Merged]) -> None:
     tally.bytes += sum(merged.object.size for merged in done)
 
 
-def prepare(state: State, limits: Limits, done: Sequence[Merged]) -> Steps[tuple[list[Rewrite], list[Merged]] | None]:
+def prepare(
+    state: State, limits: StepLimits, done: Sequence[Merged]
+) -> Steps[tuple[list[Rewrite], list[Merged]] | None]:
     """The rewrites that put segments in the place of their slices in this state, and the segments whose slices are there.
 
     None if the state is old.

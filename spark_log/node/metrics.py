@@ -6,7 +6,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 
-from spark_log.client.groups import describe_group
+from spark_log.client.administering.group_listing import describe_group
 from spark_log.groups.group import LIVE_STATES
 from spark_log.metadata.state import State
 from spark_log.net.connections import Connections

@@ -19,25 +19,25 @@ from spark_log.journal.checkpointing import checkpoint, damaged_between
 from spark_log.journal.log_format import FORMAT_KEY, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
 from spark_log.journal.opening import View, open_view, state_in
-from spark_log.journal.ops import Delete, Get, List, Put, Steps, run
+from spark_log.journal.operations import Delete, Get, List, Put, Steps, run
 from spark_log.journal.protocol import Context
-from spark_log.metadata.records import Batch, Commit, TakeOver, decode_batch
+from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord, decode_batch
 from spark_log.metadata.recovery import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.replay import replay as replay_batch
-from spark_log.metadata.state import Coordinator, State, TopicKey
+from spark_log.metadata.state import Leadership, State, TopicKey
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import with_retries
-from spark_log.words import counted
+from spark_log.text import counted
 
 DAMAGED = f"{META}damaged/"
 SHOWN = 20
 """Lost changes that an error names."""
 
-IsAlive = Callable[[Coordinator], bool]
+IsAlive = Callable[[Leadership], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class RepairReport:
     """What was found, and what a repair does about it."""
 
     version: int
@@ -62,12 +62,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    report: Report
+    report: RepairReport
     state: State
     """To be written, if nothing is lost or the loss is accepted."""
     aside: tuple[str, ...]
     """Files to be moved to `meta/damaged/`."""
-    holders: tuple[Coordinator, ...]
+    holders: tuple[Leadership, ...]
     """Coordinators that may have the log."""
 
 
@@ -79,7 +79,7 @@ def repair(
     accept_loss: bool = False,
     clock: Clock | None = None,
     seed: int | None = None,
-) -> Report:
+) -> RepairReport:
     """Make a damaged log one that opens, with every record that was acknowledged; or, with `dry_run`, say what would be done.
 
     is_alive:     whether a coordinator that has the log answers.
@@ -107,7 +107,7 @@ def repair(
     return report
 
 
-def _not_accepted(url: str, report: Report) -> CorruptObject:
+def _not_accepted(url: str, report: RepairReport) -> CorruptObject:
     more = len(report.lost) - SHOWN
     return CorruptObject(
         f"{url} can be restored up to version {report.version}, and nothing was changed, for more is lost: "
@@ -130,16 +130,18 @@ def _find(url: str, context: Context) -> Steps[_Found]:
     if state.version < newest:
         return (
             yield from _find_loss(
-                Report(version=state.version, base=base, damaged=damaged), state, newest, records, context
+                RepairReport(version=state.version, base=base, damaged=damaged), state, newest, records, context
             )
         )
     damaged += tuple((yield from damaged_between()))
     needed = bool(damaged) or not (yield from _opens())
-    report = Report(version=state.version, base=base, damaged=damaged, needed=needed)
+    report = RepairReport(version=state.version, base=base, damaged=damaged, needed=needed)
     return _Found(report, state, damaged, (state.coordinator,))
 
 
-def _find_loss(report: Report, known: State, newest: int, names: Sequence[str], context: Context) -> Steps[_Found]:
+def _find_loss(
+    report: RepairReport, known: State, newest: int, names: Sequence[str], context: Context
+) -> Steps[_Found]:
     """Also the state with which the log can continue without the versions that are lost."""
     stored = frozenset((yield List(DATA)))
     state, lost, holders, last = known, list[str](), [known.coordinator], known.version
@@ -153,7 +155,9 @@ def _find_loss(report: Report, known: State, newest: int, names: Sequence[str], 
             continue
         before, state = state, replay_after_loss(state, version, batch, known, stored)
         lost.append(f"{key} can be read, and follows a lost one{_content(before, state, batch)}")
-        holders += [Coordinator(one.epoch, one.address, one.host) for one in batch.records if isinstance(one, TakeOver)]
+        holders += [
+            Leadership(one.epoch, one.address, one.host) for one in batch.records if isinstance(one, TakeOverRecord)
+        ]
     lost += _missing(last + 1, newest + 1)
     version = version_after_loss(newest)
     renewed = renew(state, version, {key: context.unique() + context.unique() for key in state.names.values()}, stored)
@@ -181,7 +185,7 @@ def _content(before: State, after: State, batch: Batch) -> str:
     """How many records it adds to which partitions, and whether that can be kept."""
     rows = Counter[TopicKey]()
     for record in batch.records:
-        if isinstance(record, Commit):
+        if isinstance(record, CommitRecord):
             for _, run_ in record.slices:
                 rows[run_.topic_id, run_.partition] += run_.rows
             for topic_id, number, piece in record.pieces:

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.journal.opening import View
-from spark_log.journal.ops import Steps
-from spark_log.journal.protocol import Command, Context, propose
+from spark_log.journal.operations import Steps
+from spark_log.journal.protocol import Context, Proposal, propose
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
@@ -25,7 +25,7 @@ Entry = Slice | Piece
 logger = logging.getLogger("spark_log")
 
 
-class Limits(NamedTuple):
+class RetentionLimits(NamedTuple):
     """What a partition may keep."""
 
     oldest_us: int | None
@@ -33,12 +33,12 @@ class Limits(NamedTuple):
     bytes: int | None
 
 
-def limits_of(configs: Mapping[str, str], now_ms: int) -> Limits:
+def limits_of(configs: Mapping[str, str], now_ms: int) -> RetentionLimits:
     """The limits of a topic with these configs."""
     if "delete" not in topic_config(configs, "cleanup.policy").split(","):
-        return Limits(None, None)
+        return RetentionLimits(None, None)
     age, size = topic_config(configs, "retention.ms"), topic_config(configs, "retention.bytes")
-    return Limits(None if age < 0 else (now_ms - age) * 1000, None if size < 0 else size)
+    return RetentionLimits(None if age < 0 else (now_ms - age) * 1000, None if size < 0 else size)
 
 
 def size_of(entry: Entry) -> int:
@@ -46,7 +46,7 @@ def size_of(entry: Entry) -> int:
     return entry.bytes if isinstance(entry, Piece) else entry.length
 
 
-def expired(entries: Sequence[Entry], limits: Limits) -> int:
+def expired(entries: Sequence[Entry], limits: RetentionLimits) -> int:
     """How many of the entries at the front go: each while it is too old, or there is too much with it."""
     count = _by_size(entries, limits.bytes)
     return count + _by_time(entries[count:], limits.oldest_us)
@@ -73,12 +73,12 @@ def _live(part: Partition) -> list[Entry]:
     return [entry for entry in part.entries if entry.end > part.start]
 
 
-def _limited(state: State, now_ms: int) -> dict[TopicKey, Limits]:
+def _limited(state: State, now_ms: int) -> dict[TopicKey, RetentionLimits]:
     """Partitions that have limits, and records."""
     found = {}
     for topic_id, topic in sorted(state.topics.items()):
         limits = limits_of(topic.configs, now_ms)
-        if not topic.deleted and limits != Limits(None, None):
+        if not topic.deleted and limits != RetentionLimits(None, None):
             found.update({(topic_id, n): limits for n, part in state.topic_partitions(topic_id) if part.entries})
     return found
 
@@ -107,7 +107,7 @@ def find_expired(view: View, now_ms: int, on_failure: OnFailure = raise_failure)
     return {key: entries[key][count - 1].end for key, count in first.items() if count}
 
 
-def _may_lose(piece: Piece, limits: Limits) -> bool:
+def _may_lose(piece: Piece, limits: RetentionLimits) -> bool:
     return limits.bytes is not None or (limits.oldest_us is not None and piece.min_us < limits.oldest_us)
 
 
@@ -120,7 +120,7 @@ def expire_records(
         return view, {}
 
     before = view.state
-    command = Command(Trim(starts=tuple(Start(*key, start) for key, start in starts.items()), known_only=True))
+    command = Proposal(Trim(starts=tuple(Start(*key, start) for key, start in starts.items()), known_only=True))
     view = yield from propose(view, [command], context)
     if command.error is not None:
         raise command.error

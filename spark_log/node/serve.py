@@ -19,16 +19,16 @@ from typing import Any
 
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.group import GroupConfig
-from spark_log.metadata.state import Coordinator as Holder
+from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_coordinator, is_loopback, parse_address, split_address, this_host
 from spark_log.net.audit import open_audit, reopen_audit
 from spark_log.net.client import ca_context, health_of
-from spark_log.net.connections import Limits
+from spark_log.net.connections import ConnectionLimits
 from spark_log.net.quotas import Quota, parse_quotas
 from spark_log.net.server import Server, tls_context
 from spark_log.net.tokens import Tokens, parse_tokens
 from spark_log.node.coordinator import Coordinator, Sign
-from spark_log.node.groups import Groups
+from spark_log.node.group_coordinator import Groups
 from spark_log.positions import UNITS_MS
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
@@ -62,7 +62,7 @@ LIMITS = {
     "silent.connections": "silent_connections",
     "request.timeout": "request_ms",
 }
-"""And the fields of `Limits`."""
+"""And the fields of `ConnectionLimits`."""
 
 
 logger = logging.getLogger("spark_log")
@@ -83,7 +83,7 @@ class Config:
     durability: str = "disk"
     insecure: bool = False
     storage: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     groups: GroupConfig = field(default_factory=GroupConfig)
     certificate: str = ""
     key: str = ""
@@ -152,13 +152,13 @@ def _known(names: Any, known: Collection[str], where: str, path: str | None) -> 
             raise InvalidRequest(f"{path or 'flags'}: {where} has no {name!r}; there are {', '.join(known)}")
 
 
-def _limits(values: Mapping[str, str]) -> Limits:
+def _limits(values: Mapping[str, str]) -> ConnectionLimits:
     given = {
         field: _duration(name, values[name]) if field.endswith("_ms") else _number(name, values[name])
         for name, field in LIMITS.items()
         if name in values
     }
-    return Limits(**given)
+    return ConnectionLimits(**given)
 
 
 def _groups(values: Mapping[str, str]) -> GroupConfig:
@@ -360,7 +360,7 @@ def _reload(running: Running, reread: Callable[[], Config]) -> None:
         logger.info("SIGHUP: tokens (%s), quotas and certificate are those of the configuration now", names)
 
 
-def _within_descriptors(limits: Limits) -> Limits:
+def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
     """Limits that leave the storage the file descriptors that it needs; the process is allowed as many as it can get."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < limits.descriptors:

@@ -16,17 +16,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
-from spark_log.client.fetch import load_index
 from spark_log.client.log import Log
-from spark_log.client.plan import SliceRead
+from spark_log.client.reading.fetch import load_index
+from spark_log.client.reading.plan import SliceRead
 from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
 from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
-from spark_log.journal.ops import Get, List, Steps
-from spark_log.metadata.index import decode_piece, slices_of
+from spark_log.journal.operations import Get, List, Steps
 from spark_log.metadata.records import Piece
+from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import APPEND_TIME, Slice
 from spark_log.node.merge import Progress

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord, InvalidRequest
 from spark_log.segment.murmur2 import partition_for_key
-from spark_log.words import counted
+from spark_log.text import counted
 
 Partitions = npt.NDArray[np.integer[Any]]
 STICKY_BATCH_BYTES = 16_384

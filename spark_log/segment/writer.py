@@ -20,8 +20,8 @@ from crc32c import crc32c
 from spark_log.errors import StorageError
 from spark_log.model import Run
 from spark_log.segment import ipc
+from spark_log.segment.conform import header_counts, micros
 from spark_log.segment.index import BatchEntry, encode_index
-from spark_log.segment.rows import header_counts, micros
 from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
 
 _MIB = 1 << 20
@@ -75,7 +75,7 @@ class _Part:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
+class WrittenSegment:
     """A finished object.  `chunks()` can be called again, for another attempt, until the writer is closed."""
 
     runs: tuple[Run, ...]
@@ -150,7 +150,7 @@ class SegmentWriter:
                 self._gather(into, batch)
         self._relieve()
 
-    def finish(self) -> Written:
+    def finish(self) -> WrittenSegment:
         """Encodes what waits and lays out the object, of everything that was appended so far."""
         for partition in self._partitions.values():
             self._encode(partition)
@@ -172,7 +172,7 @@ class SegmentWriter:
             position += run.length
         index = encode_index(entries, list(messages.values()), self._compression)
         parts.append(_part(index))
-        return Written(
+        return WrittenSegment(
             runs=tuple(runs),
             size=position + len(index),
             index_position=position,

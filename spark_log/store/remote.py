@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
 from spark_log.store.base import Bytes, check_key, check_prefix
-from spark_log.store.options import parse_json, typed_options
+from spark_log.store.fsspec_options import parse_json, typed_options
 from spark_log.store.transient import is_of_storage, is_transient
 
 logger = logging.getLogger("spark_log")

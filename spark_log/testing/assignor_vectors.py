@@ -14,7 +14,7 @@ from typing import Any
 
 from spark_log.groups.assignors import BUILT_IN, Assignor
 from spark_log.groups.racks import Cluster
-from spark_log.groups.spread import Assigned
+from spark_log.groups.range_and_round_robin import Assigned
 from spark_log.groups.sticky import StickyAssignor
 from spark_log.groups.subscription import Subscriber
 from spark_log.model import TopicPartition

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from spark_log.errors import SparkLogError
-from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, Outcome
+from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, StepOutcome
 from spark_log.groups.machine import next_deadline, step, tick
 from spark_log.groups.messages import (
     Code,
@@ -21,8 +21,8 @@ from spark_log.groups.messages import (
     LeaveGroupRequest,
     LeaveGroupResponse,
     LeavingMember,
+    MemberProtocol,
     OffsetCommitRequest,
-    Protocol,
     Request,
     Response,
     SyncGroupRequest,
@@ -38,8 +38,8 @@ from spark_log.groups.offsets import (
 from spark_log.groups.subscription import CONSUMER, Subscription, encode
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, DeleteOffsets, Expire, SetGeneration
+from spark_log.metadata.consumer_offsets import partition_of_group
 from spark_log.metadata.decide import Decision
-from spark_log.metadata.progress_topic import partition_of_group
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.state import State
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -97,7 +97,7 @@ class Shell:
         self.aliases: dict[str, int] = {}
         """Of member ids, by the request whose answer has them."""
         self._requests = 0
-        self._write(r.TakeOver(epoch=1, address="localhost:9550", host="localhost", cluster_id="vectors"))
+        self._write(r.TakeOverRecord(epoch=1, address="localhost:9550", host="localhost", cluster_id="vectors"))
 
     def run(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         """Carry one step out; what may be expected of it."""
@@ -129,7 +129,7 @@ class Shell:
         self._take(group_id, outcome, failing)
         return sent
 
-    def _take(self, group_id: str, outcome: Outcome, failing: Code = Code.NONE) -> None:
+    def _take(self, group_id: str, outcome: StepOutcome, failing: Code = Code.NONE) -> None:
         if outcome.group is not None:
             self.groups[group_id] = outcome.group
         for reply in outcome.replies:
@@ -178,7 +178,7 @@ class Shell:
                 new_member_id=f"{asked['group_instance_id'] or 'member'}-{self._requests + 1}",
                 group_instance_id=asked["group_instance_id"],
                 protocol_type=kind,
-                protocols=tuple(Protocol(p["name"], _metadata(kind, p["metadata"])) for p in asked["protocols"]),
+                protocols=tuple(MemberProtocol(p["name"], _metadata(kind, p["metadata"])) for p in asked["protocols"]),
                 session_timeout_ms=asked["session_timeout_ms"],
                 rebalance_timeout_ms=asked["rebalance_timeout_ms"],
                 require_known_member_id=asked["require_known_member_id"],
@@ -321,7 +321,7 @@ class Shell:
     def _key(self, partition: TopicPartition) -> tuple[str, int]:
         """Its topic is made when it is first named; the topic's id is its name."""
         if partition.topic not in self.state.names:
-            self._write(r.CreateTopic(topic_id=partition.topic, name=partition.topic, partitions=100))
+            self._write(r.CreateTopicRecord(topic_id=partition.topic, name=partition.topic, partitions=100))
         return partition
 
     def offset_fetch(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -375,7 +375,7 @@ class Shell:
         minutes = asked["offsets_retention_ms"]
         # Groups that nobody ever joined are kept longer by pylog than by Kafka, unless they are set to be kept as long.
         groups = {"offsets.retention.minutes": minutes, "streaming.identity.retention.ms": minutes * MINUTE_MS}
-        self._write(r.SetConfigs(configs={name: str(value) for name, value in groups.items()}))
+        self._write(r.SetConfigsRecord(configs={name: str(value) for name, value in groups.items()}))
         held = [(group_id, *self._key(tp)) for mine in self.staged.values() for group_id, tp in mine]
         for group_id, group in self.groups.items():
             if not may_expire(group) and group_id in self.state.groups:

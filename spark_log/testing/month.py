@@ -184,7 +184,7 @@ class Month:
         for minute in range(0, DAY_MINUTES, TRICKLE_MINUTES):
             if in_use:
                 self._use(number, minute, minute in bursts)
-            self._standby.keep_house()
+            self._standby.run_upkeep()
             if minute % MAINTAIN_MINUTES == 0:
                 maintain_once(self.log)
                 sizes.append(self._measure())

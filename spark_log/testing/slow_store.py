@@ -31,7 +31,7 @@ Names: TypeAlias = list[str]
 """In the class below `list` is the method."""
 
 
-class Request(NamedTuple):
+class TimedRequest(NamedTuple):
     """One request, and when it was under way, in seconds."""
 
     kind: str
@@ -41,15 +41,15 @@ class Request(NamedTuple):
     ended: float
 
 
-Requests: TypeAlias = list[Request]
+Requests: TypeAlias = list[TimedRequest]
 
 
-def counts(requests: Iterable[Request]) -> Counter[str]:
+def counts(requests: Iterable[TimedRequest]) -> Counter[str]:
     """Requests by kind."""
     return Counter(request.kind for request in requests)
 
 
-def round_trips(requests: Iterable[Request]) -> int:
+def round_trips(requests: Iterable[TimedRequest]) -> int:
     """The length of the longest chain of requests of which each began after the one before had ended."""
     trips, free = 0, float("-inf")
     for request in sorted(requests, key=lambda request: request.ended):
@@ -100,7 +100,7 @@ class SlowStore(Wrapper):
             return do()
         finally:
             with self._lock:
-                self.requests.append(Request(kind, key, begun, time.perf_counter()))
+                self.requests.append(TimedRequest(kind, key, begun, time.perf_counter()))
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return self._asked("get", key, self._get_ms, lambda: self.inner.get(key, start, end))

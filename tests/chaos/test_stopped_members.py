@@ -12,7 +12,7 @@ import pytest
 import spark_log
 from spark_log.client.log import Log
 from spark_log.journal.object_names import LOG
-from spark_log.metadata.records import Batch, CommitOffsets, decode_batch
+from spark_log.metadata.records import Batch, CommitOffsetsRecord, decode_batch
 from spark_log.model import TopicPartition
 from spark_log.node.verify import verify
 from tests.processes import Process, Started, eventually, free_port, started
@@ -173,7 +173,7 @@ def check_positions(log: Log) -> None:
     for name in store.list(LOG):
         batch: Batch = decode_batch(store.get(name), name)
         for record in batch.records:
-            for commit in record.commits if isinstance(record, CommitOffsets) else ():
+            for commit in record.commits if isinstance(record, CommitOffsetsRecord) else ():
                 assert commit.generation >= generation
                 generation = commit.generation
                 for at in commit.offsets:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_log import connect
-from spark_log.client.membership import Membership, SessionWish
+from spark_log.client.consuming.membership import Membership, SessionWish
 from tests.cli.commands import Pylog
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from spark_log.journal.journal import Journal
-from spark_log.journal.limits import Limits
+from spark_log.journal.limits import StepLimits
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
 from spark_log.store.local import LocalStore
@@ -109,7 +109,7 @@ def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
     """Its slices with topic and offsets; those that the log refers to no more have no topic; other files are refused."""
     journal = Journal.open(LocalStore(small.url), create=False)
     view = journal.run(open_view())
-    journal.run(seal(view, replace(journal.context, limits=Limits(inline_slices=0, inline_per_partition=0))))
+    journal.run(seal(view, replace(journal.context, limits=StepLimits(inline_slices=0, inline_per_partition=0))))
     (name,) = [str(file.relative_to(tmp_path / "log")) for file in tmp_path.glob("log/data/*/*.idx")]
     found = small.json("segment", "dump", name)
     rows = [(row["topic"], row["partition"], row["start"], row["end"]) for row in found["index"]]

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.consumer import Consumer
-from spark_log.client.scan import SCAN_SCHEMA
+from spark_log.client.consuming.consumer import Consumer
+from spark_log.client.reading.scan import SCAN_SCHEMA
 from spark_log.errors import (
     IllegalGeneration,
     InvalidRequest,

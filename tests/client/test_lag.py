@@ -11,11 +11,11 @@ import pytest
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.client.lag import PartitionLag, lags_of
+from spark_log.client.administering.lag import PartitionLag, lags_of
 from spark_log.errors import GroupIdNotFound
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import decide_commit
-from spark_log.metadata.records import Commit, Piece
+from spark_log.metadata.records import CommitRecord, Piece
 from spark_log.model import DataObject, Run
 from spark_log.node.maintain import maintain_once
 from spark_log.store.base import ObjectStore
@@ -155,7 +155,7 @@ def commit_runs(journal: Journal, topic_id: str, n: int) -> None:
         (0, Run(topic_id, number, 1000 * number, 1000, 0, 100, 1, n * 1_000_000, n * 1_000_000 + 999))
         for number in range(PARTITIONS)
     )
-    commit = Commit(
+    commit = CommitRecord(
         producer="p",
         sequence=n,
         upload_epoch=journal.state.version,

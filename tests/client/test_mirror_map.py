@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import spark_log
 from spark_log import TopicPartition
 from spark_log.client import mirror_map
-from spark_log.client.mirror_map import Copied, Copy, MirrorMap, Run, runs_of, with_map
+from spark_log.client.mirror_map import Copied, Copy, MirrorMap, OffsetRun, runs_of, with_map
 from spark_log.errors import InvalidRequest
 from tests.client.logs import new_log
 
@@ -85,7 +85,7 @@ def test_runs_that_meet_are_one(log: spark_log.Log, offsets: MirrorMap) -> None:
     """A task's batches end anywhere; the map does not grow with their number."""
     mirrored(log, records([3, 4]), records([5, 6, 9]), records([10]))
     (entry,) = offsets.entries()
-    assert entry.runs == (Run(3, 4), Run(9, 2))
+    assert entry.runs == (OffsetRun(3, 4), OffsetRun(9, 2))
 
 
 def test_an_entry_holds_so_many_runs(log: spark_log.Log, offsets: MirrorMap) -> None:

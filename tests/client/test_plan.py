@@ -9,21 +9,21 @@ from dataclasses import replace
 import pytest
 
 import spark_log
-from spark_log.client.commit import PlainProducer
-from spark_log.client.plan import OffsetRange, SliceRead, Window, plan_reads
-from spark_log.client.upload import Uploaded
+from spark_log.client.producing.commit import PlainProducer
+from spark_log.client.producing.upload import Uploaded
+from spark_log.client.reading.plan import OffsetRange, SliceRead, Window, plan_reads
 from spark_log.journal.index_reads import neighbours, read_pieces
 from spark_log.journal.journal import Journal
-from spark_log.journal.limits import Limits
+from spark_log.journal.limits import StepLimits
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
-from spark_log.metadata.rewrite import resolve
+from spark_log.metadata.swaps import resolve
 from spark_log.model import DataObject, Run
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore
 
 PARTITIONS = 5
-ALL = Limits(inline_slices=0, inline_per_partition=0)
+ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 """So that every slice is sealed."""
 
 

@@ -14,9 +14,9 @@ import pytest
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.client.fetch import WHOLE_BYTES_MAX, Touched, fetch, touched
-from spark_log.client.plan import SliceRead
-from spark_log.client.scan import scan_batches, scan_schema
+from spark_log.client.reading.fetch import WHOLE_BYTES_MAX, Touched, fetch, touched
+from spark_log.client.reading.plan import SliceRead
+from spark_log.client.reading.scan import scan_batches, scan_schema
 from spark_log.conditions import as_condition
 from spark_log.metadata.records import Piece
 from spark_log.node.maintain import checkpoint, merge

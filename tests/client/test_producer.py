@@ -14,8 +14,8 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.futures import RecordFuture
-from spark_log.client.producer import Producer
+from spark_log.client.producing.futures import RecordFuture
+from spark_log.client.producing.producer import Producer
 from spark_log.errors import (
     CommitUnknown,
     InvalidRecord,

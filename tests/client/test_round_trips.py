@@ -9,15 +9,15 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.fetch import WHOLE_BYTES_MAX
+from spark_log.client.reading.fetch import WHOLE_BYTES_MAX
 from spark_log.journal.journal import Journal
 from spark_log.journal.limits import LIMITS
 from spark_log.journal.opening import HOLE_PROBES
-from spark_log.journal.ops import Get, Steps, beside, run
+from spark_log.journal.operations import Get, Steps, beside, run
 from spark_log.metadata.records import Piece
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import Request, SlowStore, counts, round_trips
+from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
 
 TRIES = 4
 LARGE_ROWS = 60_000
@@ -33,7 +33,7 @@ def log_on(store: ObjectStore) -> spark_log.Log:
     return spark_log.Log(Journal.open(store, create=True))
 
 
-def trips(store: SlowStore, do: Callable[[], object], latency_ms: float = 20) -> tuple[int, list[Request]]:
+def trips(store: SlowStore, do: Callable[[], object], latency_ms: float = 20) -> tuple[int, list[TimedRequest]]:
     """The fewest round trips of some tries, with their requests: a busy machine makes parallel ones late, never fewer."""
     found = []
     store._get_ms = store._put_ms = latency_ms
@@ -91,7 +91,7 @@ def test_a_producer_s_commit_takes_three(store: SlowStore) -> None:
     assert found == 3
 
 
-def test_housekeeping_adds_less_than_one_request_to_a_commit(store: SlowStore) -> None:
+def test_upkeep_adds_less_than_one_request_to_a_commit(store: SlowStore) -> None:
     """Over many: it comes once in a hundred commits."""
     log = log_on(store)
     fill(log, 2)
@@ -101,7 +101,7 @@ def test_housekeeping_adds_less_than_one_request_to_a_commit(store: SlowStore) -
     assert 5 <= len(requests) / 200 < 6
 
 
-def cold(store: SlowStore, start: int, end: int) -> tuple[int, list[Request]]:
+def cold(store: SlowStore, start: int, end: int) -> tuple[int, list[TimedRequest]]:
     """Round trips of a read of a range by logs that were just opened."""
     logs = [log_on(store) for _ in range(TRIES)]
     return trips(store, lambda: _read(logs.pop(), start, end))

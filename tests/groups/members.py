@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from spark_log.groups.group import Group, GroupConfig, Outcome
+from spark_log.groups.group import Group, GroupConfig, StepOutcome
 from spark_log.groups.machine import next_deadline, step, tick
 from spark_log.groups.messages import (
     Code,
@@ -12,8 +12,8 @@ from spark_log.groups.messages import (
     Journaled,
     LeaveGroupRequest,
     LeavingMember,
+    MemberProtocol,
     OffsetCommitRequest,
-    Protocol,
     Request,
     Response,
     SyncGroupRequest,
@@ -21,7 +21,7 @@ from spark_log.groups.messages import (
 )
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=3_000, min_session_timeout_ms=0)
-RANGE = (Protocol("range", b"orders"),)
+RANGE = (MemberProtocol("range", b"orders"),)
 
 
 class Coordinator:
@@ -54,7 +54,7 @@ class Coordinator:
     def journaled(self, ticket: int, error: Code = Code.NONE) -> None:
         self.send(Journaled(group_id="g", ticket=ticket, error=error))
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: StepOutcome) -> None:
         self.group = outcome.group
         for reply in outcome.replies:
             assert reply.correlation_id not in self.answers, "a request is answered once"
@@ -74,7 +74,7 @@ class Coordinator:
         *,
         new: bool = False,
         instance: str | None = None,
-        protocols: tuple[Protocol, ...] = RANGE,
+        protocols: tuple[MemberProtocol, ...] = RANGE,
         session_ms: int = 10_000,
         rebalance_ms: int = 60_000,
         skips: bool = True,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from spark_log.errors import SparkLogError
 from spark_log.groups.assignors import assign_members, make_assignor, what_members_read
-from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, Outcome, restore
+from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, StepOutcome, restore
 from spark_log.groups.machine import next_deadline, step, tick
 from spark_log.groups.messages import (
     Code,
@@ -25,9 +25,9 @@ from spark_log.groups.messages import (
     Journaled,
     LeaveGroupRequest,
     LeavingMember,
+    MemberProtocol,
     OffsetCommitRequest,
     OffsetCommitResponse,
-    Protocol,
     Request,
     Response,
     SyncGroupRequest,
@@ -163,9 +163,9 @@ class Coordinator:
         self._requests = 0
         self._writes: list[tuple[Callable[[], None], Callable[[], None]]] = []
         self._wakes: set[int] = set()
-        self._write(r.TakeOver(epoch=1, address="here:9550", host="here", cluster_id="c"))
+        self._write(r.TakeOverRecord(epoch=1, address="here:9550", host="here", cluster_id="c"))
         for topic in world.partitions:
-            self._write(r.CreateTopic(topic_id=topic, name=topic, partitions=50))
+            self._write(r.CreateTopicRecord(topic_id=topic, name=topic, partitions=50))
 
     @property
     def clock_ms(self) -> int:
@@ -224,7 +224,7 @@ class Coordinator:
         self._take(outcome)
         self._plan_wake()
 
-    def _take(self, outcome: Outcome) -> None:
+    def _take(self, outcome: StepOutcome) -> None:
         self.group = outcome.group
         for record in outcome.records:
             self._journal(record)
@@ -392,7 +392,7 @@ class Client:
                 group_id="g",
                 member_id=self.member_id,
                 group_instance_id=self.instance,
-                protocols=tuple(Protocol(name, told) for name in self._assignors),
+                protocols=tuple(MemberProtocol(name, told) for name in self._assignors),
                 session_timeout_ms=SESSION_MS,
                 rebalance_timeout_ms=REBALANCE_MS,
                 new_member_id=f"{self.name}-{self.life}-{self.world.rng.randrange(10**9)}",

@@ -15,7 +15,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.groups.assignors import BUILT_IN, assign_members, make_assignor
 from spark_log.groups.messages import JoinedMember
 from spark_log.groups.racks import Cluster
-from spark_log.groups.spread import Assigned
+from spark_log.groups.range_and_round_robin import Assigned
 from spark_log.groups.sticky import CooperativeStickyAssignor, StickyAssignor
 from spark_log.groups.subscription import Subscriber, Subscription, decode_assignment, encode
 from spark_log.model import TopicPartition

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from spark_log.groups.group import Group, GroupState
-from spark_log.groups.messages import Code, Protocol
+from spark_log.groups.messages import Code, MemberProtocol
 from spark_log.groups.offsets import check_delete_group, check_delete_offsets, check_metadata, may_expire
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.model import TopicPartition
@@ -40,7 +40,7 @@ def test_only_an_empty_group_is_deleted(group: Group | None, stored: bool, error
 def reading(topic: str) -> Group:
     """A stable group of one member."""
     at = Coordinator()
-    at.join("a", new=True, protocols=(Protocol("range", encode(Subscription(topics=(topic,)))),))
+    at.join("a", new=True, protocols=(MemberProtocol("range", encode(Subscription(topics=(topic,)))),))
     at.advance(3_000)
     at.sync("a", 1, {"a": b""})
     assert at.group is not None

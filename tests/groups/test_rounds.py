@@ -6,7 +6,7 @@ import time
 
 from spark_log.groups.group import GroupConfig, GroupState, Roster, restore
 from spark_log.groups.machine import step
-from spark_log.groups.messages import Code, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, Protocol
+from spark_log.groups.messages import Code, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, MemberProtocol
 from tests.groups.members import CONFIG, Coordinator, stable
 
 
@@ -108,7 +108,7 @@ def test_a_new_group_starts_above_the_generations_of_a_deleted_one() -> None:
     request = JoinGroupRequest(
         group_id="g",
         new_member_id="m",
-        protocols=(Protocol("range"),),
+        protocols=(MemberProtocol("range"),),
         session_timeout_ms=10_000,
         rebalance_timeout_ms=10_000,
     )
@@ -132,7 +132,7 @@ def test_the_protocol_is_what_most_members_like_best() -> None:
     """Each votes for the first of its list that all support (GroupMetadata.selectProtocol)."""
     at = Coordinator(GroupConfig(min_session_timeout_ms=0))
     lists = {"a": ("sticky", "range"), "b": ("range", "sticky"), "c": ("roundrobin", "range", "sticky")}
-    ids = [at.join(n, new=True, protocols=tuple(Protocol(x) for x in names)) for n, names in lists.items()]
+    ids = [at.join(n, new=True, protocols=tuple(MemberProtocol(x) for x in names)) for n, names in lists.items()]
     at.advance(60_000)
     assert {at.joined(i).protocol_name for i in ids} == {"range"}
 

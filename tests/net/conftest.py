@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import spark_log
-from spark_log.net.connections import Limits
+from spark_log.net.connections import ConnectionLimits
 from spark_log.node.serve import Running
 from tests.net.asking import TOKENS, make_certificate
 from tests.services import Services
@@ -29,7 +29,7 @@ def guarded(services: Services, tmp_path_factory: pytest.TempPathFactory) -> str
 @pytest.fixture(scope="module")
 def small(services: Services, tmp_path_factory: pytest.TempPathFactory) -> Running:
     """A coordinator with narrow limits."""
-    limits = Limits(body_bytes=20_000, header_bytes=2000, connections=12, request_ms=1000)
+    limits = ConnectionLimits(body_bytes=20_000, header_bytes=2000, connections=12, request_ms=1000)
     running = services.start(tmp_path_factory.mktemp("small") / "log", limits=limits)
     with spark_log.connect(f"pylog://{running.coordinator.address}") as log:
         log.admin.create_topics([spark_log.NewTopic("t")])

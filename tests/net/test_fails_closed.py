@@ -14,10 +14,10 @@ import pytest
 import spark_log
 from spark_log.cli.cluster import _holder
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, CoordinatorNotAvailable, InvalidRequest
-from spark_log.groups.messages import JoinGroupRequest, Protocol
+from spark_log.groups.messages import JoinGroupRequest, MemberProtocol
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.metadata.commands import CreateTopic
-from spark_log.metadata.state import Coordinator as Holder
+from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_loopback, is_own_host, parse_target, this_host
 from spark_log.net.client import HttpLink
 from spark_log.node.coordinator import Sign
@@ -163,7 +163,7 @@ def test_a_join_whose_topics_cannot_be_read_is_refused_for_a_token_with_prefixes
     guarded: str, kind: str, metadata: tuple[bytes, ...]
 ) -> None:
     """It could be for any topic.  A token for all topics needs no such check."""
-    protocols = tuple(Protocol(f"p{number}", data) for number, data in enumerate(metadata))
+    protocols = tuple(MemberProtocol(f"p{number}", data) for number, data in enumerate(metadata))
     asked = JoinGroupRequest(
         group_id="billing.spies",
         session_timeout_ms=6000,

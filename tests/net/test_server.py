@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import spark_log
-from spark_log.client.append import upload_rows
-from spark_log.client.commit import Identity, commit_uploads
+from spark_log.client.producing.append import upload_rows
+from spark_log.client.producing.commit import Identity, commit_uploads
 from spark_log.errors import (
     AuthenticationFailed,
     AuthorizationFailed,
@@ -31,13 +31,13 @@ from spark_log.groups.messages import (
     SyncGroupRequest,
 )
 from spark_log.metadata.commands import AbortTransaction, Append, CreateTopic, DeleteOffsets, InitProducer
-from spark_log.metadata.records import Commit
+from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run, TopicPartition
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
-from spark_log.net.connections import Limits
+from spark_log.net.connections import ConnectionLimits
 from spark_log.net.server import Server
 from spark_log.net.tokens import Grant, check_allowed, parse_tokens
 from spark_log.node.serve import Running
@@ -259,7 +259,7 @@ def identity(producer: str, topic_id: str, sequence: int = 0) -> Append:
     name = f"data/{0:016x}/{topic_id}-{sequence}.seg"
     objects = (DataObject(name, 100, 90),)
     return Append(
-        commit=Commit(
+        commit=CommitRecord(
             producer=producer, sequence=sequence, dense=False, upload_epoch=0, objects=objects, slices=((0, run),)
         )
     )
@@ -438,7 +438,7 @@ class Broken:
 
 def test_a_bug_of_the_coordinator_may_have_done_what_was_asked(services: Services, small: Running) -> None:
     """Who asked for a change is told so, and may ask again; who only asked is told that it does not work."""
-    server = Server(small.coordinator, Broken(), tokens=TOKENS, limits=Limits())
+    server = Server(small.coordinator, Broken(), tokens=TOKENS, limits=ConnectionLimits())
     told, small.coordinator.on_change = small.coordinator.on_change, lambda: None
     port = services.run(server.start("127.0.0.1", 0, None))
     small.coordinator.on_change = told

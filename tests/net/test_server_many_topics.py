@@ -11,7 +11,7 @@ import pytest
 
 import spark_log
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.state import Coordinator as Holder
+from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import Target
 from spark_log.net.client import HttpLink
 from spark_log.net.messages import Failure, encode

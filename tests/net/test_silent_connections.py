@@ -18,14 +18,14 @@ from spark_log.errors import CoordinatorNotAvailable
 from spark_log.metadata.commands import CreateTopic
 from spark_log.net.address import parse_target
 from spark_log.net.client import HttpLink, health_of
-from spark_log.net.connections import Limits
+from spark_log.net.connections import ConnectionLimits
 from spark_log.node.serve import Running
 from tests.net.asking import TOKENS, WRITE, eventually
 from tests.processes import Process, free_port
 from tests.services import Services
 
 LIMIT = 8
-LIMITS = Limits(connections=LIMIT, connections_per_address=LIMIT, silent_connections=LIMIT, request_ms=60_000)
+LIMITS = ConnectionLimits(connections=LIMIT, connections_per_address=LIMIT, silent_connections=LIMIT, request_ms=60_000)
 """A silent connection is not closed in the time of a test but for another one."""
 HALF = b"POST /v1/commands HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\n{"
 

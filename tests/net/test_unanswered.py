@@ -14,7 +14,7 @@ import pytest
 import spark_log
 from spark_log.errors import CoordinatorNotAvailable
 from spark_log.metadata.commands import CreateTopic
-from spark_log.metadata.state import Coordinator as Holder
+from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import Target, this_host
 from spark_log.net.client import HttpLink
 from spark_log.net.connection import Endpoint

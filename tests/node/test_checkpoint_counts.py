@@ -69,7 +69,7 @@ def test_a_busy_coordinator_writes_a_checkpoint_an_interval(store: CheckpointCou
     first = upkeep.state.version
     for _ in range(5 * INTERVAL):
         append(upkeep)
-        upkeep.keep_house()
+        upkeep.run_upkeep()
     assert 3 <= store.checkpoints <= (upkeep.state.version - first) // INTERVAL + 1
 
 
@@ -77,10 +77,10 @@ def test_an_idle_coordinator_writes_none(store: CheckpointCounts, upkeep: Journa
     """Once the last interval is written down."""
     for _ in range(INTERVAL):
         append(upkeep)
-    upkeep.keep_house()
+    upkeep.run_upkeep()
     assert store.checkpoints == 1
     for _ in range(MINUTES_10):
-        upkeep.keep_house()
+        upkeep.run_upkeep()
     assert store.checkpoints == 1
 
 
@@ -103,9 +103,9 @@ def test_who_followed_a_coordinator_writes_none_after_it(store: CheckpointCounts
     follower = Journal.open(store, create=False)
     for _ in range(INTERVAL):
         append(upkeep)
-        upkeep.keep_house()
+        upkeep.run_upkeep()
     assert store.checkpoints == 1
     stale = follower._view.checkpoint
     follower._view = upkeep._view._replace(checkpoint=stale)  # as `follow` leaves it
-    follower.keep_house()
+    follower.run_upkeep()
     assert store.checkpoints == 1

@@ -20,10 +20,10 @@ from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, ConcurrentChange, CoordinatorNotAvailable, InvalidRequest, NotCoordinator
 from spark_log.journal.journal import Journal
-from spark_log.journal.ops import Answered, Changes
+from spark_log.journal.operations import Answered, Changes
 from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopic, JoinGroup, RemoveMember
-from spark_log.metadata.records import Commit
-from spark_log.metadata.state import Coordinator as Holder
+from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.state import Leadership as Holder
 from spark_log.model import DataObject, Run
 from spark_log.node.coordinator import Coordinator, Sign
 from spark_log.store.local import LocalStore
@@ -176,7 +176,7 @@ def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
     """Who gave it is answered, and what others give after it is carried out."""
     create = CreateTopic(name="t", partitions=1, topic_id="id")
     assert coordinator.submit([create]).result(60).outcomes == ["id"]
-    commit = Commit(
+    commit = CommitRecord(
         producer="p",
         sequence=0,
         upload_epoch=coordinator.state.version,

@@ -30,12 +30,12 @@ from spark_log.groups.messages import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeavingMember,
-    Protocol,
+    MemberProtocol,
     Response,
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from spark_log.journal.ops import Answered
+from spark_log.journal.operations import Answered
 from spark_log.metadata.commands import (
     AnyCommand,
     Append,
@@ -45,12 +45,12 @@ from spark_log.metadata.commands import (
     DeleteOffsets,
     JoinGroup,
     SetGeneration,
-    Several,
+    SeveralCommands,
 )
-from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry
+from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
 from spark_log.metadata.replay import replay_records
-from spark_log.metadata.state import Coordinator, State
-from spark_log.node.groups import Groups
+from spark_log.metadata.state import Leadership, State
+from spark_log.node.group_coordinator import Groups
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=0, min_session_timeout_ms=10)
 
@@ -59,7 +59,7 @@ class Hand:
     """A journal that writes at once, unless it is told to hold on, or to fail."""
 
     def __init__(self) -> None:
-        self.state = State(version=5, coordinator=Coordinator(epoch=1, address="here:1"))
+        self.state = State(version=5, coordinator=Leadership(epoch=1, address="here:1"))
         self.epoch = 1
         self.failure: Exception | None = None
         self.holds: list[Callable[[], None]] | None = None
@@ -115,7 +115,7 @@ class Room:
                 group_id="g",
                 member_id=member_id,
                 group_instance_id=instance,
-                protocols=(Protocol("range"),),
+                protocols=(MemberProtocol("range"),),
                 session_timeout_ms=session_ms,
                 rebalance_timeout_ms=5_000,
                 require_known_member_id=False,
@@ -252,9 +252,13 @@ async def test_a_group_whose_members_join_is_not_changed_from_outside(room: Room
     joined = await room.join()
     assert "g" not in room.hand.state.groups
     unfenced = GroupCommit("g", -1, (OffsetEntry("id", 0, 5),))
-    append = Append(commit=Commit(producer="p", sequence=0, upload_epoch=0, groups=(unfenced,)))
+    append = Append(commit=CommitRecord(producer="p", sequence=0, upload_epoch=0, groups=(unfenced,)))
     changes = (DeleteOffsets(group="g"), DeleteOffsets(group="g", partitions=(("id", 0),)), append)
-    for change in (*changes, CommitOffsets(commit=unfenced), Several(commands=(CommitOffsets(commit=unfenced),))):
+    for change in (
+        *changes,
+        CommitOffsets(commit=unfenced),
+        SeveralCommands(commands=(CommitOffsets(commit=unfenced),)),
+    ):
         error = room.groups.refusal(change)
         assert isinstance(error, GroupInUse), change
         assert error.owner == joined.member_id  # type: ignore[union-attr]
@@ -308,7 +312,7 @@ async def test_a_change_that_is_in_is_not_refused_when_it_is_sent_again(room: Ro
     alone = await room.alone()
     entry, by = OffsetEntry("id", 0, 5), Committer(alone.member_id)
     append = Append(
-        commit=Commit(
+        commit=CommitRecord(
             producer="p", sequence=0, upload_epoch=6, groups=(GroupCommit("g", alone.generation_id, (entry,)),)
         ),
         by=(("g", by),),
@@ -323,7 +327,7 @@ async def test_a_change_that_is_in_is_not_refused_when_it_is_sent_again(room: Ro
     )
     assert isinstance(room.groups.refusal(moved), IllegalGeneration)
     assert room.groups.refusal(append) is None
-    assert room.groups.refusal(Several(commands=(append,))) is None
+    assert room.groups.refusal(SeveralCommands(commands=(append,))) is None
 
 
 @test

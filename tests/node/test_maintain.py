@@ -15,8 +15,8 @@ import pytest
 
 from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.cli.upkeep import _next_step
-from spark_log.client.append import upload_rows
-from spark_log.client.commit import PlainProducer
+from spark_log.client.producing.append import upload_rows
+from spark_log.client.producing.commit import PlainProducer
 from spark_log.errors import NoSpace, StorageError, UploadFenced
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide import decide_set_configs

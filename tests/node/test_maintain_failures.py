@@ -16,7 +16,7 @@ import pytest
 from spark_log import Log, NewTopic, connect
 from spark_log.errors import CorruptObject, StorageError
 from spark_log.journal.journal import Journal
-from spark_log.journal.limits import Limits
+from spark_log.journal.limits import StepLimits
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
 from spark_log.metadata.decide import decide_delete_topic, decide_trim
@@ -42,7 +42,7 @@ from tests.node.logs import HOUR_MS, append_small, new_log, rows
 DAY_MS = 24 * HOUR_MS
 EIGHT_DAYS = {"retention_ms": str(8 * DAY_MS)}
 FOR_EVER = {"retention_ms": "-1", "segment_ms": str(10**15)}
-SEAL_ALL = Limits(inline_slices=0, inline_per_partition=0)
+SEAL_ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 
 
 def entries(log: Log, topic: str) -> tuple[Slice | Piece, ...]:
@@ -108,7 +108,7 @@ def test_what_others_do_between_two_swaps(tmp_path: Path, action: Callable[[Log,
         for once in actions:
             once(other, names[-1])
 
-    context = replace(log.journal.context, limits=Limits(changes_max=1))
+    context = replace(log.journal.context, limits=StepLimits(changes_max=1))
     steps = merging.merge(view, context, open_spool, meanwhile)
     _, tally = log.journal.run(steps)
     assert tally.segments == merged

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition
-from spark_log.client.lag import lags_of
+from spark_log.client.administering.lag import lags_of
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.model import OffsetAndMetadata, Slice
 from spark_log.node.maintain import checkpoint, maintain_once

@@ -13,8 +13,8 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import FORMAT_KEY
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
 from spark_log.metadata.decide import decide_set_configs, decide_take_over
-from spark_log.metadata.state import Coordinator
-from spark_log.node.repair import DAMAGED, Report
+from spark_log.metadata.state import Leadership
+from spark_log.node.repair import DAMAGED, RepairReport
 from spark_log.node.repair import repair as run_repair
 from spark_log.store.local import LocalStore
 
@@ -46,8 +46,8 @@ def contents(store: LocalStore) -> dict[str, bytes]:
     return {key: store.get(key) for key in store.list("meta/")}
 
 
-def repair(store: LocalStore, *, dry_run: bool = False, accept_loss: bool = False, alive: bool = False) -> Report:
-    def is_alive(holder: Coordinator) -> bool:
+def repair(store: LocalStore, *, dry_run: bool = False, accept_loss: bool = False, alive: bool = False) -> RepairReport:
+    def is_alive(holder: Leadership) -> bool:
         return alive and bool(holder.address)
 
     return run_repair(store, is_alive=is_alive, dry_run=dry_run, accept_loss=accept_loss)

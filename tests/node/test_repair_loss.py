@@ -23,10 +23,10 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
 from spark_log.metadata.decide import decide_set_configs, decide_take_over
 from spark_log.metadata.recovery import RAISED, VERSIONS
-from spark_log.metadata.state import Coordinator
+from spark_log.metadata.state import Leadership
 from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.node.maintain import maintain_once
-from spark_log.node.repair import DAMAGED, Report, repair
+from spark_log.node.repair import DAMAGED, RepairReport, repair
 from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
@@ -73,8 +73,8 @@ def lose_first(store: LocalStore) -> int:
     return version - 3  # one version set the configs, one created the topic
 
 
-def accept(store: ObjectStore, *, dry_run: bool = False, alive: bool = False) -> Report:
-    def is_alive(holder: Coordinator) -> bool:
+def accept(store: ObjectStore, *, dry_run: bool = False, alive: bool = False) -> RepairReport:
+    def is_alive(holder: Leadership) -> bool:
         return alive and bool(holder.address)
 
     return repair(store, is_alive=is_alive, dry_run=dry_run, accept_loss=True)
@@ -226,7 +226,7 @@ def test_a_coordinator_that_only_a_later_version_names_is_asked(store: LocalStor
     with pytest.raises(InvalidRequest, match=r"coordinator at 127\.0\.0\.1:1 serves"):
         accept(store, alive=True)
     accept(store)
-    assert open_log(store).journal.state.coordinator == Coordinator(RAISED)
+    assert open_log(store).journal.state.coordinator == Leadership(RAISED)
 
 
 def test_a_second_loss_is_accepted_as_the_first(store: LocalStore) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition
-from spark_log.journal.limits import Limits as SealLimits
+from spark_log.journal.limits import StepLimits as SealLimits
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
 from spark_log.metadata.decide import decide_set_configs
@@ -18,7 +18,7 @@ from spark_log.metadata.records import Piece
 from spark_log.model import Slice
 from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
 from spark_log.node.merge_policy import RETENTION_PARTS
-from spark_log.node.retention import Limits, expired, limits_of
+from spark_log.node.retention import RetentionLimits, expired, limits_of
 from spark_log.node.verify import verify
 from tests.node.logs import HOUR_MS, append_small, new_log, slices
 
@@ -170,9 +170,9 @@ def test_by_size_the_oldest_go_while_enough_stays(tmp_path: Path) -> None:
 def test_without_delete_in_the_policy_records_stay(tmp_path: Path) -> None:
     """cleanup.policy decides whether there is retention at all."""
     now = int(time.time() * 1000)
-    assert limits_of({"cleanup.policy": "compact", "retention.ms": "1"}, now) == Limits(None, None)
-    assert limits_of({"retention.ms": "-1"}, now) == Limits(None, None)
-    assert limits_of({"retention.ms": "1000", "retention.bytes": "5"}, 2000) == Limits(1_000_000, 5)
+    assert limits_of({"cleanup.policy": "compact", "retention.ms": "1"}, now) == RetentionLimits(None, None)
+    assert limits_of({"retention.ms": "-1"}, now) == RetentionLimits(None, None)
+    assert limits_of({"retention.ms": "1000", "retention.bytes": "5"}, 2000) == RetentionLimits(1_000_000, 5)
 
 
 def piece(size: int, max_us: int) -> Slice:
@@ -182,17 +182,17 @@ def piece(size: int, max_us: int) -> Slice:
 @pytest.mark.parametrize(
     ("limits", "expected"),
     [
-        (Limits(None, None), 0),
-        (Limits(10, None), 1),
-        (Limits(21, None), 2),
-        (Limits(99, None), 4),
-        (Limits(None, 40), 0),
-        (Limits(None, 25), 1),
-        (Limits(None, 0), 4),
-        (Limits(10, 15), 2),
+        (RetentionLimits(None, None), 0),
+        (RetentionLimits(10, None), 1),
+        (RetentionLimits(21, None), 2),
+        (RetentionLimits(99, None), 4),
+        (RetentionLimits(None, 40), 0),
+        (RetentionLimits(None, 25), 1),
+        (RetentionLimits(None, 0), 4),
+        (RetentionLimits(10, 15), 2),
     ],
 )
-def test_counts(limits: Limits, expected: int) -> None:
+def test_counts(limits: RetentionLimits, expected: int) -> None:
     """By time strictly older ones, by size while the rest is not below the limit; the larger of the two."""
     entries = [piece(10, 9), piece(10, 20), piece(10, 30), piece(10, 40)]
     assert expired(entries, limits) == expected

@@ -9,7 +9,7 @@ import pytest
 
 from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
-from spark_log.net.connections import Limits
+from spark_log.net.connections import ConnectionLimits
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.serve import Config, check_config, read_config
 
@@ -47,7 +47,7 @@ def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
     assert (found.url, found.listen, found.advertise) == ("/data/log", "10.0.0.1:9550", "log:1")
     assert (found.takeover_ms, found.maintain_ms, found.durability, found.insecure) == (120_000, None, "os", True)
     assert found.storage_timeout_ms == 20_000
-    assert found.limits == Limits(
+    assert found.limits == ConnectionLimits(
         body_bytes=7, connections=3, connections_per_address=2, silent_connections=4, request_ms=500
     )
     assert found.groups == GroupConfig(

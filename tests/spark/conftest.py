@@ -24,7 +24,7 @@ os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 os.environ.pop("SPARK_HOME", None)
 
 from pyspark.sql import SparkSession  # noqa: E402
-from pyspark_pylog.errors import HIDE  # noqa: E402
+from pyspark_pylog.plain_errors import HIDE  # noqa: E402
 
 import spark_log  # noqa: E402
 from tests.spark.builders import CONFS, CONNECT_MODE, connect_session  # noqa: E402

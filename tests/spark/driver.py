@@ -12,10 +12,11 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.batch import LogReader, ReadTask, read_batches, store_of
-from pyspark_pylog.options import ReadOptions, read_options
-from pyspark_pylog.pins import Query
-from pyspark_pylog.stream import LogStreamReader
+from pyspark_pylog.open_log import store_of
+from pyspark_pylog.options.parse import ReadOptions, read_options
+from pyspark_pylog.source.batch import LogReader, ReadTask, read_batches
+from pyspark_pylog.source.query_pins import PinNames
+from pyspark_pylog.source.stream import LogStreamReader
 
 from spark_log.clock import Clock
 from spark_log.store.base import ObjectStore
@@ -132,7 +133,7 @@ def read_task(
     """What a task of a batch read gives Spark, in a query of that name."""
     assert isinstance(task, ReadTask)
     store = store or store_of(reader.options.location)
-    reads = reader.reads_now(store, task, Query(f"meta/pin/{query}", f"meta/pin/{query}-{reader.scan}"))
+    reads = reader.reads_now(store, task, PinNames(f"meta/pin/{query}", f"meta/pin/{query}-{reader.scan}"))
     return read_batches(store, reads, reader.schema, reader.options)
 
 

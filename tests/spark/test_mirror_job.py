@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from jobs.mirror_kafka import Source, carried, explained, left, parse_args, read_positions, seed_groups
+from jobs.mirror_kafka import KafkaTopic, carried, explained, left, parse_args, read_positions, seed_groups
 from spark_log import NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, entry_rows
 from spark_log.errors import InvalidRequest
@@ -26,8 +26,8 @@ def offsets(log: spark_log.Log) -> MirrorMap:
     return made
 
 
-def source(*ends: int) -> Source:
-    return Source("there", len(ends), {}, (0,) * len(ends), ends)
+def source(*ends: int) -> KafkaTopic:
+    return KafkaTopic("there", len(ends), {}, (0,) * len(ends), ends)
 
 
 def test_configs_keep_their_meaning_or_are_told() -> None:
@@ -49,7 +49,7 @@ def test_configs_keep_their_meaning_or_are_told() -> None:
 
 def test_what_is_left_counts_from_the_first_record_that_is_there() -> None:
     """Neither what was copied nor what retention took is copied again."""
-    one = Source("there", 3, {}, (0, 50, 0), (30, 80, 0))
+    one = KafkaTopic("there", 3, {}, (0, 50, 0), (30, 80, 0))
     assert left("orders", one, {ORDERS[0]: Copied(20, 25, "there")}) == 5 + 30
 
 

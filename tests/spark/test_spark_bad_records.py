@@ -16,14 +16,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark_pylog.bad_records import Topics, sift, with_headers
-from pyspark_pylog.frame import pieces, written_columns
-from pyspark_pylog.options import Location
-from pyspark_pylog.writer import LogStreamWriter
+from pyspark_pylog.options.parse import Location
+from pyspark_pylog.sink.bad_records import Topics, sift, with_headers
+from pyspark_pylog.sink.write_columns import pieces, written_columns
+from pyspark_pylog.sink.writer import LogStreamWriter
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.client.upload import TopicSpec
+from spark_log.client.producing.upload import TopicSpec
 from spark_log.errors import InvalidRequest, MessageTooLarge, SparkLogError, UnknownTopicOrPartition
 from spark_log.segment.schema import HEADERS
 from tests.spark.builders import append, copy, last_commit, load, load_stream, texts, to_sink

@@ -17,8 +17,8 @@ import pytest
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
-from pyspark_pylog.source_offsets import fingerprint_of
-from pyspark_pylog.writer import Written, stream_writer
+from pyspark_pylog.sink.source_offsets import fingerprint_of
+from pyspark_pylog.sink.writer import TaskWritten, stream_writer
 
 import spark_log
 from spark_log.errors import SequenceConflict
@@ -192,7 +192,7 @@ def batch_of(url: str, number: int, rows: int, **options: str) -> None:
     schema = StructType().add("value", "string")
     writer = stream_writer({"path": url, "topic": "t", **options}, schema, overwrite=False)
     written = writer.write(iter([pa.record_batch({"value": ["x"] * rows})]))
-    assert isinstance(written, Written)
+    assert isinstance(written, TaskWritten)
     writer.commit([replace(written, query_id="q", batch_id=number)], number)
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark_pylog.columns import BATCH_ROWS, TYPES, to_batch
+from pyspark_pylog.source.read_columns import BATCH_ROWS, TYPES, to_batch
 
 import spark_log
-from spark_log.client.fetch import fetch
+from spark_log.client.reading.fetch import fetch
 
 SCHEMA = pa.schema([(name, TYPES[name][1]) for name in ("topic", "partition", "offset", "timestampType", "value")])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from pyspark_pylog.errors import HIDE, plain, plain_errors
+from pyspark_pylog.plain_errors import HIDE, plain, plain_errors
 
 import spark_log
 from spark_log.cli.main import pylog

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
-from pyspark_pylog.writer import batch_writer, stream_writer
+from pyspark_pylog.sink.writer import batch_writer, stream_writer
 
 import spark_log
 from spark_log import TopicPartition

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark_pylog.growth import FIXED, Basis, Planned
-from pyspark_pylog.read_codec import decode_reads, encode_reads
-from pyspark_pylog.splits import split_growth
+from pyspark_pylog.source.growth import FIXED, Basis, Planned
+from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.client.plan import SliceRead
+from spark_log.client.reading.plan import SliceRead
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.model import Slice
 from spark_log.node.maintain import maintain_once, merge

@@ -20,9 +20,9 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
-from pyspark_pylog.offsets import Offset, offset_at
-from pyspark_pylog.options import read_options
-from pyspark_pylog.progress import SESSION_MS, Progress
+from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.progress.group_publisher import SESSION_MS, GroupProgress
+from pyspark_pylog.source.stream_offsets import Offset, offset_at
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
@@ -383,7 +383,7 @@ def test_a_consumer_may_take_the_group_of_a_query_that_is_silent(url: str, fille
 
 def test_a_long_batch_does_not_lose_the_group(url: str, filled: spark_log.Log) -> None:
     """Signs of life do not wait for Spark's next call."""
-    progress = Progress("g", session_ms=2000, sign_s=0.05)
+    progress = GroupProgress("g", session_ms=2000, sign_s=0.05)
     progress.join(filled.journal, Offset(ends={}, ids={}))
     since = filled.journal.state.groups["g"].seen
     assert wait_until(lambda: filled.journal.refresh().groups["g"].seen >= since + 200)
@@ -428,12 +428,12 @@ def test_progress_that_cannot_be_published_is_late_and_no_more(url: str, filled:
     """The query goes on; what was not published is when the storage is back."""
     hands = Hands()
     store = Flaky(ClockedStore(LocalStore(url), hands), random.Random(3), Faults())
-    progress = Progress("g", sign_s=0.05)
+    progress = GroupProgress("g", sign_s=0.05)
     progress.join(Journal.open(store, create=False, clock=hands), Offset(ends={}, ids={}))
     at = offset_at(filled.journal.refresh(), {P0: 3, P1: 3})
     store.turn(Faults(lost_request=1.0))
     progress.reached(filled.journal, at)
-    progress.settle()
+    progress.flush()
     assert committed(filled) == {}
     store.turn(Faults())
     assert soon(filled, 3)

@@ -18,8 +18,8 @@ from pyspark.sql.streaming.listener import (
     QueryStartedEvent,
     QueryTerminatedEvent,
 )
-from pyspark_pylog.listener import ENDED_MAX, MetricsListener
-from pyspark_pylog.metrics import METRICS, Query, openmetrics, parse_batch
+from pyspark_pylog.progress.listener import ENDED_MAX, MetricsListener
+from pyspark_pylog.progress.openmetrics import METRICS, QueryMetrics, openmetrics, parse_batch
 
 import spark_log
 from spark_log import NewTopic
@@ -160,7 +160,7 @@ def test_rates_that_are_no_numbers_are_left_out() -> None:
         "sources": [{"endOffset": None}],
         "sink": {"numOutputRows": 1},
     }
-    text = openmetrics([Query(id="i", run_id="r", name="", seen_ms=0, batch=parse_batch(event))])
+    text = openmetrics([QueryMetrics(id="i", run_id="r", name="", seen_ms=0, batch=parse_batch(event))])
     assert "last_batch_id" in text and "per_second" not in text
 
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark_pylog.options import read_options
-from pyspark_pylog.ranges import batch_ranges
-from pyspark_pylog.stream import LogStreamReader
+from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.source.ranges import batch_ranges
+from pyspark_pylog.source.stream import LogStreamReader
 
 import spark_log
 from spark_log import NewTopic, TopicPartition

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.kafka_options import PARTITIONERS, READS, REFUSED, TUNING, WRITES
-from pyspark_pylog.option_table import ALL
-from pyspark_pylog.options import WriteOptions, read_options, write_options
+from pyspark_pylog.options.kafka_options import PARTITIONERS, READS, REFUSED, TUNING, WRITES
+from pyspark_pylog.options.option_table import ALL
+from pyspark_pylog.options.parse import WriteOptions, read_options, write_options
 
 from spark_log.errors import InvalidRequest
 from tests.spark.builders import asked

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark_pylog.batch import LogReader, ReadTask
-from pyspark_pylog.options import read_options
-from pyspark_pylog.patience import patiently
-from pyspark_pylog.splits import task_bytes
+from pyspark_pylog.open_log import patiently
+from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.source.batch import LogReader, ReadTask
+from pyspark_pylog.source.splits import task_bytes
 
 import spark_log
 from spark_log import NewTopic

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql import SparkSession
-from pyspark_pylog.options import check_load, read_options
+from pyspark_pylog.options.parse import check_load, read_options
 
 from spark_log.errors import InvalidRequest
 from tests.spark.builders import asked, load, load_stream

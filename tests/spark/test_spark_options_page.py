@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyspark_pylog.kafka_options import REFUSED, TUNING
-from pyspark_pylog.option_table import ALL, reference_markdown
+from pyspark_pylog.options.kafka_options import REFUSED, TUNING
+from pyspark_pylog.options.option_table import ALL, reference_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 

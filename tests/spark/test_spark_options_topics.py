@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
-from pyspark_pylog.options import read_options
-from pyspark_pylog.patterns import INTERNAL, finds, parse_pattern
-from pyspark_pylog.ranges import wanted_partitions
+from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.options.patterns import INTERNAL, finds, parse_pattern
+from pyspark_pylog.source.ranges import wanted_partitions
 
 import spark_log
 from spark_log import NewTopic

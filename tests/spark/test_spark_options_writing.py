@@ -12,8 +12,8 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.batch import LogReader
-from pyspark_pylog.options import read_options, write_options
+from pyspark_pylog.options.parse import read_options, write_options
+from pyspark_pylog.source.batch import LogReader
 
 import spark_log
 from spark_log import NewTopic

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-from pyspark_pylog.pins import encode, pin_of
+from pyspark_pylog.source.query_pins import encode, pin_of
 
 from spark_log.node.maintain import maintain_once
 from tests.node.logs import new_log

@@ -15,16 +15,16 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark_pylog.options import ReadOptions, read_options
-from pyspark_pylog.pins import POSITIONS_MAX, encode, pin_of, pinned
-from pyspark_pylog.progress_topic import ProgressReader, ProgressStreamReader, pinned_progress
-from pyspark_pylog.ranges import wanted_partitions
+from pyspark_pylog.options.parse import ReadOptions, read_options
+from pyspark_pylog.source.consumer_offsets import ProgressReader, ProgressStreamReader, pinned_progress
+from pyspark_pylog.source.query_pins import POSITIONS_MAX, encode, pin_of, pinned
+from pyspark_pylog.source.ranges import wanted_partitions
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
 from spark_log.errors import ConcurrentChange, DataLoss, InvalidRequest, InvalidTopic, StorageUnavailable
 from spark_log.journal.journal import Journal
-from spark_log.metadata.progress_topic import partition_of_group
+from spark_log.metadata.consumer_offsets import partition_of_group
 from spark_log.store.local import LocalStore
 from spark_log.store.retry import RETRY_MS
 from spark_log.testing.stores import Wrapper
@@ -280,14 +280,14 @@ def test_nothing_but_progress_makes_a_batch(url: str, filled: spark_log.Log) -> 
     query.changed()
     other = Stream(url, **{"group.id": "g"})
     other.plan()
-    other.reader._progress.settle()
+    other.reader._progress.flush()
     query.changed()  # where the group starts
     other.reader._progress._publisher._membership.give_sign()
     filled.append("t", [{"value": "y"}])
     assert query.changed() is None
     other.batch()
     other.batch()
-    other.reader._progress.settle()
+    other.reader._progress.flush()
     assert [group for group, *_ in query.changed() or ()] == ["g", "g"]
     other.reader.stop()
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     VarcharType,
 )
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.frame import written_columns
+from pyspark_pylog.sink.write_columns import written_columns
 
 import spark_log
 from spark_log.errors import InvalidRecord, InvalidRequest, SparkLogError

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
-from pyspark_pylog.limits import byte_budgets, end_within, share
-from pyspark_pylog.options import read_options
+from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.source.rate_limits import byte_budgets, end_within, share
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
-from spark_log.client.plan import Chunk
+from spark_log.client.reading.plan import Chunk
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore

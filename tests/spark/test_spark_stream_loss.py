@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark_pylog.batch import LogReader
-from pyspark_pylog.options import read_options
+from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.source.batch import LogReader
 
 import spark_log
 from spark_log import NewTopic, TopicPartition

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceReader
-from pyspark_pylog.batch import LogReader, ReadTask, read_batches
-from pyspark_pylog.columns import TYPES
-from pyspark_pylog.options import read_options
-from pyspark_pylog.where import zone_named
+from pyspark_pylog.options.parse import read_options
+from pyspark_pylog.options.where import zone_named
+from pyspark_pylog.source.batch import LogReader, ReadTask, read_batches
+from pyspark_pylog.source.read_columns import TYPES
 
 import spark_log
 from spark_log import NewTopic

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 WORKER = """
 import gc, json
 
-from pyspark_pylog.workers import settle
+from pyspark_pylog.worker_process import prepare_process
 
 def walked():
     gc.collect()
@@ -27,13 +27,13 @@ def leave_garbage():
     one.other, other.one = other, one
 
 found = {"before": walked()}
-settle()
+prepare_process()
 found["settled"] = walked()
 import email.message, http.client, xml.dom.minidom
 found["more was imported"] = walked()
-settle()
+prepare_process()
 found["settled again"] = walked()
-settle(), leave_garbage(), settle()
+prepare_process(), leave_garbage(), prepare_process()
 found["garbage"] = sum(type(one) is Garbage for one in gc.get_objects())
 gc.collect()
 found["garbage afterwards"] = sum(type(one) is Garbage for one in gc.get_objects())

@@ -11,7 +11,7 @@ import pytest
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from spark_log.testing.slow_store import Request, SlowStore, counts, round_trips
+from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
 from spark_log.testing.store_contract import ObjectStoreContract
 
 
@@ -21,8 +21,8 @@ class TestSlow(ObjectStoreContract):
         return SlowStore(LocalStore(str(tmp_path), "os"), get_ms=0.1, put_ms=0.2)
 
 
-def at(begun: float, ended: float) -> Request:
-    return Request("get", "a", begun, ended)
+def at(begun: float, ended: float) -> TimedRequest:
+    return TimedRequest("get", "a", begun, ended)
 
 
 def test_round_trips_are_the_longest_chain() -> None:

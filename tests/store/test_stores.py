@@ -17,10 +17,10 @@ from fsspec.implementations.local import LocalFileSystem
 import spark_log
 from spark_log.errors import InvalidRequest, StorageError, StoreNotExclusive
 from spark_log.store.base import ObjectStore
+from spark_log.store.fsspec_options import typed_options
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.open import open_store
-from spark_log.store.options import typed_options
 from spark_log.store.probe import probe
 from spark_log.store.remote import FsspecStore, check_deleted
 from spark_log.testing.store_contract import ObjectStoreContract

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from spark_log.errors import CoordinatorNotAvailable
-from spark_log.net.connections import Connections, Limits, Peer, network_of
+from spark_log.net.connections import ConnectionLimits, Connections, Peer, network_of
 
 
 class Pool:
@@ -13,7 +13,7 @@ class Pool:
 
     def __init__(self, **limits: int) -> None:
         self.closed: list[int] = []
-        self.connections = Connections(Limits()._replace(**limits))
+        self.connections = Connections(ConnectionLimits()._replace(**limits))
         self.made = 0
 
     def accept(self, address: str = "192.0.2.1", now_s: float = 0.0) -> Peer:
@@ -105,5 +105,5 @@ def test_a_network_of_ipv6_counts_as_one_address(address: str, network: str) -> 
 @pytest.mark.parametrize(("descriptors", "found"), [(100_000, (10_000, 1_000)), (1024, (618, 206)), (10, (1, 1))])
 def test_limits_leave_descriptors_to_the_storage(descriptors: int, found: tuple[int, int]) -> None:
     """And keep one place at least."""
-    limits = Limits().within(descriptors)
+    limits = ConnectionLimits().within(descriptors)
     assert (limits.connections, limits.silent_connections) == found

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from pyspark_pylog.cores import cores
+from pyspark_pylog.source.splits import cores
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_log.client.upload import Fault, TopicSpec, faults_of
+from spark_log.client.producing.upload import Fault, TopicSpec, faults_of
 from spark_log.errors import MessageTooLarge
-from spark_log.segment.rows import conform
+from spark_log.segment.conform import conform
 
 LIMIT, NOW = 1000, 1_700_000_000_000
 SPEC = TopicSpec("id", "t", 4, LIMIT, "producer", False, 2**63 - 1, 3_600_000)

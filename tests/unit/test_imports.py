@@ -15,7 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 LAYERS = (
-    ("errors", "debug", "model", "settings", "clock", "threads", "driver_python", "positions", "conditions", "words"),
+    ("errors", "debug", "model", "settings", "clock", "threads", "driver_python", "positions", "conditions", "text"),
     ("segment", "metadata", "groups", "quorum"),
     ("store", "journal", "net"),
     ("node", "client"),
@@ -64,6 +64,9 @@ ONLY_IN = {
 }
 """Storage is reached through the store alone, and the network through net alone."""
 
+EXCEPT = {"pyspark_pylog.worker_process": "socket"}
+"""It sets an option of the socket that Spark's worker has opened, and opens none."""
+
 READS_THE_WORLD = re.compile(
     r"(datetime\.)?(datetime\.(now|utcnow|today)|date\.today)"
     r"|open|__import__|io\.(open|FileIO)"
@@ -76,6 +79,7 @@ READS_THE_WORLD = re.compile(
 class Import(NamedTuple):
     """One import statement's target, and where it stands."""
 
+    module: str
     part: str
     target: str
     """Dotted name of a module, as far as it is one."""
@@ -117,7 +121,7 @@ def targets(node: ast.AST, module: str, is_package: bool) -> Iterator[str]:
 def imports() -> tuple[Import, ...]:
     """Every import that is shipped, in functions and under TYPE_CHECKING too: a type is a dependency."""
     return tuple(
-        Import(part_of(module), target, f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
+        Import(module, part_of(module), target, f"{file.relative_to(ROOT)}:{getattr(node, 'lineno', 0)}")
         for module, file, tree in trees()
         for node in ast.walk(tree)
         for target in targets(node, module, file.name == "__init__.py")
@@ -252,7 +256,9 @@ def test_storage_and_network_have_one_importer_each(owner: str) -> None:
     wrong = [
         f"{one.place}: {one.target}"
         for one in imports()
-        if one.part != owner and one.target.split(".")[0] in ONLY_IN[owner]
+        if one.part != owner
+        and one.target.split(".")[0] in ONLY_IN[owner]
+        and EXCEPT.get(one.module) != one.target.split(".")[0]
     ]
     assert not wrong, "\n".join(wrong)
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from spark_log import errors
-from spark_log.client import settings as clients
+from spark_log.client import client_settings as clients
 from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
 from tests.unit.test_pages import ROOT, prose
 from tests.unit.test_promises import PROMISED
@@ -98,12 +98,12 @@ KAFKA = "spark_log/testing/kafka.py"
 SERVE = "spark_log/node/serve.py"
 REMOTE = "spark_log/store/remote.py"
 RETRY = "spark_log/store/retry.py"
-LOOKS = "spark_log/client/looks.py"
-FETCH = "spark_log/client/fetch.py"
-STREAM = "datasource/pyspark_pylog/stream.py"
-SPLITS = "datasource/pyspark_pylog/splits.py"
-OPTIONS = "datasource/pyspark_pylog/options.py"
-PROGRESS = "datasource/pyspark_pylog/progress.py"
+LOOKS = "spark_log/client/consuming/backoff.py"
+FETCH = "spark_log/client/reading/fetch.py"
+STREAM = "datasource/pyspark_pylog/source/stream.py"
+SPLITS = "datasource/pyspark_pylog/source/splits.py"
+OPTIONS = "datasource/pyspark_pylog/options/parse.py"
+PROGRESS = "datasource/pyspark_pylog/progress/group_publisher.py"
 
 PORT = constant("spark_log/net/address.py", "PORT")
 STARTING_S = round(sum(constant(CLIENT, "START_S")))
@@ -143,8 +143,8 @@ NUMBERS = {
         f"until {constant(PROGRESS, 'SESSION_MS') // 1000} s without a sign of life have passed",
         f"one every {constant(PROGRESS, 'SIGN_S'):g} s while nothing happens",
         f"about {round(86_400 / constant(PROGRESS, 'SIGN_S') * 3, -3):,g} requests a day",
-        f"| `partition` | 0 to {constant('spark_log/metadata/progress_topic.py', 'PARTITIONS') - 1}, by the group",
-        f"of the ended ones the last {constant('datasource/pyspark_pylog/listener.py', 'ENDED_MAX')} are kept",
+        f"| `partition` | 0 to {constant('spark_log/metadata/consumer_offsets.py', 'PARTITIONS') - 1}, by the group",
+        f"of the ended ones the last {constant('datasource/pyspark_pylog/progress/listener.py', 'ENDED_MAX')} are kept",
     ],
     "docs/options.md": [
         f"requests are repeated for about {5 * round(RETRIED_S / 5)} s",
@@ -153,7 +153,7 @@ NUMBERS = {
         f"| `maxBytesPerPartition` | B S | `{constant(OPTIONS, 'DEFAULT_BYTES_PER_PARTITION') >> 20}m` |",
     ],
     "docs/clients.md": [
-        {1000: "within a second after its timeout"}[constant("spark_log/client/consumer.py", "LATE_MS")],
+        {1000: "within a second after its timeout"}[constant("spark_log/client/consuming/consumer.py", "LATE_MS")],
         f"of {constant('spark_log/groups/offsets.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as Kafka's)",
         f"when nobody has used it for {IDENTITIES}",
@@ -185,11 +185,11 @@ NUMBERS = {
         f"Waits grow from {constant(RETRY, 'RETRY_MS')[0]} ms to {constant(RETRY, 'RETRY_MS')[-1] // 1000} s",
         f"or answers 503 | about {5 * round(RETRIED_S / 5)} s",
         f"two tries of {constant(REMOTE, 'READ_TIMEOUT_S')} s",
-        {60_000: "made again for up to a minute"}[constant("spark_log/client/commit.py", "STORAGE_MS_MAX")],
+        {60_000: "made again for up to a minute"}[constant("spark_log/client/producing/commit.py", "STORAGE_MS_MAX")],
         {3_600_000: "and an hour at least"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
         {24: "`gc.fence.age.ms`, a day."}[HOURS],
         {1 << 20: "keeps 1 MiB for it"}[constant("spark_log/journal/reserve.py", "RESERVE_BYTES")],
-        {1000: "than its timeout and a second"}[constant("spark_log/client/consumer.py", "LATE_MS")],
+        {1000: "than its timeout and a second"}[constant("spark_log/client/consuming/consumer.py", "LATE_MS")],
         f"within {config('log.clock.skew.max.ms') // 60_000} minutes (`log.clock.skew.max.ms`)",
         f"more than {constant('spark_log/journal/clock_check.py', 'WARN_MS') // 1000} s behind the log",
     ],
@@ -216,21 +216,21 @@ NUMBERS = {
     ],
     "docs/performance.md": [
         f"a twentieth of the time since the last record, {FIRST_MS:g} to {LAST_MS:g} ms",
-        f"woken {WORDS[constant('spark_log/net/waiters.py', 'AT_ONCE')]} at a time",
-        f"read {WORDS[constant('spark_log/net/parking.py', 'AT_ONCE')]} at a time",
+        f"woken {WORDS[constant('spark_log/net/long_poll.py', 'WOKEN_MAX')]} at a time",
+        f"read {WORDS[constant('spark_log/net/long_poll.py', 'RESUMED_MAX')]} at a time",
         f"more than {constant(SERVER, 'CHANGES_BYTES_MAX') >> 10} KB",
         f"the {constant('spark_log/journal/journal.py', 'READ_AHEAD')} versions that follow it",
         f"asked for {WORDS[constant(FETCH, 'SLICES_AHEAD')]} at a time",
         f"written every {config('metadata.checkpoint.interval')} versions",
         f"one larger than {WHOLE} is wanted",
         f"after {FIRST_MS:g} to {LAST_MS:g} ms, on an object store up to {LAST_REMOTE_MS:g}",
-        f"a writer takes its buffer ({constant('spark_log/client/upload.py', 'BUFFER_BYTES') >> 20} MB)",
+        f"a writer takes its buffer ({constant('spark_log/client/producing/upload.py', 'BUFFER_BYTES') >> 20} MB)",
     ],
     "docs/format/metadata.md": [
         f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 124",
         f"pylog-checkpoint {constant('spark_log/metadata/checkpoint.py', 'VERSION')} <",
-        f"format of the whole log, {constant('spark_log/journal/journal.py', 'FORMAT_VERSION')};",
-        f"more than {constant('spark_log/client/commit.py', 'SLICES_INLINE_MAX'):,} slices",
+        f"format of the whole log, {constant('spark_log/journal/log_format.py', 'FORMAT_VERSION')};",
+        f"more than {constant('spark_log/client/producing/commit.py', 'SLICES_INLINE_MAX'):,} slices",
     ],
     "docs/format/segment.md": [
         f"format version {constant('spark_log/segment/index.py', 'VERSION')}",

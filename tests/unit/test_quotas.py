@@ -11,7 +11,7 @@ from spark_log.metadata.commands import (
     CommitOffsets,
     CreateTopic,
     InitProducer,
-    Several,
+    SeveralCommands,
     SignOfLife,
 )
 from spark_log.metadata.records import GroupCommit, OffsetEntry
@@ -70,7 +70,7 @@ def test_partitions_count_over_all_topics() -> None:
     assert refused(quotas, state, create("billing.b", 5), create("billing.b", 4)) == [True, False]
     add = [AddPartitions(name="billing.a", total=total) for total in (11, 10, 6)]
     assert refused(quotas, state, *add) == [True, False, False]
-    assert refused(quotas, state, Several(commands=(create("billing.b", 3), create("billing.c", 2)))) == [True]
+    assert refused(quotas, state, SeveralCommands(commands=(create("billing.b", 3), create("billing.c", 2)))) == [True]
 
 
 def test_groups_count_when_they_are_new() -> None:

@@ -16,7 +16,7 @@ import msgspec
 
 from spark_log.errors import ObjectNotFound, StorageUnavailable
 from spark_log.journal.log_format import FORMAT_VERSION, Format
-from spark_log.journal.ops import Answer, Delete, Get, List, Op, Put, PutNew, Sleep, Steps, StoreTime
+from spark_log.journal.operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Sleep, Steps, StoreTime
 from spark_log.store.base import Bytes
 from spark_log.testing.sim.threads import SimulatedThread
 from spark_log.testing.sim.world import World
@@ -171,9 +171,9 @@ class SimulatedStore:
 
     def put_new(self, key: str, data: bytes) -> bool:
         answer = self._process.ask(PutNew(key, data))
-        if answer is Answer.UNKNOWN:
+        if answer is PutAnswer.UNKNOWN:
             raise StorageUnavailable(f"{key}: no answer")
-        return bool(answer is Answer.CREATED)
+        return bool(answer is PutAnswer.CREATED)
 
     def written_ms(self, key: str) -> int | None:
         written: int | None = self._process.ask(StoreTime(key, b""))

@@ -13,8 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_log.client.futures import RecordFuture
 from spark_log.client.log import Log
+from spark_log.client.producing.futures import RecordFuture
 from spark_log.errors import (
     ClockSkewed,
     DataLoss,
@@ -28,13 +28,13 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.ops import Steps
+from spark_log.journal.operations import Steps
 from spark_log.metadata.state import TopicKey
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_once
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, blocking
 from spark_log.testing.sim.content import Row
-from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.threads import SimulatedThreads
 from spark_log.testing.sim.world import Violation
 
@@ -54,7 +54,7 @@ REFUSED = (
 class _Client:
     """One process."""
 
-    sim: Setting
+    sim: Simulation
     log: Log
     clock: SimulatedProcess
 
@@ -68,7 +68,7 @@ class _Client:
         return [Row(payload, number, now) for number in range(self.sim.rng.randint(1, 4))]
 
 
-def client(sim: Setting, duties: Iterable[Callable[[_Client], None]]) -> Steps[None]:
+def client(sim: Simulation, duties: Iterable[Callable[[_Client], None]]) -> Steps[None]:
     """A process that does some of the duties below, in any order."""
     chosen = list(duties)
 
@@ -153,7 +153,7 @@ def follow(me: _Client) -> None:
     journal, oracle, before = me.log.journal, me.sim.oracle, 0
     for _ in range(me.sim.rng.randint(2, 6)):
         begun = oracle.state.version
-        journal.keep_house()
+        journal.run_upkeep()
         if journal.state.version < before:
             raise Violation(
                 f"fresh: a process that looks is at {journal.state.version}, {before} was there at its last look"
@@ -256,11 +256,11 @@ def _key(me: _Client, tp: TopicPartition) -> TopicKey:
     return me.log.journal.state.names[tp.topic], tp.partition
 
 
-def user(sim: Setting) -> Callable[[], Steps[None]]:
+def user(sim: Simulation) -> Callable[[], Steps[None]]:
     """Appends, transacts, consumes and scans."""
     return partial(client, sim, DUTIES)
 
 
-def maintainer(sim: Setting) -> Callable[[], Steps[None]]:
+def maintainer(sim: Simulation) -> Callable[[], Steps[None]]:
     """Does nothing but upkeep."""
     return partial(client, sim, (maintain,))

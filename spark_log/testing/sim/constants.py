@@ -1,6 +1,6 @@
 """Constants of the product, drawn small from the seed: what happens once in a million records happens in every run.
 
-`Limits` travel with the context of who does upkeep.  What replaying and reading take from their modules is replaced for
+`StepLimits` travel with the context of who does upkeep.  What replaying and reading take from their modules is replaced for
 the length of a run, as a mutation does with a rule.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spark_log.journal import opening
-from spark_log.journal.limits import Limits
+from spark_log.journal.limits import StepLimits
 from spark_log.metadata import replay
 
 CLOCK_SKEW_MAX_MS = 60_000
@@ -57,7 +57,7 @@ def _set(patch: Patch, value: Any) -> None:
 class Constants:
     """Of one run."""
 
-    limits: Limits
+    limits: StepLimits
     kept_sequences: int
     former_holders: int
     wave_max: int
@@ -69,7 +69,7 @@ class Constants:
     def draw(cls, rng: random.Random) -> Constants:
         """Small ones."""
         inline = rng.choice(((4, 1), (12, 4)))
-        limits = Limits(
+        limits = StepLimits(
             inline_slices=inline[0],
             inline_per_partition=inline[1],
             changes_max=rng.choice((1, 2, 1000)),

@@ -16,14 +16,14 @@ from spark_log.errors import (
 )
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.journal.opening import View
-from spark_log.journal.ops import Answered, Sleep, Steps
-from spark_log.journal.protocol import Command, Context
+from spark_log.journal.operations import Answered, Sleep, Steps
+from spark_log.journal.protocol import Context, Proposal
 from spark_log.metadata import decide as d
 from spark_log.metadata.commands import CommitOffsets, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import next_generation
-from spark_log.metadata.state import Group
-from spark_log.testing.sim.setting import Setting
+from spark_log.metadata.state import GroupState
+from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Desk, Request
 
 SHARED = "shared"
@@ -36,13 +36,13 @@ IMPATIENT = 0.05
 class _Node:
     """One process: it comes back under another address."""
 
-    sim: Setting
+    sim: Simulation
     address: str
     desk: Desk
     context: Context = field(init=False)
 
 
-def coordinator(sim: Setting) -> Steps[None]:
+def coordinator(sim: Simulation) -> Steps[None]:
     """Stands by, leads, and does so again."""
     address = sim.fresh("node")
     node = _Node(sim, address, sim.world.open_desk(address))
@@ -65,7 +65,7 @@ def coordinator(sim: Setting) -> Steps[None]:
 
 def _take_over(node: _Node, view: View) -> Steps[tuple[View, bool]]:
     epoch = node.context.epoch
-    take = Command(
+    take = Proposal(
         lambda state, now: d.decide_take_over(state, epoch - 1, node.address, "host", "cluster"), takes_over=True
     )
     view = yield from node.sim.propose(view, [take], node.context)
@@ -91,9 +91,9 @@ def _lead(node: _Node, view: View) -> Steps[View]:
             view = yield from sim.refresh(view)
         if view.state.coordinator.in_force != epoch:
             return view
-        view = yield from sim.keep_house(view, node.context)
+        view = yield from sim.run_upkeep(view, node.context)
     if sim.rng.random() < 0.5:
-        release = Command(lambda state, now: d.decide_release(state, epoch), takes_over=True)
+        release = Proposal(lambda state, now: d.decide_release(state, epoch), takes_over=True)
         view = yield from sim.propose(view, [release], node.context)
     elif sim.rng.random() < 0.7:
         yield Sleep(sim.rng.choice((500, 3000)))  # it hangs; who asks it waits in vain
@@ -107,9 +107,9 @@ def _close(node: _Node) -> None:
         node.sim.world.reply(request, _unsure("it leads no more"))
 
 
-def _carry_out(node: _Node, view: View, asked: list[Request], own: list[Command]) -> Steps[View]:
+def _carry_out(node: _Node, view: View, asked: list[Request], own: list[Proposal]) -> Steps[View]:
     """What came together shares one batch, and is answered when it is in."""
-    commands = [[Command(decide, check=True) for decide in request.ask.commands] for request in asked]
+    commands = [[Proposal(decide, check=True) for decide in request.ask.commands] for request in asked]
     flat = [command for several in commands for command in several]
     try:
         view = yield from node.sim.propose(view, [*flat, *own], node.context)
@@ -132,25 +132,25 @@ def _unsure(message: str) -> CoordinatorNotAvailable:
     return error
 
 
-def _generation(sim: Setting, generation: int) -> Command:
+def _generation(sim: Simulation, generation: int) -> Proposal:
     """The members of the group share it out anew."""
     members = tuple(
         RosterMember(f"{sim.fresh('member')}", None, "client", "host", 10_000, 10_000, b"", b"") for _ in range(MEMBERS)
     )
-    return Command(SetGeneration(group=SHARED, roster=Roster(generation, members=members)))
+    return Proposal(SetGeneration(group=SHARED, roster=Roster(generation, members=members)))
 
 
-def operator(sim: Setting) -> Steps[None]:
+def operator(sim: Simulation) -> Steps[None]:
     """Gives the log back to embedded writers, sometimes from a coordinator that is alive after all."""
     while True:
         yield Sleep(sim.rng.choice((1500, 4000)))
         view = yield from sim.load()
         epoch = view.state.coordinator.epoch + 1
-        release = Command(lambda state, now, epoch=epoch: d.decide_release(state, epoch), takes_over=True)  # type: ignore[misc]
+        release = Proposal(lambda state, now, epoch=epoch: d.decide_release(state, epoch), takes_over=True)  # type: ignore[misc]
         yield from sim.propose(view, [release])
 
 
-def member(sim: Setting, number: int) -> Steps[None]:
+def member(sim: Simulation, number: int) -> Steps[None]:
     """Reads and commits its share of the partitions, under the generation in which it was given them."""
     view = yield from sim.load()
     born = _generation_of(view)
@@ -163,7 +163,7 @@ def member(sim: Setting, number: int) -> Steps[None]:
         keys = [key for key in sorted(view.state.partitions) if key[1] % MEMBERS == number]
         ends = tuple(OffsetEntry(*key, view.state.partitions[key].end) for key in keys)
         yield from sim.pause()
-        commit = Command(CommitOffsets(commit=GroupCommit(SHARED, generation, ends)))
+        commit = Proposal(CommitOffsets(commit=GroupCommit(SHARED, generation, ends)))
         view = yield from sim.propose(view, [commit])
         if not isinstance(commit.error, IllegalGeneration | UnknownTopicOrPartition | None):
             raise commit.error
@@ -171,4 +171,4 @@ def member(sim: Setting, number: int) -> Steps[None]:
 
 
 def _generation_of(view: View) -> int:
-    return view.state.groups.get(SHARED, Group()).generation
+    return view.state.groups.get(SHARED, GroupState()).generation

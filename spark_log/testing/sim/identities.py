@@ -14,7 +14,7 @@ Identity = tuple[str, int, str, int]
 """(producer, epoch, holder, sequence)."""
 
 
-def identity(commit: r.Commit) -> Identity:
+def identity(commit: r.CommitRecord) -> Identity:
     """What makes a commit the same one when it is made again."""
     return commit.producer, commit.epoch, commit.holder, commit.sequence
 
@@ -34,7 +34,7 @@ class Identities:
 
     # ---------------------------------------------------------------------------------------------------------- producers
 
-    def init(self, record: r.InitProducer, after: State) -> None:
+    def init(self, record: r.InitProducerRecord, after: State) -> None:
         """A transactional id was taken over."""
         epoch = after.producers[record.producer].epoch
         if epoch <= self._epochs.get(record.producer, -1):
@@ -42,7 +42,7 @@ class Identities:
         self._epochs[record.producer] = epoch
         self._open[record.producer] = (after.time, record.timeout_ms)
 
-    def commit(self, commit: r.Commit, after: State) -> None:
+    def commit(self, commit: r.CommitRecord, after: State) -> None:
         """A commit took its place in the log."""
         who, producer = identity(commit), commit.producer
         if commit.epoch < self._epochs.get(producer, 0):
@@ -59,7 +59,7 @@ class Identities:
             raise Violation(f"timeout: {who} is in {after.time - began} ms after it began, {timeout_ms} are allowed")
         self._sequences[who[:3]].append(commit.sequence)
 
-    def expire(self, record: r.ExpireProducers, before: State, after: State, ages: tuple[int, int]) -> None:
+    def expire(self, record: r.ExpireProducersRecord, before: State, after: State, ages: tuple[int, int]) -> None:
         """Producers were forgotten.
 
         ages:  after which streams and plain producers may be.
@@ -71,7 +71,7 @@ class Identities:
             if after.time <= known.time + ages[known.plain]:
                 raise Violation(f"expired: {name} is forgotten {after.time - known.time} ms after its last commit")
 
-    def recall(self, commit: r.Commit, reply: Committed) -> None:
+    def recall(self, commit: r.CommitRecord, reply: Committed) -> None:
         """A commit was acknowledged as a repeat."""
         last = self._sequences[identity(commit)[:3]][-self._constants.kept_sequences :]
         if not reply.ranges and commit.slices and commit.sequence in last:

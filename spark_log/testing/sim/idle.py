@@ -13,13 +13,13 @@ from spark_log.journal import checkpointing, garbage_collection, opening, sealin
 from spark_log.journal.limits import LIMITS
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
-from spark_log.journal.ops import Sleep, Steps
-from spark_log.journal.protocol import Command
+from spark_log.journal.operations import Sleep, Steps
+from spark_log.journal.protocol import Proposal
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide import decide_release
 from spark_log.metadata.state import State
 from spark_log.testing.sim.others import expire
-from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Violation
 
 ROUNDS = 4
@@ -28,7 +28,7 @@ FOREVER_MS = 100 * 86_400_000
 """Longer than anything is remembered."""
 
 
-def abandon(sim: Setting) -> Steps[None]:
+def abandon(sim: Simulation) -> Steps[None]:
     """Hold the promises about what is left against a log that everybody has left."""
     view = yield from _release(sim)
     view = yield from _rounds(sim, view)
@@ -40,21 +40,21 @@ def abandon(sim: Setting) -> Steps[None]:
     yield from _check_quiet(sim, view)
 
 
-def _release(sim: Setting) -> Steps[View]:
+def _release(sim: Simulation) -> Steps[View]:
     """The coordinator, if there was one, is gone."""
     view = yield from sim.load()
     epoch = view.state.coordinator.epoch + 1
-    release = Command(lambda state, now: decide_release(state, epoch), takes_over=True)
+    release = Proposal(lambda state, now: decide_release(state, epoch), takes_over=True)
     return (yield from sim.propose(view, [release]))
 
 
-def _rounds(sim: Setting, view: View) -> Steps[View]:
+def _rounds(sim: Simulation, view: View) -> Steps[View]:
     """Upkeep with a change of the log before each round: the fence of an idle log does not move."""
     for _ in range(ROUNDS):
         yield Sleep(sim.age + 1)
         size = 1 + sim.oracle.state.version
         configs = {"retention.ms": None, "retention.bytes": None, "max.message.bytes": str(size)}
-        change = Command(SetConfigs(name="t0", changes=configs))
+        change = Proposal(SetConfigs(name="t0", changes=configs))
         view = yield from sim.propose(view, [change])
         assert change.error is None, change.error
         yield Sleep(sim.age + 1)
@@ -62,7 +62,7 @@ def _rounds(sim: Setting, view: View) -> Steps[View]:
     return view
 
 
-def _upkeep(sim: Setting, view: View) -> Steps[View]:
+def _upkeep(sim: Simulation, view: View) -> Steps[View]:
     """The duties of `pylog maintain`, but for merging."""
     context = replace(sim.context, limits=LIMITS)
     view = yield from expire(sim, view)
@@ -77,7 +77,7 @@ def _upkeep(sim: Setting, view: View) -> Steps[View]:
     return view
 
 
-def _check_space(sim: Setting, state: State) -> None:
+def _check_space(sim: Simulation, state: State) -> None:
     """What is stored is what the state refers to."""
     oracle, files = sim.oracle, sim.world.store.files
     unnamed = sorted(files[DATA].keys() - oracle.referenced().keys())
@@ -104,14 +104,14 @@ def _check_forgotten(state: State) -> None:
             raise Violation(f"idle: {what} are still remembered: {names[:3]}")
 
 
-def _check_quiet(sim: Setting, view: View) -> Steps[None]:
+def _check_quiet(sim: Simulation, view: View) -> Steps[None]:
     """Upkeep of a log in which nothing happens comes to an end, and so does what a process writes that follows it."""
     before, following = 0, view
     for number in range(4):
         yield Sleep(sim.age + 1)
         yield from _upkeep(sim, (yield from sim.load()))
         following = yield from opening.poll(following, relist=False)
-        following = yield from sim.keep_house(following)
+        following = yield from sim.run_upkeep(following)
         before = before if number else sim.world.store.writes
     written = sim.world.store.writes - before
     if written:

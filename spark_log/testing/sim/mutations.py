@@ -16,22 +16,22 @@ from msgspec.structs import replace as with_values
 from spark_log.journal import checkpointing, garbage_collection, object_names, opening, protocol, sealing
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
 from spark_log.journal.opening import View
-from spark_log.journal.ops import Answer, Delete, Get, List, Op, Put, PutNew, Steps
+from spark_log.journal.operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
 from spark_log.journal.protocol import Context
-from spark_log.metadata import decide, replay, rewrite
+from spark_log.metadata import decide, replay, swaps
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
 from spark_log.metadata.replay import admits
-from spark_log.metadata.state import Group, Producer, State, TopicKey
+from spark_log.metadata.state import GroupState, ProducerState, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node import merge, retention
 from spark_log.settings import cluster_config
 from spark_log.testing.sim import others
 from spark_log.testing.sim.constants import Patch, patched
 from spark_log.testing.sim.oracle import LINK, unlinked
-from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.setting import Simulation
 
 EVER = 2**60
 """An epoch above every fence."""
@@ -71,7 +71,7 @@ def _read_last(view: View) -> Appended:
 
 def _believe(view: View, batch: Batch, decided: State) -> Appended:
     answer = yield PutNew(log_key(view.state.version + 1), encode_batch(batch))
-    return _carried(view, batch, view.checkpoint) if answer is Answer.CREATED else (yield from _read_last(view))
+    return _carried(view, batch, view.checkpoint) if answer is PutAnswer.CREATED else (yield from _read_last(view))
 
 
 def _list_first(view: View, batch: Batch, decided: State) -> Appended:
@@ -79,7 +79,7 @@ def _list_first(view: View, batch: Batch, decided: State) -> Appended:
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
     if (
-        answer is Answer.CREATED
+        answer is PutAnswer.CREATED
         and (yield Get(key)) == data
         and opening.follows_checkpoint(view, max(names, default=""))
     ):
@@ -90,7 +90,7 @@ def _list_first(view: View, batch: Batch, decided: State) -> Appended:
 def _always_parallel(view: View, batch: Batch, decided: State) -> Appended:
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
-    if answer is not Answer.EXISTS:
+    if answer is not PutAnswer.EXISTS:
         reads: list[Op] = [Get(key), List(CHECKPOINTS)]
         found, names = yield reads
         if found == data and opening.follows_checkpoint(view, newest := max(names, default="")):
@@ -100,7 +100,7 @@ def _always_parallel(view: View, batch: Batch, decided: State) -> Appended:
 
 def _decide_unlisted(view: View, batch: Batch, decided: State) -> Appended:
     key = log_key(view.state.version + 1)
-    if (yield PutNew(key, encode_batch(batch))) is Answer.EXISTS:
+    if (yield PutNew(key, encode_batch(batch))) is PutAnswer.EXISTS:
         found = yield Get(key)
         if found is not None:
             other = decode_batch(found, key)
@@ -116,14 +116,14 @@ def _refresh_with_leftovers(view: View, *given: Any, **named: Any) -> Steps[View
 _decide_all = protocol._decide_all
 
 
-def _decide_all_certain(state: State, commands: Sequence[protocol.Command], now: int, unseen: object) -> Any:
+def _decide_all_certain(state: State, commands: Sequence[protocol.Proposal], now: int, unseen: object) -> Any:
     return _decide_all(state, commands, now, ())
 
 
 # -------------------------------------------------------------------------------------------------- the fence and its kin
 
 
-def _commit_unfenced(state: State, record: r.Commit) -> State | None:
+def _commit_unfenced(state: State, record: r.CommitRecord) -> State | None:
     return replay._commit(state, with_values(record, upload_epoch=EVER))
 
 
@@ -131,16 +131,16 @@ _without_positions = replay._without_positions
 _decide_commit, _decide_swap, _decide_expire = decide.decide_commit, decide.decide_swap, decide.decide_expire
 
 
-def _decide_commit_unfenced(state: State, commit: r.Commit, **named: bool) -> Decision[Any]:
+def _decide_commit_unfenced(state: State, commit: r.CommitRecord, **named: bool) -> Decision[Any]:
     decision = _decide_commit(state, with_values(commit, upload_epoch=EVER), **named)
     return Decision((commit,), decision.reply) if decision.records else decision
 
 
-def _swap_unfenced(state: State, record: r.Swap) -> State | None:
+def _swap_unfenced(state: State, record: r.SwapRecord) -> State | None:
     return replay._swap(state, with_values(record, upload_epoch=EVER))
 
 
-def _decide_swap_unfenced(state: State, swap: r.Swap) -> Decision[bool]:
+def _decide_swap_unfenced(state: State, swap: r.SwapRecord) -> Decision[bool]:
     decision = _decide_swap(state, with_values(swap, upload_epoch=EVER))
     return Decision((swap,), decision.reply) if decision.records else decision
 
@@ -148,7 +148,7 @@ def _decide_swap_unfenced(state: State, swap: r.Swap) -> Decision[bool]:
 def _decide_fence_by_own_time(state: State, now_ms: int) -> Decision[int]:
     limit = now_ms - cluster_config(state.configs, "gc.fence.age.ms")
     upto = max((version for version, time in state.times if time <= limit), default=0)
-    return Decision((r.Fence(upto=upto),) if upto > state.fence else (), upto)
+    return Decision((r.FenceRecord(upto=upto),) if upto > state.fence else (), upto)
 
 
 def _decide_no_fence(state: State, now_ms: int) -> Decision[int]:
@@ -165,7 +165,7 @@ def _garbage_by_age(state: State, names: Iterable[str]) -> list[str]:
     ]
 
 
-def _expire_any(state: State, record: r.ExpireProducers) -> State:
+def _expire_any(state: State, record: r.ExpireProducersRecord) -> State:
     return with_fields(replay._expire_producers(with_fields(state, fence=EVER), record), fence=state.fence)
 
 
@@ -173,11 +173,11 @@ def _decide_expire_any(state: State, now_ms: int, held: frozenset[str] = frozens
     return _decide_expire(with_fields(state, fence=EVER), now_ms)
 
 
-def _admits_any_birth(state: State, record: r.Commit) -> bool:
+def _admits_any_birth(state: State, record: r.CommitRecord) -> bool:
     return (record.producer not in state.producers and record.sequence == 0) or admits(state, record)
 
 
-def _admits_any_epoch(state: State, record: r.Commit) -> bool:
+def _admits_any_epoch(state: State, record: r.CommitRecord) -> bool:
     known = state.producers.get(record.producer)
     return admits(state, record) or (known is not None and record.epoch < known.epoch)
 
@@ -209,7 +209,7 @@ class _NeverRaised(Exception):
 _refuse, _decide_take_over = protocol._refuse, decide.decide_take_over
 
 
-def _refuse_for_certain(command: protocol.Command, error: Any, unseen: Any) -> None:
+def _refuse_for_certain(command: protocol.Proposal, error: Any, unseen: Any) -> None:
     command.sent = False
     _refuse(command, error, unseen)
 
@@ -219,26 +219,26 @@ def _take_over_from_any(state: State, expected: int, address: str, host: str, cl
     return Decision(decision.records, expected + 1)
 
 
-def _grace_from_plan(sim: Setting, before_load: int | None = None) -> int:
+def _grace_from_plan(sim: Simulation, before_load: int | None = None) -> int:
     return sim.now
 
 
 # ----------------------------------------------------------------------------------------------------- counts and swaps
 
-_counted, _build_swap = replay._counted, rewrite.build_swap
+_counted, _build_swap = replay._counted, swaps.build_swap
 
 
-def _counted_and_forgotten(state: State, record: r.Swap) -> State:
+def _counted_and_forgotten(state: State, record: r.SwapRecord) -> State:
     return with_fields(_counted(state, record), dropped=state.dropped)
 
 
-def _build_uncounted(epoch: int, rewrites: Sequence[rewrite.Rewrite], name: str, *more: Any) -> Any:
+def _build_uncounted(epoch: int, rewrites: Sequence[swaps.Rewrite], name: str, *more: Any) -> Any:
     swap, data = _build_swap(epoch, rewrites, name, *more)
     hidden = Counter(piece.object for rw in rewrites if rw.sealed for piece in rw.new_slices)
     return with_values(swap, removed=dict(Counter(swap.removed) + hidden)), data
 
 
-def _build_unnamed(epoch: int, rewrites: Sequence[rewrite.Rewrite], name: str, *more: Any) -> Any:
+def _build_unnamed(epoch: int, rewrites: Sequence[swaps.Rewrite], name: str, *more: Any) -> Any:
     swap, data = _build_swap(epoch, rewrites, name, *more)
     visible = {entry.object for rw in rewrites for entry in rw.old}
     return with_values(swap, removed={key: n for key, n in swap.removed.items() if key in visible}), data
@@ -253,11 +253,11 @@ def _any_edition(state: State, changes: Iterable[r.Change]) -> tuple[r.Change, .
     )
 
 
-def _swap_any_edition(state: State, record: r.Swap) -> State | None:
+def _swap_any_edition(state: State, record: r.SwapRecord) -> State | None:
     return replay._swap(state, with_values(record, changes=_any_edition(state, record.changes)))
 
 
-def _decide_swap_any_edition(state: State, swap: r.Swap) -> Decision[bool]:
+def _decide_swap_any_edition(state: State, swap: r.SwapRecord) -> Decision[bool]:
     return _decide_swap(state, with_values(swap, changes=_any_edition(state, swap.changes)))
 
 
@@ -294,16 +294,16 @@ def _confirmed_if_damaged(view: View, names: Sequence[str], base: opening.Base |
 _trim, _expired = replay._trim, retention.expired
 
 
-def _trim_one_too_many(state: State, record: r.Trim) -> State | None:
+def _trim_one_too_many(state: State, record: r.TrimRecord) -> State | None:
     return _trim(state, with_values(record, start=record.start + 1)) or _trim(state, record)
 
 
-def _expired_one_too_many(entries: Sequence[retention.Entry], limits: retention.Limits) -> int:
+def _expired_one_too_many(entries: Sequence[retention.Entry], limits: retention.RetentionLimits) -> int:
     count = _expired(entries, limits)
     return min(count + 1, len(entries)) if count else 0
 
 
-def _expired_one_too_few(entries: Sequence[retention.Entry], limits: retention.Limits) -> int:
+def _expired_one_too_few(entries: Sequence[retention.Entry], limits: retention.RetentionLimits) -> int:
     return max(_expired(entries, limits) - 1, 0)
 
 
@@ -320,12 +320,12 @@ def _nothing_expires(state: State, now_ms: int, held: frozenset[tuple[str, str, 
     return Decision((), 0)
 
 
-def _never_timed_out(known: Producer, now_ms: int) -> bool:
+def _never_timed_out(known: ProducerState, now_ms: int) -> bool:
     return False
 
 
 def _generation_after_the_last(state: State, group: str) -> int:
-    return state.groups.get(group, Group()).generation + 1
+    return state.groups.get(group, GroupState()).generation + 1
 
 
 def _replaced_blindly(old: Sequence[Slice], found: Sequence[merge.Merged]) -> tuple[list[Slice], list[merge.Merged]]:
@@ -382,15 +382,15 @@ MUTATIONS = {
     ),
     "no_fence_on_commit": Mutation(
         "commits at or below the fence are void",
-        (_replaying(r.Commit, _commit_unfenced), Patch(decide, "decide_commit", _decide_commit_unfenced)),
+        (_replaying(r.CommitRecord, _commit_unfenced), Patch(decide, "decide_commit", _decide_commit_unfenced)),
     ),
     "no_fence_on_swap": Mutation(
         "swaps at or below the fence are void",
-        (_replaying(r.Swap, _swap_unfenced), Patch(decide, "decide_swap", _decide_swap_unfenced)),
+        (_replaying(r.SwapRecord, _swap_unfenced), Patch(decide, "decide_swap", _decide_swap_unfenced)),
     ),
     "any_edition": Mutation(
         "swaps of the same partition exclude each other",
-        (_replaying(r.Swap, _swap_any_edition), Patch(decide, "decide_swap", _decide_swap_any_edition)),
+        (_replaying(r.SwapRecord, _swap_any_edition), Patch(decide, "decide_swap", _decide_swap_any_edition)),
     ),
     "drop_at_once": Mutation(
         "dropped objects are remembered until the fence has passed",
@@ -438,7 +438,7 @@ MUTATIONS = {
     ),
     "expire_any": Mutation(
         "a producer expires only when its last commit is at or below the fence",
-        (_replaying(r.ExpireProducers, _expire_any), Patch(decide, "decide_expire", _decide_expire_any)),
+        (_replaying(r.ExpireProducersRecord, _expire_any), Patch(decide, "decide_expire", _decide_expire_any)),
     ),
     "no_birth": Mutation(
         "an unknown producer starts only under an id that was drawn above the fence",
@@ -486,7 +486,7 @@ MUTATIONS = {
     ),
     "trim_one_too_many": Mutation(
         "a trim takes the records before its offset, and no more",
-        (_replaying(r.Trim, _trim_one_too_many),),
+        (_replaying(r.TrimRecord, _trim_one_too_many),),
     ),
     "retention_one_too_many": Mutation(
         "retention leaves the first slice that is not old",

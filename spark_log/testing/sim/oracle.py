@@ -40,11 +40,11 @@ from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.metadata import records as r
 from spark_log.metadata import replay
 from spark_log.metadata.checkpoint import decode_checkpoint
+from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
 from spark_log.metadata.decide import Committed
-from spark_log.metadata.index import decode_piece, slices_of
-from spark_log.metadata.progress_topic import PARTITIONS, progress_of
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import Group, State, TopicKey
+from spark_log.metadata.slice_index import decode_piece, slices_of
+from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.model import Slice
 from spark_log.settings import cluster_config
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
@@ -129,7 +129,7 @@ class Oracle:
             raise Violation(f"decided: version {state.version} was decided on another state")
         for record in batch.records:
             self._check_led(record, batch.epoch)
-            if isinstance(record, r.JoinGroup):
+            if isinstance(record, r.JoinGroupRecord):
                 self._check_free(record, state, batch.time)
             after = replay.replay_records(state, [record])
             self.seen[type(record).__name__] += 1
@@ -160,32 +160,32 @@ class Oracle:
 
     def _note(self, record: r.AnyRecord, before: State, after: State) -> None:
         match record:
-            case r.Commit():
+            case r.CommitRecord():
                 self._note_commit(record, after)
-            case r.InitProducer():
+            case r.InitProducerRecord():
                 self.identities.init(record, after)
-            case r.ExpireProducers():
+            case r.ExpireProducersRecord():
                 configs = ("streaming.identity.retention.ms", "producer.id.expiration.ms")
                 stream, plain = (cluster_config(before.configs, name) for name in configs)
                 self.identities.expire(record, before, after, (stream, plain))
-            case r.JoinGroup():
+            case r.JoinGroupRecord():
                 self.identities.next_generation(record.group, after.groups[record.group].generation)
-            case r.GroupGeneration():
+            case r.GroupGenerationRecord():
                 self.identities.next_generation(record.group, record.roster.generation)
-            case r.CommitOffsets():
+            case r.CommitOffsetsRecord():
                 self._note_positions(record.commits)
-            case r.DeleteOffsets() | r.DeleteTopic():
+            case r.DeleteOffsetsRecord() | r.DeleteTopicRecord():
                 self._positions = {
                     (group, topic_id, number): offset
                     for (group, topic_id, number), offset in self._positions.items()
                     if group in after.groups and (topic_id, number) in after.groups[group].offsets
                 }
-            case r.Trim():
+            case r.TrimRecord():
                 self.retained.place(record, before)
-            case r.Swap():
+            case r.SwapRecord():
                 self._note_swap(record, before)
 
-    def _note_swap(self, swap: r.Swap, before: State) -> None:
+    def _note_swap(self, swap: r.SwapRecord, before: State) -> None:
         for change in swap.changes:
             self._check_there(piece.object for piece in change.slices)
             self._check_there(piece.object for piece in change.pieces)
@@ -196,25 +196,25 @@ class Oracle:
                     raise Violation(f"covered: a swap that leaves out records of {change[:2]} is not void")
 
     def _check_led(self, record: r.AnyRecord, epoch: int) -> None:
-        if isinstance(record, r.TakeOver):
+        if isinstance(record, r.TakeOverRecord):
             if record.epoch != self._last_leader + 1:
                 raise Violation(f"led: {record.address} took over with epoch {record.epoch} after {self._last_leader}")
             self._leads = self._last_leader = record.epoch
             self._leaders[record.epoch] = record.address
-        elif isinstance(record, r.Release):
+        elif isinstance(record, r.ReleaseRecord):
             self._leads, self._last_leader = 0, record.epoch
         elif epoch != self._leads:
             raise Violation(f"led: a {type(record).__name__} was written with epoch {epoch}, {self._leads} has the log")
 
-    def _check_free(self, join: r.JoinGroup, before: State, now: int) -> None:
-        group = before.groups.get(join.group, Group())
+    def _check_free(self, join: r.JoinGroupRecord, before: State, now: int) -> None:
+        group = before.groups.get(join.group, GroupState())
         if group.session is None or join.token == group.session.token:
             return
         if now < group.seen + group.session.timeout_ms:
             raise Violation(f"held: {join.group} was taken from {group.session.token} at {now}, seen at {group.seen}")
         self.seen["takeovers"] += 1
 
-    def _note_commit(self, commit: r.Commit, after: State) -> None:
+    def _note_commit(self, commit: r.CommitRecord, after: State) -> None:
         who = identity(commit)
         if who in self.committed:
             raise Violation(f"twice: {who} is in the log twice")
@@ -229,7 +229,7 @@ class Oracle:
         self.committed[who] = after.version, self._append(commit, after)
         self._note_positions(commit.groups)
 
-    def _append(self, commit: r.Commit, after: State) -> dict[TopicKey, range]:
+    def _append(self, commit: r.CommitRecord, after: State) -> dict[TopicKey, range]:
         ranges: dict[TopicKey, range] = {}
         for topic_id, number, piece in self._slices(commit):
             key = (topic_id, number)
@@ -248,7 +248,7 @@ class Oracle:
         """Whether a state refers to index objects, which may be gone by the time that they are read."""
         return any(isinstance(entry, Piece) for part in state.partitions.values() for entry in part.entries)
 
-    def _slices(self, commit: r.Commit) -> Iterator[tuple[str, int, Slice]]:
+    def _slices(self, commit: r.CommitRecord) -> Iterator[tuple[str, int, Slice]]:
         for number, run in commit.slices:
             name = commit.objects[number].name
             yield (
@@ -285,7 +285,7 @@ class Oracle:
                 f"fresh: a load ended at version {view.state.version}, the log was at {since} when it began"
             )
 
-    def ack(self, commit: r.Commit, reply: Committed) -> None:
+    def ack(self, commit: r.CommitRecord, reply: Committed) -> None:
         """A writer was told that a commit is in, and where."""
         if identity(commit) not in self.committed:
             raise Violation(f"acked: {identity(commit)} is not in the log")
@@ -307,7 +307,7 @@ class Oracle:
         if generation > self.identities.generation(group):
             raise Violation(f"acked: generation {generation} of {group} is not in the log")
 
-    def refuse(self, commit: r.Commit) -> None:
+    def refuse(self, commit: r.CommitRecord) -> None:
         """A writer was told that a commit failed for certain."""
         if identity(commit) in self.committed and self._named_by(commit):
             raise Violation(f"failed: {identity(commit)} was refused and is in the log")
@@ -328,7 +328,7 @@ class Oracle:
             raise Violation(f"failed: {rows[0].payload} was refused and is in the log")
         self.seen["refused"] += 1
 
-    def _named_by(self, commit: r.Commit) -> bool:
+    def _named_by(self, commit: r.CommitRecord) -> bool:
         return any(o.name in self._named for o in commit.objects)
 
     def check_read(self, key: TopicKey, start: int, rows: list[Row]) -> None:

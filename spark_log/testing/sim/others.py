@@ -20,33 +20,33 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.journal import checkpointing, garbage_collection, index_reads, opening, protocol, sealing, upkeep
-from spark_log.journal.limits import Limits
+from spark_log.journal.limits import StepLimits
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
-from spark_log.journal.ops import Sleep, Steps
-from spark_log.journal.protocol import Command
+from spark_log.journal.operations import Sleep, Steps
+from spark_log.journal.protocol import Proposal
 from spark_log.metadata import commands
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.metadata.rewrite import resolve
 from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
 from spark_log.node import merge as segments
 from spark_log.node.retention import expire_records
 from spark_log.testing.sim.content import Row, Rows, SegmentCodec
-from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Violation
 
 SESSION_MS = 300
 """Of queries that keep a group."""
 RUN_BYTES = 700
 """Of a run of a few records, about."""
-ALL = Limits(inline_slices=0, inline_per_partition=0)
+ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 """Every slice is sealed."""
 
 # -------------------------------------------------------------------------------------------------------------- readers
 
 
-def reader(sim: Setting) -> Steps[None]:
+def reader(sim: Simulation) -> Steps[None]:
     """Plans at one version, holds the plan for a while, and reads all of it."""
     while True:
         start = grace_start(sim)
@@ -59,12 +59,12 @@ def reader(sim: Setting) -> Steps[None]:
         yield Sleep(sim.rng.choice((1, 100)))
 
 
-def grace_start(sim: Setting, before_load: int | None = None) -> int:
+def grace_start(sim: Simulation, before_load: int | None = None) -> int:
     """When a reader's grace begins: at the start of its load, not at the end."""
     return sim.now if before_load is None else before_load
 
 
-def read_partition(sim: Setting, view: View, key: TopicKey, start: int) -> Steps[list[Row]]:
+def read_partition(sim: Simulation, view: View, key: TopicKey, start: int) -> Steps[list[Row]]:
     """All records of a partition; what is gone after the grace is planned again, by offset."""
     part = view.state.partitions[key]
     while True:
@@ -83,7 +83,7 @@ def read_partition(sim: Setting, view: View, key: TopicKey, start: int) -> Steps
         part = view.state.partitions[key]
 
 
-def _read_entries(sim: Setting, key: TopicKey, part: Partition) -> Steps[list[Row] | None]:
+def _read_entries(sim: Simulation, key: TopicKey, part: Partition) -> Steps[list[Row] | None]:
     resolved = yield from index_reads.read_pieces(part.entries)
     if resolved is None:
         return None
@@ -103,7 +103,7 @@ def _check_cover(key: TopicKey, part: Partition, slices: Iterable[Slice]) -> Non
         raise Violation(f"offsets: {key} ends at {at}, not at {part.end}")
 
 
-def follower(sim: Setting) -> Steps[None]:
+def follower(sim: Simulation) -> Steps[None]:
     """A reader that waits for what is new."""
     view = yield from sim.load()
     while True:
@@ -118,11 +118,11 @@ def follower(sim: Setting) -> Steps[None]:
 # ------------------------------------------------------------------------------------------------------------ consumers
 
 
-def consumer(sim: Setting, group: str) -> Steps[None]:
+def consumer(sim: Simulation, group: str) -> Steps[None]:
     """Takes the group, reads on from its positions, commits, until a newer one has it; then it takes it again."""
     view = yield from sim.load()
     for _ in range(3):
-        join = Command(commands.JoinGroup(group=group, member=sim.fresh("member")))
+        join = Proposal(commands.JoinGroup(group=group, member=sim.fresh("member")))
         view = yield from sim.propose(view, [join])
         if isinstance(join.error, GroupInUse):
             yield Sleep(SESSION_MS // 2)
@@ -131,18 +131,18 @@ def consumer(sim: Setting, group: str) -> Steps[None]:
         for _ in range(4):
             view = yield from sim.refresh(view)
             ends = tuple(OffsetEntry(*key, part.end) for key, part in sorted(view.state.partitions.items()))
-            commit = Command(commands.CommitOffsets(commit=GroupCommit(group, join.reply, ends), live_only=True))
+            commit = Proposal(commands.CommitOffsets(commit=GroupCommit(group, join.reply, ends), live_only=True))
             view = yield from sim.propose(view, [commit])
             if isinstance(commit.error, IllegalGeneration):
                 break
             yield from sim.pause()
 
 
-def query(sim: Setting, group: str, token: str) -> Steps[None]:
+def query(sim: Simulation, group: str, token: str) -> Steps[None]:
     """Keeps the group by signs of life; is itself when it comes back, and refused while another one is alive."""
     view = yield from sim.load()
     for _ in range(3):
-        join = Command(commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS))
+        join = Proposal(commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS))
         view = yield from sim.propose(view, [join])
         if isinstance(join.error, GroupInUse):
             yield Sleep(SESSION_MS)
@@ -150,7 +150,7 @@ def query(sim: Setting, group: str, token: str) -> Steps[None]:
         sim.oracle.ack_generation(group, join.reply)
         for _ in range(6):
             yield Sleep(sim.rng.choice((SESSION_MS // 3, 2 * SESSION_MS)))
-            sign = Command(commands.SignOfLife(group=group, generation=join.reply))
+            sign = Proposal(commands.SignOfLife(group=group, generation=join.reply))
             view = yield from sim.propose(view, [sign])
             if isinstance(sign.error, IllegalGeneration):
                 break
@@ -159,12 +159,12 @@ def query(sim: Setting, group: str, token: str) -> Steps[None]:
 # --------------------------------------------------------------------------------------------------------------- topics
 
 
-def topics(sim: Setting) -> Steps[None]:
+def topics(sim: Simulation) -> Steps[None]:
     """Creates, alters, trims and deletes topics, and forgets groups; "t0" stays."""
     while True:
         yield Sleep(sim.rng.choice((20, 500, 2000)))
         view = yield from sim.load()
-        command = Command(_some_change(sim, view.state))
+        command = Proposal(_some_change(sim, view.state))
         yield from sim.propose(view, [command])
         expected = (
             InvalidRequest
@@ -178,7 +178,7 @@ def topics(sim: Setting) -> Steps[None]:
             raise command.error
 
 
-def _some_change(sim: Setting, state: State) -> protocol.Decide:
+def _some_change(sim: Simulation, state: State) -> protocol.Decide:
     rng = sim.rng
     name, partitions = rng.choice(("t1", "t2")), rng.randint(1, 2)
     # Runs that are not encoded have a length of 1.
@@ -200,7 +200,7 @@ def _alter(name: str, value: str | None) -> protocol.Decide:
     return commands.SetConfigs(name="t0", changes={name: value})
 
 
-def _trim(sim: Setting, state: State) -> protocol.Decide:
+def _trim(sim: Simulation, state: State) -> protocol.Decide:
     key = sim.rng.choice(sorted(state.partitions))
     part = state.partitions[key]
     start = sim.rng.randint(part.start, part.end)
@@ -211,9 +211,9 @@ def _trim(sim: Setting, state: State) -> protocol.Decide:
 # ---------------------------------------------------------------------------------------------------------- maintainers
 
 
-def maintainer(sim: Setting) -> Steps[None]:
+def maintainer(sim: Simulation) -> Steps[None]:
     """All duties in any order, each on a view of its own."""
-    duties = [_keep_house, expire, _merge, _merge, _seal, _prune, _fence, _checkpoint, _collect]
+    duties = [_run_upkeep, expire, _merge, _merge, _seal, _prune, _fence, _checkpoint, _collect]
     duties += [_truncate] * sim.truncations
     while True:
         for duty in sim.rng.sample(duties, len(duties)):
@@ -226,7 +226,7 @@ def maintainer(sim: Setting) -> Steps[None]:
         yield Sleep(sim.rng.choice((1, 100, 2 * sim.age)))
 
 
-def expire(sim: Setting, view: View) -> Steps[View]:
+def expire(sim: Simulation, view: View) -> Steps[View]:
     """Retention, and whether it was right."""
     before, ahead = view.state, sim.context.clock.now_ms() - sim.now
     wanted = sim.oracle.retained.expired(before, sim.context.clock.now_ms())
@@ -237,29 +237,29 @@ def expire(sim: Setting, view: View) -> Steps[View]:
     return view
 
 
-def _keep_house(sim: Setting, view: View) -> Steps[View]:
-    return (yield from upkeep.housekeeping(view, sim.context))
+def _run_upkeep(sim: Simulation, view: View) -> Steps[View]:
+    return (yield from upkeep.upkeep_steps(view, sim.context))
 
 
-def _seal(sim: Setting, view: View) -> Steps[View]:
+def _seal(sim: Simulation, view: View) -> Steps[View]:
     return (yield from sealing.seal(view, replace(sim.context, limits=ALL)))
 
 
-def _prune(sim: Setting, view: View) -> Steps[View]:
+def _prune(sim: Simulation, view: View) -> Steps[View]:
     return (yield from sealing.prune(view, sim.context))
 
 
-def _fence(sim: Setting, view: View) -> Steps[View]:
+def _fence(sim: Simulation, view: View) -> Steps[View]:
     return (yield from upkeep.fence_and_expire(view, sim.context))
 
 
-def _checkpoint(sim: Setting, view: View) -> Steps[View]:
+def _checkpoint(sim: Simulation, view: View) -> Steps[View]:
     if sim.rng.random() < 0.3:
         yield from checkpointing.checkpoint(view, sim.context)
     return view
 
 
-def bit_rot(sim: Setting) -> Steps[None]:
+def bit_rot(sim: Simulation) -> Steps[None]:
     """Damages one of the newest two checkpoints, and not the other one as long as it is among them."""
     while True:
         yield Sleep(sim.rng.choice((200, 2000)))
@@ -273,17 +273,17 @@ def bit_rot(sim: Setting) -> Steps[None]:
             sim.oracle.seen["damaged"] += 1
 
 
-def _truncate(sim: Setting, view: View) -> Steps[View]:
+def _truncate(sim: Simulation, view: View) -> Steps[View]:
     yield from checkpointing.truncate(view, sim.context)
     return view
 
 
-def _collect(sim: Setting, view: View) -> Steps[View]:
+def _collect(sim: Simulation, view: View) -> Steps[View]:
     yield from garbage_collection.collect(view, sim.context)
     return view
 
 
-def _merge(sim: Setting, view: View) -> Steps[View]:
+def _merge(sim: Simulation, view: View) -> Steps[View]:
     """Rewrite neighbouring entries of a partition as one slice, inline or in an index."""
     if isinstance(sim.codec, SegmentCodec) and sim.rng.random() < 0.5:
         view, _ = yield from segments.merge(view, sim.context, io.BytesIO)
@@ -305,7 +305,7 @@ def _merge(sim: Setting, view: View) -> Steps[View]:
     return (yield from _swap(sim, view, key, slices, tuple(rows)))
 
 
-def _swap(sim: Setting, view: View, key: TopicKey, slices: Sequence[Slice], rows: Rows) -> Steps[View]:
+def _swap(sim: Simulation, view: View, key: TopicKey, slices: Sequence[Slice], rows: Rows) -> Steps[View]:
     """Put the rows of some slices in their place, as one, whatever others do with the partition meanwhile."""
     epoch = view.state.version
     made, (run,) = yield from sim.put_object(epoch, [(key, rows)])

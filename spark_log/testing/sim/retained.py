@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from spark_log.metadata import records as r
 from spark_log.metadata.records import Piece
-from spark_log.metadata.rewrite import resolve
 from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
 from spark_log.settings import topic_config
 from spark_log.testing.sim.content import Row
@@ -38,7 +38,7 @@ class Retained:
         """Somebody is about to trim partitions to these starts."""
         self._asked.update(starts.items())
 
-    def place(self, trim: r.Trim, before: State) -> None:
+    def place(self, trim: r.TrimRecord, before: State) -> None:
         """A trim took its place in the log: asked for, or by the retention of `pylog maintain`."""
         key = (trim.topic_id, trim.partition)
         if (key, trim.start) not in self._asked and not self._is_old(key, trim.start, before.time):

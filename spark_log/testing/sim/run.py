@@ -7,7 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from spark_log.errors import SparkLogError
-from spark_log.journal.ops import Steps
+from spark_log.journal.operations import Steps
 from spark_log.testing.sim import clients
 from spark_log.testing.sim.constants import patched
 from spark_log.testing.sim.content import SegmentCodec
@@ -25,7 +25,7 @@ from spark_log.testing.sim.others import (
     reader,
     topics,
 )
-from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Violation
 from spark_log.testing.sim.writers import (
     application,
@@ -58,12 +58,12 @@ class Result(NamedTuple):
 
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
-    sim = Setting(seed, transcript=transcript)
+    sim = Simulation(seed, transcript=transcript)
     with patched(sim.constants.patches()), mutated(mutation):
         return _simulate(sim, seed)
 
 
-def _simulate(sim: Setting, seed: int) -> Result:
+def _simulate(sim: Simulation, seed: int) -> Result:
     try:
         _add_actors(sim)
         if seed % 10 in QUERIES_IN:
@@ -93,7 +93,7 @@ def _simulate(sim: Setting, seed: int) -> Result:
     return Result(seed, violation, counts, sim.world.transcript())
 
 
-def _add_actors(sim: Setting) -> None:
+def _add_actors(sim: Simulation) -> None:
     rng, start = sim.rng, sim.world.start
     for n in range(rng.randint(1, 3)):
         start(f"plain{n}", persistent(partial(plain_writer, sim, f"w{n}")), counts=True)
@@ -119,20 +119,20 @@ def _add_actors(sim: Setting) -> None:
         start("topics", persistent(partial(topics, sim)), counts=False)
 
 
-def _add_queries(sim: Setting) -> None:
+def _add_queries(sim: Simulation) -> None:
     for n in range(2):
         actor = persistent(partial(query, sim, "group", f"token{n}"))
         sim.world.start(f"held{n}", actor, counts=False, leaves_zombies=True)
     sim.world.start("rival", persistent(partial(consumer, sim, "group")), counts=False, leaves_zombies=True)
 
 
-def _add_clients(sim: Setting) -> None:
+def _add_clients(sim: Simulation) -> None:
     for n in range(sim.rng.choice((1, 2, 3))):
         sim.world.start(f"user{n}", persistent(clients.user(sim)), counts=True)
     sim.world.start("upkeep", persistent(clients.maintainer(sim)), counts=True)
 
 
-def _add_coordinators(sim: Setting) -> None:
+def _add_coordinators(sim: Simulation) -> None:
     for n in range(sim.rng.choice((1, 2, 3))):
         sim.world.start(f"coordinator{n}", persistent(partial(coordinator, sim)), counts=False, leaves_zombies=True)
     for n in range(MEMBERS):
@@ -140,7 +140,7 @@ def _add_coordinators(sim: Setting) -> None:
     sim.world.start("operator", persistent(partial(operator, sim)), counts=False)
 
 
-def _read_all(sim: Setting) -> Steps[None]:
+def _read_all(sim: Simulation) -> Steps[None]:
     """Open the log and read everything that is there, alone."""
     view = yield from sim.load()
     if view.state != sim.oracle.state:

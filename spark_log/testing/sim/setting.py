@@ -7,17 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from spark_log.client.commit import index_parts
+from spark_log.client.producing.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
 from spark_log.journal import opening, protocol, upkeep
 from spark_log.journal.log_format import FORMAT_KEY
 from spark_log.journal.object_names import META, data_key
 from spark_log.journal.opening import View
-from spark_log.journal.ops import Ask, Get, Put, Sleep, Steps
-from spark_log.journal.protocol import Command, Context
+from spark_log.journal.operations import Ask, Get, Put, Sleep, Steps
+from spark_log.journal.protocol import Context, Proposal
 from spark_log.metadata.decide import Decision, decide_create_topic, decide_set_configs
-from spark_log.metadata.index import encode_index
-from spark_log.metadata.records import Commit
+from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.slice_index import encode_index
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Run, Slice
 from spark_log.testing.sim.blocking import format_file
@@ -34,7 +34,7 @@ PATIENCE_MS = 4000
 """So long a change waits for a coordinator."""
 
 
-class Setting:
+class Simulation:
     """What actors share.  Everything is drawn from the seed."""
 
     def __init__(self, seed: int, *, transcript: bool = False) -> None:
@@ -68,8 +68,8 @@ class Setting:
             "offsets.retention.minutes": str(self.rng.choice((1, 10_080))),
         }
         commands = [
-            Command(lambda state, now: decide_set_configs(state, None, configs)),
-            Command(lambda state, now: decide_create_topic(state, "t0", partitions, {}, "id0")),
+            Proposal(lambda state, now: decide_set_configs(state, None, configs)),
+            Proposal(lambda state, now: decide_create_topic(state, "t0", partitions, {}, "id0")),
         ]
         view = yield from opening.open_view()
         yield from protocol.propose(view, commands, self.context)
@@ -104,7 +104,7 @@ class Setting:
         """Whether a view is young enough that what follows it cannot have been deleted, as `Journal` has it."""
         return self.together and self.now - view.state.time < self.age // 4
 
-    def propose(self, view: View, commands: Sequence[Command], context: Context | None = None) -> Steps[View]:
+    def propose(self, view: View, commands: Sequence[Proposal], context: Context | None = None) -> Steps[View]:
         """As a process does: after StorageUnavailable the view is the old one.
 
         context:  of a coordinator.
@@ -136,12 +136,12 @@ class Setting:
 
         return watch
 
-    def keep_house(self, view: View, context: Context | None = None) -> Steps[View]:
+    def run_upkeep(self, view: View, context: Context | None = None) -> Steps[View]:
         """After an acknowledgement, as `Journal` does."""
         if not upkeep.is_due(view):
             return view
         try:
-            view = yield from unlinked(upkeep.housekeeping(view, context or self.context))
+            view = yield from unlinked(upkeep.upkeep_steps(view, context or self.context))
         except (StorageUnavailable, NotCoordinator, CorruptObject, ClockSkewed):
             return view
         self.oracle.check_view(view)
@@ -162,7 +162,7 @@ class Setting:
         yield Put(name, encoded.chunks)
         return DataObject(name, encoded.size, encoded.index_position), encoded.runs
 
-    def upload(self, view: View, payload: str) -> Steps[Commit]:
+    def upload(self, view: View, payload: str) -> Steps[CommitRecord]:
         """Write a payload of a few rows to some partitions, in one object or two; the commit without its identity."""
         rng, state = self.rng, view.state
         keys = sorted(key for key in state.partitions if not state.topics[key[0]].deleted)
@@ -182,15 +182,17 @@ class Setting:
             objects.append(made)
         if rng.random() < 0.15:
             return (yield from self._as_pieces(state.version, objects, slices))
-        return Commit(producer="", sequence=0, upload_epoch=state.version, objects=tuple(objects), slices=tuple(slices))
+        return CommitRecord(
+            producer="", sequence=0, upload_epoch=state.version, objects=tuple(objects), slices=tuple(slices)
+        )
 
-    def _as_pieces(self, epoch: int, objects: list[DataObject], slices: list[tuple[int, Run]]) -> Steps[Commit]:
+    def _as_pieces(self, epoch: int, objects: list[DataObject], slices: list[tuple[int, Run]]) -> Steps[CommitRecord]:
         """A commit of so many slices that they go into an index object."""
         name = data_key(epoch, f"{self.context.unique()}.idx")
         data, pieces = encode_index(name, parts := index_parts(objects, slices))
         yield Put(name, (data,))
         named = [number for number, _ in slices]
-        return Commit(
+        return CommitRecord(
             producer="",
             sequence=0,
             upload_epoch=epoch,

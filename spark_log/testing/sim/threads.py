@@ -11,9 +11,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
-from spark_log.journal.ops import Steps
+from spark_log.journal.operations import Steps
 from spark_log.testing.sim.world import World
-from spark_log.threads import Condition, Event, Lock, Thread
+from spark_log.threads import Event, Lock, Thread, WaitCondition
 
 WAITS_MS = (1, 5, 20)
 """Before a thread that waits looks again."""
@@ -163,7 +163,7 @@ class SimulatedThreads:
     def reentrant_lock(self) -> Lock:
         return SimulatedLock(self._process, reentrant=True)
 
-    def condition(self, lock: Lock) -> Condition:
+    def condition(self, lock: Lock) -> WaitCondition:
         return SimulatedCondition(self._process, lock)
 
     def event(self) -> Event:

@@ -21,7 +21,20 @@ from typing import Any, Protocol
 
 from spark_log.errors import CoordinatorNotAvailable, StorageUnavailable
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META
-from spark_log.journal.ops import Answer, Answered, Ask, Delete, Get, List, Op, Put, PutNew, Sleep, Steps, StoreTime
+from spark_log.journal.operations import (
+    Answered,
+    Ask,
+    Delete,
+    Get,
+    List,
+    Op,
+    Put,
+    PutAnswer,
+    PutNew,
+    Sleep,
+    Steps,
+    StoreTime,
+)
 from spark_log.metadata.state import State
 
 START_MS = 1_700_000_000_000
@@ -112,11 +125,11 @@ class Store:
                         self._watcher.deleted(key, now)
             case PutNew():
                 if op.key in self.folder(op.key):
-                    return Answer.EXISTS
+                    return PutAnswer.EXISTS
                 self.writes += 1
                 self.folder(op.key)[op.key] = op.data
                 self._watcher.written(op.key, op.data, decided, now)
-                return Answer.CREATED
+                return PutAnswer.CREATED
             case StoreTime():
                 return now
             case Put():
@@ -417,7 +430,7 @@ class World:
 
     def _lost(self, actor: Actor, place: int, op: Op) -> None:
         if isinstance(op, PutNew):
-            self._at(self._stall(), ("answer", actor, (place, Answer.UNKNOWN)))
+            self._at(self._stall(), ("answer", actor, (place, PutAnswer.UNKNOWN)))
         elif self._chance(GIVE_UP):
             self._at(self._stall(), ("answer", actor, (place, StorageUnavailable("simulated"))))
         else:

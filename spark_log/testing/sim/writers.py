@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from spark_log.client.commit import Identity
+from spark_log.client.producing.commit import Identity
 from spark_log.errors import (
     ClockSkewed,
     CoordinatorNotAvailable,
@@ -22,14 +22,14 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.journal.opening import View
-from spark_log.journal.ops import Steps
-from spark_log.journal.protocol import Command
+from spark_log.journal.operations import Steps
+from spark_log.journal.protocol import Proposal
 from spark_log.metadata.commands import AbortTransaction, Append, InitProducer
 from spark_log.metadata.decide import epoch_of_holder
-from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry
+from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
 from spark_log.metadata.state import State
 from spark_log.testing.sim.identities import identity as identity_of
-from spark_log.testing.sim.setting import Setting
+from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Violation
 
 COMMIT_TRIES = 5
@@ -37,7 +37,7 @@ BATCHES = 13
 """Of a streaming query."""
 
 
-class Outcome(Enum):
+class WriterOutcome(Enum):
     """What a writer knows of a commit."""
 
     DONE = "done"
@@ -49,8 +49,8 @@ class Outcome(Enum):
 
 
 def attempt(
-    sim: Setting, view: View, commits: Sequence[Commit], *, skip_older: bool = False
-) -> Steps[tuple[View, list[Outcome]]]:
+    sim: Simulation, view: View, commits: Sequence[CommitRecord], *, skip_older: bool = False
+) -> Steps[tuple[View, list[WriterOutcome]]]:
     """Commit uploads, in one batch, as long as a client tries."""
     commands = [_Command(Append(commit=commit, skip_older=skip_older)) for commit in commits]
     for _ in range(COMMIT_TRIES):
@@ -65,36 +65,36 @@ def attempt(
 
 
 @dataclass(slots=True)
-class _Command(Command):
+class _Command(Proposal):
     """A command that may have been put by an earlier try, of which nothing was heard."""
 
     unsure: bool = False
 
 
-def _outcome(sim: Setting, commit: Commit, command: _Command) -> Outcome:
+def _outcome(sim: Simulation, commit: CommitRecord, command: _Command) -> WriterOutcome:
     error = command.error
     # A commit that is made again is known again, whatever else has changed, as long as its producer is the same.
     if not command.done or isinstance(error, UnknownProducerId):
         sim.oracle.seen["unknown"] += 1
-        return Outcome.UNKNOWN
+        return WriterOutcome.UNKNOWN
     if isinstance(error, ProducerFenced | TransactionTimedOut) and (error.maybe_applied or command.unsure):
-        return Outcome.REFUSED
+        return WriterOutcome.REFUSED
     if command.error is None:
         sim.oracle.ack(commit, command.reply)
-        return Outcome.DONE
+        return WriterOutcome.DONE
     if isinstance(error, SequenceConflict):  # payloads are drawn anew, so a batch that is run again may have other rows
         if identity_of(commit) not in sim.oracle.committed:
             raise Violation(f"lost: {identity_of(commit)} was refused and is not in the log: {error}")
-        return Outcome.DONE
+        return WriterOutcome.DONE
     sim.oracle.refuse(commit)
     if isinstance(command.error, UploadFenced | UnknownTopicOrPartition):
-        return Outcome.AGAIN
+        return WriterOutcome.AGAIN
     if isinstance(command.error, ProducerFenced | IllegalGeneration | TransactionTimedOut):
-        return Outcome.REFUSED
+        return WriterOutcome.REFUSED
     raise Violation(f"progress: {type(command.error).__name__}: {command.error}")
 
 
-def identified(commit: Commit, identity: Identity, groups: Sequence[GroupCommit] = ()) -> Commit:
+def identified(commit: CommitRecord, identity: Identity, groups: Sequence[GroupCommit] = ()) -> CommitRecord:
     """An upload under an identity."""
     return msgspec.structs.replace(
         commit,
@@ -108,17 +108,17 @@ def identified(commit: Commit, identity: Identity, groups: Sequence[GroupCommit]
     )
 
 
-def write(sim: Setting, view: View, identity: Identity) -> Steps[tuple[View, Outcome]]:
+def write(sim: Simulation, view: View, identity: Identity) -> Steps[tuple[View, WriterOutcome]]:
     """Upload and commit until it is in or refused for good."""
     while True:
         commit = yield from sim.upload(view, sim.fresh("p"))
         commit = identified(commit, identity, _some_positions(sim, view))
         view, (outcome,) = yield from attempt(sim, view, [commit])
-        if outcome is not Outcome.AGAIN:
+        if outcome is not WriterOutcome.AGAIN:
             return view, outcome
 
 
-def _some_positions(sim: Setting, view: View) -> tuple[GroupCommit, ...]:
+def _some_positions(sim: Simulation, view: View) -> tuple[GroupCommit, ...]:
     """Now and then a commit carries the positions of a group, not fenced."""
     if sim.rng.random() < 0.8:
         return ()
@@ -129,7 +129,7 @@ def _some_positions(sim: Setting, view: View) -> tuple[GroupCommit, ...]:
 class PlainIdentity:
     """As `client.commit.PlainProducer` draws them."""
 
-    def __init__(self, sim: Setting, name: str) -> None:
+    def __init__(self, sim: Simulation, name: str) -> None:
         self._sim, self._name = sim, name
         self._producer = ""
         self._birth = self._sequence = 0
@@ -139,14 +139,14 @@ class PlainIdentity:
             self._producer, self._birth, self._sequence = self._sim.fresh(f"{self._name}."), state.version, 0
         return Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
 
-    def learn(self, outcome: Outcome) -> None:
-        if outcome is Outcome.DONE:
+    def learn(self, outcome: WriterOutcome) -> None:
+        if outcome is WriterOutcome.DONE:
             self._sequence += 1
-        elif outcome is not Outcome.AGAIN:
+        elif outcome is not WriterOutcome.AGAIN:
             self._producer = ""
 
 
-def plain_writer(sim: Setting, name: str) -> Steps[None]:
+def plain_writer(sim: Simulation, name: str) -> Steps[None]:
     """A random producer id, sequences from 0; what was refused may be dropped, the next payload has its sequence."""
     view = yield from sim.load()
     identity, left = PlainIdentity(sim, name), sim.rng.randint(4, 14)
@@ -157,11 +157,11 @@ def plain_writer(sim: Setting, name: str) -> Steps[None]:
             commit = yield from sim.upload(view, sim.fresh("p"))
             view, (outcome,) = yield from attempt(sim, view, [identified(commit, identity.next(view.state))])
         identity.learn(outcome)
-        left -= outcome is Outcome.DONE
+        left -= outcome is WriterOutcome.DONE
         view = yield from _between(sim, view)
 
 
-def grouping_writer(sim: Setting, name: str) -> Steps[None]:
+def grouping_writer(sim: Simulation, name: str) -> Steps[None]:
     """Two producers of one process, whose commits share a batch."""
     view = yield from sim.load()
     identities = [PlainIdentity(sim, f"{name}a"), PlainIdentity(sim, f"{name}b")]
@@ -176,36 +176,36 @@ def grouping_writer(sim: Setting, name: str) -> Steps[None]:
         view = yield from _between(sim, view)
 
 
-def _between(sim: Setting, view: View) -> Steps[View]:
-    view = yield from sim.keep_house(view)
+def _between(sim: Simulation, view: View) -> Steps[View]:
+    view = yield from sim.run_upkeep(view)
     yield from sim.pause()
     return (yield from sim.refresh(view)) if sim.rng.random() < 0.3 else view
 
 
-def streaming_writer(sim: Setting, query: str) -> Steps[None]:
+def streaming_writer(sim: Simulation, query: str) -> Steps[None]:
     """Every fourth batch is empty; a new incarnation replays what Spark would: the batch after the last recorded, or that."""
     view = yield from sim.load()
     for batch in range(_first_batch(sim, query), BATCHES + 1):
         if batch % 4:
-            outcome = Outcome.UNKNOWN
-            while outcome is Outcome.UNKNOWN:
+            outcome = WriterOutcome.UNKNOWN
+            while outcome is WriterOutcome.UNKNOWN:
                 view, outcome = yield from write(sim, view, Identity(producer=query, sequence=batch, dense=False))
-            if outcome is not Outcome.DONE:
+            if outcome is not WriterOutcome.DONE:
                 raise Violation(f"progress: batch {batch} of {query} was {outcome.value}")
             _record(sim, query, batch)
-            view = yield from sim.keep_house(view)
+            view = yield from sim.run_upkeep(view)
         yield from sim.pause()
 
 
-def _first_batch(sim: Setting, query: str) -> int:
+def _first_batch(sim: Simulation, query: str) -> int:
     return max(1, sim.progress.get(query, 0) + sim.rng.randint(0, 1))
 
 
-def _record(sim: Setting, query: str, batch: int) -> None:
+def _record(sim: Simulation, query: str, batch: int) -> None:
     sim.progress[query] = max(batch, sim.progress.get(query, 0))
 
 
-def application(sim: Setting, name: str) -> Steps[None]:
+def application(sim: Simulation, name: str) -> Steps[None]:
     """Versions of an application, some of them again: these are skipped, with their offsets as long as those are known."""
     view, done = (yield from sim.load()), list[int]()
     while (version := sim.progress.get(name, 0)) < BATCHES:
@@ -214,12 +214,12 @@ def application(sim: Setting, name: str) -> Steps[None]:
             commit = yield from sim.upload(view, sim.fresh("p"))
             commit = identified(commit, Identity(producer=name, sequence=number, dense=False))
             view, (outcome,) = yield from attempt(sim, view, [commit], skip_older=True)
-            if number == version and outcome is Outcome.DONE:
+            if number == version and outcome is WriterOutcome.DONE:
                 done.append(version)
             view = yield from _between(sim, view)
 
 
-def passing_writer(sim: Setting, producer: str) -> Steps[None]:
+def passing_writer(sim: Simulation, producer: str) -> Steps[None]:
     """A named producer: the same query started again, or a new query, which fences the one before, or one of before."""
     view = yield from sim.load()
     for _ in range(sim.rng.randint(1, 4)):
@@ -230,12 +230,12 @@ def passing_writer(sim: Setting, producer: str) -> Steps[None]:
         view = yield from _pass_batches(sim, view, producer, query)
 
 
-def _pass_batches(sim: Setting, view: View, producer: str, query: str) -> Steps[View]:
+def _pass_batches(sim: Simulation, view: View, producer: str, query: str) -> Steps[View]:
     """The batches of a query, until another one has the identity, or it is stopped."""
     first = _first_batch(sim, query)
     for batch in range(first, first + sim.rng.randint(1, 4)):
-        outcome = Outcome.UNKNOWN
-        while outcome is Outcome.UNKNOWN:
+        outcome = WriterOutcome.UNKNOWN
+        while outcome is WriterOutcome.UNKNOWN:
             view = yield from sim.refresh(view)
             try:
                 epoch = epoch_of_holder(view.state, producer, query)
@@ -243,31 +243,31 @@ def _pass_batches(sim: Setting, view: View, producer: str, query: str) -> Steps[
                 return view
             identity = Identity(producer=producer, sequence=batch, epoch=epoch, holder=query, dense=False)
             view, outcome = yield from write(sim, view, identity)
-        if outcome is not Outcome.DONE:
+        if outcome is not WriterOutcome.DONE:
             return view
         _record(sim, query, batch)
         yield from sim.pause()
     return view
 
 
-def transactional_writer(sim: Setting, producer: str) -> Steps[None]:
+def transactional_writer(sim: Simulation, producer: str) -> Steps[None]:
     """Takes a transactional id over, commits, and does so again; others do the same."""
     view = yield from sim.load()
     for _ in range(3):
-        init = Command(InitProducer(producer=producer, timeout_ms=sim.rng.choice((0, 30, 300))))
+        init = Proposal(InitProducer(producer=producer, timeout_ms=sim.rng.choice((0, 30, 300))))
         try:
             view = yield from sim.propose(view, [init])
         except (StorageUnavailable, CoordinatorNotAvailable, ClockSkewed):
             continue
         sim.oracle.identities.check_epoch(producer, init.reply)
         if sim.rng.random() < 0.1:
-            view = yield from sim.propose(view, [Command(AbortTransaction(producer=producer, epoch=init.reply))])
+            view = yield from sim.propose(view, [Proposal(AbortTransaction(producer=producer, epoch=init.reply))])
             continue
-        outcome, sequence = Outcome.DONE, 0
-        while outcome is Outcome.DONE and sequence < 3:
+        outcome, sequence = WriterOutcome.DONE, 0
+        while outcome is WriterOutcome.DONE and sequence < 3:
             view, outcome = yield from write(
                 sim, view, Identity(producer=producer, epoch=init.reply, sequence=sequence)
             )
             sequence += 1
             yield from sim.pause()
-        view = yield from sim.keep_house(view)
+        view = yield from sim.run_upkeep(view)

@@ -19,8 +19,8 @@ import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.errors import HIDE
-from pyspark_pylog.writer import stream_writer
+from pyspark_pylog.plain_errors import HIDE
+from pyspark_pylog.sink.writer import stream_writer
 
 from tests.spark.builders import DEADLINE_S
 from tests.spark.driver import Frame, read_task

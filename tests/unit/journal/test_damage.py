@@ -13,7 +13,7 @@ import pytest
 
 import spark_log
 from spark_log.errors import CorruptObject, OutOfOrderSequence, SparkLogError, UnknownProducerId
-from spark_log.journal.checkpointing import checkpoint, truncate, write_down
+from spark_log.journal.checkpointing import checkpoint, checkpoint_and_truncate, truncate
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
 from spark_log.journal.opening import open_view
@@ -277,5 +277,5 @@ def test_nothing_goes_while_one_of_the_newest_two_is_damaged(store: LocalStore) 
         assert journal.run(truncate(view, journal.context)) == 0
         path_of(store, key).write_bytes(data)
     assert store.list(LOG) == before
-    journal.run(write_down(journal.run(open_view()), journal.context, -1))
+    journal.run(checkpoint_and_truncate(journal.run(open_view()), journal.context, -1))
     assert values(store) == VALUES

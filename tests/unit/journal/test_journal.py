@@ -1,4 +1,4 @@
-"""The journal over real stores: many writers, lost answers, housekeeping, and what a commit costs."""
+"""The journal over real stores: many writers, lost answers, upkeep, and what a commit costs."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import FORMAT_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, log_key
 from spark_log.journal.opening import View, check_chain, follow, open_view
-from spark_log.journal.ops import Answered, Changes
+from spark_log.journal.operations import Answered, Changes
 from spark_log.metadata import decide as d
-from spark_log.metadata.records import Commit
-from spark_log.metadata.state import Coordinator
+from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.state import Leadership
 from spark_log.model import DataObject, Run
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
@@ -125,7 +125,7 @@ def create(journal: Journal, name: str = "t") -> str:
 def commit(journal: Journal, producer: str, sequence: int, topic: str = "id-t") -> d.Committed:
     """One record; no object is put, since nobody reads it."""
     name = f"data/{0:016x}/{producer}-{sequence}.seg"
-    record = Commit(
+    record = CommitRecord(
         producer=producer,
         sequence=sequence,
         upload_epoch=journal.state.version,
@@ -461,7 +461,7 @@ def test_what_a_commit_and_an_open_cost_does_not_grow() -> None:
 
 
 def _cost(journal: Journal, store: CountingStore, commits: int) -> dict[str, Any]:
-    """Operations of one commit that is not followed by housekeeping, and of opening, once the log has so many commits."""
+    """Operations of one commit that is not followed by upkeep, and of opening, once the log has so many commits."""
     state = journal.state
     for sequence in range(state.producers["p"].last + 1 if "p" in state.producers else 0, commits):
         commit(journal, "p", sequence)
@@ -501,7 +501,7 @@ class HeldLink:
         self._leader = leader
         self.asked, self.go_on = Event(), Event()
 
-    def ask(self, holder: Coordinator, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+    def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         self.asked.set()
         assert self.go_on.wait(30)
         return Answered([self._leader.propose(decide) for decide in commands], state=self._leader.state)

@@ -11,7 +11,7 @@ import pytest
 
 import spark_log
 from spark_log.journal.journal import Journal
-from spark_log.journal.limits import Limits
+from spark_log.journal.limits import StepLimits
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import prune
@@ -20,7 +20,7 @@ from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.stores import Wrapper
 
-ONE_CHANGE = Limits(inline_slices=0, inline_per_partition=0, changes_max=1)
+ONE_CHANGE = StepLimits(inline_slices=0, inline_per_partition=0, changes_max=1)
 
 
 class Interrupted(Wrapper):
@@ -54,7 +54,7 @@ def memory() -> ObjectStore:
     return MemoryStore(f"upkeep-{uuid.uuid4().hex}")
 
 
-def open_log(store: ObjectStore, limits: Limits = Limits()) -> spark_log.Log:  # noqa: B008  it is frozen
+def open_log(store: ObjectStore, limits: StepLimits = StepLimits()) -> spark_log.Log:  # noqa: B008  it is frozen
     return spark_log.Log(Journal.open(store, create=True, limits=limits))
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from spark_log.metadata import decide as d
 from spark_log.metadata.decide import Decision
-from spark_log.metadata.index import decode_piece, slices_of
-from spark_log.metadata.records import Batch, Commit, GroupCommit, OffsetEntry, Piece
+from spark_log.metadata.records import Batch, CommitRecord, GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.replay import next_version, replay
-from spark_log.metadata.rewrite import Rewrite, build_swap, prune_range, resolve, seal_range
+from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.model import DataObject, Run, Slice
 
 
@@ -54,14 +54,14 @@ class History:
         commit = self.upload(*runs, **fields)
         return self.do(lambda state, now: d.decide_commit(state, commit))
 
-    def upload(self, *runs: tuple[str, int, int], **fields: Any) -> Commit:
+    def upload(self, *runs: tuple[str, int, int], **fields: Any) -> CommitRecord:
         """The record of a commit, not written."""
         epoch = fields.pop("upload_epoch", self.state.version)
         fields = {"producer": f"p{len(self.batches)}", "sequence": 0, "birth": self.state.version, **fields}
         name = f"data/{epoch:016x}/{len(self.batches)}-{fields['producer']}-{fields['sequence']}.seg"
         slices = tuple((0, run(*entry, number)) for number, entry in enumerate(runs))
         objects = (DataObject(name, 1000, 900),) if runs else ()
-        return Commit(upload_epoch=epoch, objects=objects, slices=slices, **fields)
+        return CommitRecord(upload_epoch=epoch, objects=objects, slices=slices, **fields)
 
     def slices(self, key: TopicKey) -> list[Slice]:
         """All slices of a partition, looked up in indexes."""

@@ -9,7 +9,7 @@ import pytest
 
 from spark_log.errors import UnknownTopicOrPartition
 from spark_log.metadata import commands as c
-from spark_log.metadata.records import Commit, GroupCommit, OffsetEntry
+from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
@@ -20,7 +20,7 @@ RUN = Run("id", 1, 10, 0, 100, 7, 1, 0, 0)
 
 
 def append(sequence: int = 0) -> c.Append:
-    commit = Commit(
+    commit = CommitRecord(
         producer="p",
         sequence=sequence,
         upload_epoch=0,
@@ -83,16 +83,16 @@ def test_every_command_and_its_reply_survive_the_journey() -> None:
 def test_commands_in_one_are_decided_one_after_the_other_and_all_or_none() -> None:
     """The second sees what the first did; if it is refused, nothing is."""
     state = next_version(State(), NOW)
-    state, replies = carried_out(state, c.Several(commands=(TOPIC, append())))
+    state, replies = carried_out(state, c.SeveralCommands(commands=(TOPIC, append())))
     assert replies[1].ranges == {("id", 1): range(7)}  # type: ignore[index]
     with pytest.raises(UnknownTopicOrPartition):
-        c.Several(commands=(append(1), c.DeleteTopic(name="nope")))(state, NOW)
+        c.SeveralCommands(commands=(append(1), c.DeleteTopic(name="nope")))(state, NOW)
 
 
 def test_a_command_names_the_topics_that_it_touches() -> None:
     """Tokens may be limited to topics."""
     state, _ = carried_out(next_version(State(), NOW), TOPIC)
-    both = c.Several(commands=(append(), c.AddPartitions(name="u", total=2)))
+    both = c.SeveralCommands(commands=(append(), c.AddPartitions(name="u", total=2)))
     assert list(both.topics(state)) == ["t", "u"]
     assert list(offsets().topics(state)) == ["t"]
 
@@ -109,5 +109,5 @@ def test_a_command_names_the_groups_that_it_touches() -> None:
         c.DeleteOffsets: ["g"],
     }
     with_positions = c.Append(commit=msgspec.structs.replace(append().commit, groups=(offsets().commit,)))
-    both = c.Several(commands=(c.LeaveGroup(group="h", member="m"), with_positions))
+    both = c.SeveralCommands(commands=(c.LeaveGroup(group="h", member="m"), with_positions))
     assert list(with_positions.groups()) == ["g"] and list(both.groups()) == ["g", "h"]

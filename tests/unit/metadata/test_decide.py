@@ -658,7 +658,7 @@ def test_a_swap_that_does_not_fit_any_more_is_not_written(log: History) -> None:
         log.commit((topic, 0, 1))
     edition = log.state.partitions[topic, 0].edition
     assert log.seal((topic, 0))
-    late = r.Swap(upload_epoch=log.state.version, changes=(r.Change(topic, 0, edition, 0, 4),))
+    late = r.SwapRecord(upload_epoch=log.state.version, changes=(r.Change(topic, 0, edition, 0, 4),))
     version = log.state.version
     assert log.do(lambda state, now: d.decide_swap(state, late)) is False
     assert log.state.version == version

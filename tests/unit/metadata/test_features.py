@@ -21,12 +21,12 @@ NEWER = SUPPORTED[METADATA_VERSION] + 1
 
 
 def raised(level: int, name: str = METADATA_VERSION) -> r.Batch:
-    return r.Batch(id="writer", time=1, records=(r.FeatureLevel(name=name, level=level),))
+    return r.Batch(id="writer", time=1, records=(r.FeatureLevelRecord(name=name, level=level),))
 
 
 def test_a_field_with_its_default_is_left_out_of_a_record() -> None:
     """A field that is added and not used does not keep an older pylog from reading the record."""
-    line = r.encode_batch(r.Batch(id="w", time=1, records=(r.Commit(producer="p", sequence=0, upload_epoch=1),)))
+    line = r.encode_batch(r.Batch(id="w", time=1, records=(r.CommitRecord(producer="p", sequence=0, upload_epoch=1),)))
     assert json.loads(line.splitlines()[2]) == {"type": "commit", "producer": "p", "sequence": 0, "upload_epoch": 1}
 
 
@@ -60,7 +60,7 @@ def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:
 
 def test_a_level_is_never_lowered() -> None:
     """By replaying, whatever the records say."""
-    state = replay_records(State(), [r.FeatureLevel(name="x", level=3), r.FeatureLevel(name="x", level=2)])
+    state = replay_records(State(), [r.FeatureLevelRecord(name="x", level=3), r.FeatureLevelRecord(name="x", level=2)])
     assert dict(state.features) == {"x": 3}
 
 

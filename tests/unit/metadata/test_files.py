@@ -13,9 +13,9 @@ from spark_log.errors import CorruptObject, SequenceConflict, UnsupportedVersion
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
-from spark_log.metadata.progress_topic import progress_of
+from spark_log.metadata.consumer_offsets import progress_of
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
-from spark_log.metadata.state import Group, Position
+from spark_log.metadata.state import GroupState, Position
 from spark_log.model import DataObject, Run, Slice
 from tests.unit.metadata.history import History, positions
 
@@ -31,13 +31,17 @@ group = st.builds(
 )
 record = st.one_of(
     st.builds(
-        r.CreateTopic, topic_id=text, name=text, partitions=number, configs=st.dictionaries(text, text, max_size=2)
+        r.CreateTopicRecord,
+        topic_id=text,
+        name=text,
+        partitions=number,
+        configs=st.dictionaries(text, text, max_size=2),
     ),
-    st.builds(r.AddPartitions, topic_id=text, total=number),
-    st.builds(r.SetConfigs, configs=st.dictionaries(text, text | st.none(), max_size=2)),
-    st.builds(r.Trim, topic_id=text, partition=number, start=number),
+    st.builds(r.AddPartitionsRecord, topic_id=text, total=number),
+    st.builds(r.SetConfigsRecord, configs=st.dictionaries(text, text | st.none(), max_size=2)),
+    st.builds(r.TrimRecord, topic_id=text, partition=number, start=number),
     st.builds(
-        r.Commit,
+        r.CommitRecord,
         producer=text,
         sequence=number,
         upload_epoch=number,
@@ -46,10 +50,10 @@ record = st.one_of(
         pieces=st.tuples(st.tuples(text, number, piece)),
         groups=st.tuples(group),
     ),
-    st.builds(r.CommitOffsets, commits=st.tuples(group)),
-    st.builds(r.JoinGroup, group=text, member=text, token=text, owner=text, timeout_ms=number),
+    st.builds(r.CommitOffsetsRecord, commits=st.tuples(group)),
+    st.builds(r.JoinGroupRecord, group=text, member=text, token=text, owner=text, timeout_ms=number),
     st.builds(
-        r.GroupGeneration,
+        r.GroupGenerationRecord,
         group=text,
         roster=st.builds(
             Roster,
@@ -59,9 +63,11 @@ record = st.one_of(
             ),
         ),
     ),
-    st.builds(r.Swap, upload_epoch=number, changes=st.tuples(change), added=st.dictionaries(text, number, max_size=2)),
-    st.builds(r.Fence, upto=number),
-    st.builds(r.ExpireProducers, producers=st.tuples(text)),
+    st.builds(
+        r.SwapRecord, upload_epoch=number, changes=st.tuples(change), added=st.dictionaries(text, number, max_size=2)
+    ),
+    st.builds(r.FenceRecord, upto=number),
+    st.builds(r.ExpireProducersRecord, producers=st.tuples(text)),
 )
 batches = st.builds(Batch, id=text, time=number, records=st.lists(record, max_size=3).map(tuple))
 
@@ -73,7 +79,7 @@ def test_a_batch_survives_its_bytes(batch: Batch) -> None:
 
 
 def small_batch() -> bytes:
-    return encode_batch(Batch(id="b", time=5, records=(r.JoinGroup(group="g", member="m"),)))
+    return encode_batch(Batch(id="b", time=5, records=(r.JoinGroupRecord(group="g", member="m"),)))
 
 
 def small_checkpoint() -> bytes:
@@ -138,7 +144,7 @@ def test_a_group_of_before_sessions_is_read() -> None:
     log.write(*batch.records)
     document = msgspec.json.decode(state_json(log.state))
     document["groups"] = [row[:4] for row in document["groups"]]
-    assert decode_checkpoint(sealed_document(document), "x").groups["g"] == Group(generation=1, member="m")
+    assert decode_checkpoint(sealed_document(document), "x").groups["g"] == GroupState(generation=1, member="m")
 
 
 def test_positions_of_before_their_versions_are_read() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from spark_log.client.groups import GroupDescription, describe_group
+from spark_log.client.administering.group_listing import GroupDescription, describe_group
 from spark_log.errors import GroupInUse, IllegalGeneration
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.metadata import commands as c
 from spark_log.metadata import decide as d
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.records import Batch, Release, TakeOver
+from spark_log.metadata.records import Batch, ReleaseRecord, TakeOverRecord
 from spark_log.metadata.replay import replay
 from tests.unit.metadata.history import History, positions
 
@@ -23,7 +23,7 @@ class Led(History):
 
     def __init__(self) -> None:
         super().__init__()
-        self.write(TakeOver(epoch=1, address="here:9550", host="here", cluster_id="c"))
+        self.write(TakeOverRecord(epoch=1, address="here:9550", host="here", cluster_id="c"))
 
     def write(self, *records: object) -> None:
         epoch = 1 if self.batches else 0
@@ -102,7 +102,7 @@ def test_members_of_a_shared_group_are_described(log: Led) -> None:
     share(log, 5, member("a", "t"), member("b", "t"))
     found = describe_group(log.state, "g")
     assert (found.state, found.generation, [one.member_id for one in found.members]) == ("Stable", 5, ["a", "b"])
-    log.write(Release(epoch=1))
+    log.write(ReleaseRecord(epoch=1))
     assert describe_group(log.state, "g") == GroupDescription("g", "Empty", 5, [])
 
 
@@ -116,7 +116,7 @@ def test_a_group_that_a_stream_keeps_gets_no_members(log: Led) -> None:
 def test_without_a_coordinator_members_are_gone(log: Led) -> None:
     """Nobody watches over them then: an embedded consumer takes the group, under a higher generation."""
     share(log, 5, member("a", "t"))
-    log.write(Release(epoch=1))
+    log.write(ReleaseRecord(epoch=1))
     log.now += 1
     generation = log.state.groups["g"].generation
     decision = c.JoinGroup(group="g", member="m")(log.state, log.now)

@@ -8,9 +8,9 @@ from typing import Any, get_args
 import pytest
 from msgspec import inspect, structs
 
-from spark_log.metadata import index
+from spark_log.metadata import slice_index
 from spark_log.metadata.checkpoint import state_json
-from spark_log.metadata.records import AnyRecord, Batch, Change, CreateTopic, GroupCommit, Piece, encode_batch
+from spark_log.metadata.records import AnyRecord, Batch, Change, CreateTopicRecord, GroupCommit, Piece, encode_batch
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run, Slice
 
@@ -25,7 +25,7 @@ def row(name: str) -> str:
 
 def test_the_batch_on_the_page_is_what_is_written() -> None:
     """Byte for byte."""
-    topic = CreateTopic(topic_id="topic-id", name="orders", partitions=3)
+    topic = CreateTopicRecord(topic_id="topic-id", name="orders", partitions=3)
     batch = Batch(id="5f2c9a1b3d4e6f70", time=1_700_000_000_000, records=(topic,))
     assert f"```\n{encode_batch(batch).decode()}```" in PAGE
 
@@ -59,4 +59,4 @@ def test_the_fields_of_a_checkpoint_and_the_columns_of_an_index_are_on_the_page(
     """All of them; those that are left out where they say nothing, too."""
     assert b'"version"' in state_json(State())
     fields = [field for field in State.__dataclass_fields__ if field != "names"]  # that is made from the topics
-    assert [name for name in [*fields, *index.SCHEMA.names] if f"`{name}`" not in PAGE] == []
+    assert [name for name in [*fields, *slice_index.SCHEMA.names] if f"`{name}`" not in PAGE] == []

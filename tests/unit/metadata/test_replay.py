@@ -148,10 +148,12 @@ def test_a_void_record_changes_nothing_but_the_version() -> None:
     commit = log.upload((topic, 0, 1), producer="p")
     log.write(commit)
     before = log.state
-    late = r.Commit(producer="p", sequence=5, birth=1, upload_epoch=1, objects=commit.objects, slices=commit.slices)
-    swap = r.Swap(upload_epoch=1, changes=(r.Change(topic, 0, 9, 0, 1),))
-    twin = r.CreateTopic(topic_id="other", name="t", partitions=3)
-    log.write(commit, late, swap, twin, r.DeleteTopic(topic_id="nothing"), r.Fence(upto=99))
+    late = r.CommitRecord(
+        producer="p", sequence=5, birth=1, upload_epoch=1, objects=commit.objects, slices=commit.slices
+    )
+    swap = r.SwapRecord(upload_epoch=1, changes=(r.Change(topic, 0, 9, 0, 1),))
+    twin = r.CreateTopicRecord(topic_id="other", name="t", partitions=3)
+    log.write(commit, late, swap, twin, r.DeleteTopicRecord(topic_id="nothing"), r.FenceRecord(upto=99))
     for field in (
         "topics",
         "names",

@@ -11,9 +11,17 @@ from hypothesis import strategies as st
 from spark_log.errors import NotCoordinator
 from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import decide_release, decide_take_over
-from spark_log.metadata.records import AnyRecord, Batch, CreateTopic, Release, TakeOver, decode_batch, encode_batch
+from spark_log.metadata.records import (
+    AnyRecord,
+    Batch,
+    CreateTopicRecord,
+    ReleaseRecord,
+    TakeOverRecord,
+    decode_batch,
+    encode_batch,
+)
 from spark_log.metadata.replay import replay
-from spark_log.metadata.state import Coordinator, State
+from spark_log.metadata.state import Leadership, State
 
 
 def batch(*records: AnyRecord, epoch: int = 0) -> Batch:
@@ -21,11 +29,11 @@ def batch(*records: AnyRecord, epoch: int = 0) -> Batch:
 
 
 def take(epoch: int) -> Batch:
-    return batch(TakeOver(epoch=epoch, address=f"host{epoch}:9550", host="here", cluster_id="c"), epoch=epoch)
+    return batch(TakeOverRecord(epoch=epoch, address=f"host{epoch}:9550", host="here", cluster_id="c"), epoch=epoch)
 
 
 def topic(name: str, epoch: int = 0) -> Batch:
-    return batch(CreateTopic(topic_id=f"id-{name}", name=name, partitions=1), epoch=epoch)
+    return batch(CreateTopicRecord(topic_id=f"id-{name}", name=name, partitions=1), epoch=epoch)
 
 
 def names(*batches: Batch) -> list[str]:
@@ -45,19 +53,19 @@ def test_of_two_coordinators_the_higher_epoch_wins() -> None:
 def test_a_take_over_that_does_not_follow_is_void() -> None:
     """Two that take over from the same epoch cannot both have it."""
     state = reduce(replay, [take(1), take(1), take(3)], State())
-    assert state.coordinator == Coordinator(1, "host1:9550", "here", 1000)
+    assert state.coordinator == Leadership(1, "host1:9550", "here", 1000)
 
 
 def test_after_a_release_embedded_commits_count_again_and_the_coordinators_do_not() -> None:
     """A graceful stop gives the log back."""
-    assert names(take(1), batch(Release(epoch=1), epoch=1), topic("a"), topic("b", epoch=1)) == ["a"]
+    assert names(take(1), batch(ReleaseRecord(epoch=1), epoch=1), topic("a"), topic("b", epoch=1)) == ["a"]
 
 
 def test_a_release_by_hand_fences_the_coordinator_that_was_thought_dead() -> None:
     """It is under the next epoch: neither the commits nor the release of the old one count any more."""
-    late = batch(Release(epoch=1), epoch=1)
-    assert names(take(1), batch(Release(epoch=2)), topic("zombie", epoch=1), late, topic("a")) == ["a"]
-    assert names(take(1), batch(Release(epoch=2)), take(3), late, topic("b", epoch=3)) == ["b"]
+    late = batch(ReleaseRecord(epoch=1), epoch=1)
+    assert names(take(1), batch(ReleaseRecord(epoch=2)), topic("zombie", epoch=1), late, topic("a")) == ["a"]
+    assert names(take(1), batch(ReleaseRecord(epoch=2)), take(3), late, topic("b", epoch=3)) == ["b"]
 
 
 def test_who_was_slower_in_taking_over_hears_of_the_other() -> None:
@@ -106,7 +114,7 @@ def test_whatever_arrives_in_whatever_order_only_the_epoch_in_force_counts(steps
                 if epoch == last + 1:
                     last, held = epoch, True
             case "release" | "free":
-                state = replay(state, batch(Release(epoch=epoch), epoch=epoch if kind == "release" else 0))
+                state = replay(state, batch(ReleaseRecord(epoch=epoch), epoch=epoch if kind == "release" else 0))
                 if held and epoch in (last, last + 1):
                     last, held = epoch, False
             case _:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_log.segment.reader import Place, decode_run
 from spark_log.segment.schema import RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
-from spark_log.segment.writer import SegmentWriter, Written
+from spark_log.segment.writer import SegmentWriter, WrittenSegment
 
 START_US = 1_700_000_000_000_000
 OBJECT = "data/7/a.seg"
@@ -40,7 +40,7 @@ def shuffled(count: int, *, seed: int) -> pa.RecordBatch:
     return records(list(zip(keys, values, times.tolist(), strict=True)))
 
 
-def write(parts: Iterable[tuple[str, int, pa.RecordBatch]], **settings: Any) -> tuple[bytes, Written]:
+def write(parts: Iterable[tuple[str, int, pa.RecordBatch]], **settings: Any) -> tuple[bytes, WrittenSegment]:
     """The object's bytes and what its writer says of it."""
     writer = SegmentWriter(**settings)
     for topic_id, partition, rows in parts:
@@ -55,7 +55,7 @@ def place(partition: int = 0) -> Place:
     return Place(object=OBJECT, topic="orders", topic_id="t", partition=partition)
 
 
-def read(data: bytes, written: Written) -> dict[tuple[str, int], pa.Table]:
+def read(data: bytes, written: WrittenSegment) -> dict[tuple[str, int], pa.Table]:
     """Every run, read whole."""
     tables = {}
     for run in written.runs:

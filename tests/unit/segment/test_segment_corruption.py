@@ -12,21 +12,21 @@ from spark_log.errors import CorruptObject, SparkLogError, UnsupportedVersion
 from spark_log.model import Run
 from spark_log.segment.index import TAIL, TAIL_BYTES
 from spark_log.segment.reader import decode_batch, decode_run, find_batches, parse_index
-from spark_log.segment.writer import Written
+from spark_log.segment.writer import WrittenSegment
 from tests.unit.segment.builders import OBJECT, numbered, place, write
 
 
-def small() -> tuple[bytes, Written]:
+def small() -> tuple[bytes, WrittenSegment]:
     return write([("t", 0, numbered(4)), ("t", 1, numbered(3))], batch_rows=2)
 
 
-def read_runs(data: bytes, written: Written) -> None:
+def read_runs(data: bytes, written: WrittenSegment) -> None:
     """As a reader of whole slices does."""
     for run in written.runs:
         list(decode_run(data[run.position : run.position + run.length], run, place=place(run.partition)))
 
 
-def read_by_index(data: bytes, written: Written) -> None:
+def read_by_index(data: bytes, written: WrittenSegment) -> None:
     """As a reader of parts of slices does."""
     index = parse_index(data[written.index_position :], name=OBJECT, object_size=written.size)
     for run in written.runs:

@@ -26,11 +26,11 @@ from spark_log.segment.reader import (
     parse_index,
 )
 from spark_log.segment.schema import RECORD_SCHEMA
-from spark_log.segment.writer import Written
+from spark_log.segment.writer import WrittenSegment
 from tests.unit.segment.builders import OBJECT, START_US, numbered, place, records, shuffled, write
 
 
-def indexed(data: bytes, written: Written) -> Index:
+def indexed(data: bytes, written: WrittenSegment) -> Index:
     """From the bytes that a ranged read of the end gives."""
     return parse_index(data[written.index_position :], name=OBJECT, object_size=written.size)
 

@@ -1,0 +1,81 @@
+"""`DefaultSource`: what Spark asks for a reader or a writer.  Options are checked here, where Spark shows errors best."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import (
+        DataSourceReader,
+        DataSourceStreamReader,
+        DataSourceStreamWriter,
+        DataSourceWriter,
+    )
+    from pyspark.sql.types import StructType
+
+SCHEMA = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int"
+HEADERS = "headers array<struct<key: string, value: binary>>"
+
+
+class DefaultSource(DataSource):
+    """`spark.read.format("pylog")` and the other three."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "pylog"
+
+    def schema(self) -> str:
+        """Columns of Kafka's connector; a user schema may name fewer of them and reads less."""
+        from pyspark_pylog.options.parse import check_load
+        from pyspark_pylog.options.values import flag
+        from pyspark_pylog.plain_errors import plain_errors
+
+        with plain_errors():
+            check_load(self.options)
+            return f"{SCHEMA}, {HEADERS}" if flag(self.options, "includeheaders", False) else SCHEMA
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from pyspark_pylog.options.parse import read_options
+        from pyspark_pylog.plain_errors import plain_errors
+        from pyspark_pylog.source.batch import LogReader
+        from pyspark_pylog.source.read_columns import arrow_schema
+
+        with plain_errors():
+            options = read_options(self.options, streaming=False)
+            if options.of_progress:
+                from pyspark_pylog.source.consumer_offsets import ProgressReader
+
+                return ProgressReader(options, arrow_schema(schema))
+            return LogReader(options, arrow_schema(schema))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from pyspark_pylog.plain_errors import plain_errors
+        from pyspark_pylog.sink.writer import batch_writer
+
+        with plain_errors():
+            return batch_writer(self.options, schema, overwrite)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        from pyspark_pylog.options.parse import read_options
+        from pyspark_pylog.source.read_columns import arrow_schema
+        from pyspark_pylog.source.stream import LogStreamReader, Refused
+        from spark_log.errors import SparkLogError
+
+        try:
+            options = read_options(self.options, streaming=True)
+            if options.of_progress:
+                from pyspark_pylog.source.consumer_offsets import ProgressStreamReader
+
+                return ProgressStreamReader(options, arrow_schema(schema))
+            return LogStreamReader(options, arrow_schema(schema))
+        except SparkLogError as error:
+            return Refused(error)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        from pyspark_pylog.plain_errors import plain_errors
+        from pyspark_pylog.sink.writer import stream_writer
+
+        with plain_errors():
+            return stream_writer(self.options, schema, overwrite)

@@ -1,0 +1,151 @@
+"""Where a read starts and ends, as its options say: one position for all partitions, and those that differ.  Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pyspark_pylog.options.option_table import spelt
+from spark_log.errors import InvalidRequest
+from spark_log.model import TopicPartition
+from spark_log.positions import (
+    At,
+    AtTime,
+    Earliest,
+    Latest,
+    LatestMinus,
+    Position,
+    SinceNow,
+    format_position,
+    parse_position,
+    parse_timestamp_ms,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Where each partition starts or ends."""
+
+    default: Position
+    topics: Mapping[str, Position] = field(default_factory=dict)
+    partitions: Mapping[TopicPartition, Position] = field(default_factory=dict)
+    option: str = "startingOffsets"
+    """That says so, as users read it."""
+
+    def of(self, tp: TopicPartition) -> Position:
+        return self.partitions.get(tp) or self.of_topic(tp.topic)
+
+    def of_topic(self, topic: str) -> Position:
+        """Of partitions that are not named."""
+        return self.topics.get(topic) or self.default
+
+    @property
+    def named(self) -> set[str]:
+        """Topics that are named."""
+        return {*self.topics, *(tp.topic for tp in self.partitions)}
+
+    @property
+    def positions(self) -> list[Position]:
+        return [self.default, *self.topics.values(), *self.partitions.values()]
+
+
+def parse_bounds(options: Mapping[str, str], side: str, default: Position) -> Bounds:
+    """Of `starting` or `ending`: `…Timestamp` before `…OffsetsByTimestamp` before `…Offsets`; one that comes later is ignored,
+    as Kafka's connector does.  Raises InvalidRequest."""
+    name = f"{side}timestamp"
+    if name in options:
+        return Bounds(_time(options[name], f"option {spelt(name)}"), option=spelt(name))
+    name = f"{side}offsetsbytimestamp"
+    if name in options:
+        return _parse_map(options[name], spelt(name), default, '{"topicA":{"0":1769853600000}}', _time)
+    name = f"{side}offsets"
+    if name not in options:
+        return Bounds(default, option=spelt(name))
+    text = options[name].strip()
+    if not text.startswith("{"):
+        return Bounds(parse_position(text, f"option {spelt(name)}"), option=spelt(name))
+    return _parse_map(text, spelt(name), default, '{"topicA":{"0":23,"1":-2},"topicB":"latest"}', parse_position)
+
+
+def _time(given: object, what: str) -> Position:
+    return AtTime(parse_timestamp_ms(given, what))
+
+
+def _parse_map(
+    text: str, option: str, default: Position, shape: str, parse: Callable[[object, str], Position]
+) -> Bounds:
+    topics: dict[str, Position] = {}
+    partitions: dict[TopicPartition, Position] = {}
+    for topic, given in parse_json(text, option, shape).items():
+        if not isinstance(given, dict):
+            topics[topic] = parse(given, f"option {option}, topic {topic!r}")
+            continue
+        for number, position in given.items():
+            if not number.isdecimal():
+                raise InvalidRequest(f"option {option}: {number!r} is not a partition number; the shape is {shape}")
+            partitions[TopicPartition(topic, int(number))] = parse(position, f"option {option}, {topic}-{number}")
+    return Bounds(default, topics, partitions, option)
+
+
+def parse_json(text: str, option: str, shape: str) -> dict[str, Any]:
+    """The object of an option.  Raises InvalidRequest that shows the shape."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"option {option}: not JSON ({error}); the shape is {shape}, found {text!r}") from error
+    if not isinstance(found, dict):
+        raise InvalidRequest(f"option {option}: the shape is {shape}, found {text!r}")
+    return found
+
+
+def check_batch(start: Bounds, end: Bounds) -> None:
+    """A batch starts at what is there and ends at what may come.  Raises InvalidRequest."""
+    if any(isinstance(position, Latest) for position in start.positions):
+        raise InvalidRequest(
+            f"option {start.option}: a batch cannot start at latest, there would be nothing to read; "
+            "for the last 100 of each partition use latest-100"
+        )
+    if any(isinstance(position, Earliest) for position in end.positions):
+        raise InvalidRequest(f"option {end.option}: a batch cannot end at earliest, there would be nothing to read")
+
+
+def check_order(start: Bounds, end: Bounds) -> None:
+    """No start is beyond its end, as far as that can be seen without the log.  Raises InvalidRequest."""
+    for what, low, high in _pairs(start, end):
+        if _is_beyond(low, high):
+            raise InvalidRequest(
+                f"option {start.option}: {what} would start at {format_position(low)}, beyond its end by {end.option}, "
+                f"{format_position(high)}; give a start at or before the end"
+            )
+
+
+def _pairs(start: Bounds, end: Bounds) -> Iterator[tuple[str, Position, Position]]:
+    for tp in sorted({*start.partitions, *end.partitions}):
+        yield f"{tp.topic}-{tp.partition}", start.of(tp), end.of(tp)
+    for topic in sorted({*start.topics, *end.topics}):
+        yield f"topic {topic!r}", start.of_topic(topic), end.of_topic(topic)
+    yield "every partition", start.default, end.default
+
+
+def _is_beyond(low: Position, high: Position) -> bool:
+    match low, high:
+        case (At(a), At(b)) | (AtTime(a), AtTime(b)):
+            return a > b
+        case (LatestMinus(a), LatestMinus(b)) | (SinceNow(a), SinceNow(b)):
+            return a < b
+    return False
+
+
+def check_named(wanted: Mapping[str, set[int] | None], start: Bounds, end: Bounds) -> None:
+    """Positions are for what is read: by topic, its partitions, or None for all.  Raises InvalidRequest."""
+    for bounds in (start, end):
+        for topic in sorted(bounds.named - set(wanted)):
+            raise InvalidRequest(
+                f"option {bounds.option} names {topic!r}, which is not read: {', '.join(sorted(wanted)) or 'no topic'} is"
+            )
+        for tp in sorted(bounds.partitions):
+            numbers = wanted[tp.topic]
+            if numbers is not None and tp.partition not in numbers:
+                raise InvalidRequest(f"option {bounds.option} names {tp.topic}-{tp.partition}, which is not assigned")

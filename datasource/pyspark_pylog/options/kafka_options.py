@@ -1,0 +1,153 @@
+"""Settings of Kafka's clients (`kafka.*`), as data: which have no effect here, and which are refused, with the way round.
+
+Those that are honoured are in `option_table.py`, beside ours.  None is ignored in silence.  A setting that is refused on
+one side, or honoured, has no effect on the other, as with Kafka's clients: jobs share one set of options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from spark_log.errors import InvalidRequest
+
+READS, WRITES = "BS", "WT"
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedSetting:
+    """A setting that cannot be meant; a name that ends in * stands for all that begin so."""
+
+    name: str
+    used: str
+    """Where it is refused: as in the table of options."""
+    instead: str
+
+    def is_about(self, name: str) -> bool:
+        return name.startswith(self.name[:-1]) if self.name.endswith("*") else name == self.name
+
+
+REFUSED = (
+    RefusedSetting("kafka.auto.offset.reset", READS, "use startingOffsets"),
+    RefusedSetting("kafka.key.deserializer", READS, "keys are bytes, cast them in the query"),
+    RefusedSetting("kafka.value.deserializer", READS, "values are bytes, cast them in the query"),
+    RefusedSetting("kafka.enable.auto.commit", READS, "a query's progress is in its checkpoint"),
+    RefusedSetting("kafka.interceptor.classes", READS + WRITES, "there are no interceptors; do it in the query"),
+    RefusedSetting("kafka.key.serializer", WRITES, "cast the column in the query"),
+    RefusedSetting("kafka.value.serializer", WRITES, "cast the column in the query"),
+    RefusedSetting(
+        "kafka.transactional.id",
+        WRITES,
+        "a write is all or nothing as it is; producerId names a stream, txnAppId and txnVersion a batch",
+    ),
+    RefusedSetting(
+        "kafka.max.request.size", WRITES, "the topic's config max.message.bytes says how large a record may be"
+    ),
+    RefusedSetting("kafka.security.*", READS + WRITES, "access is the storage's, set by storage.*"),
+    RefusedSetting("kafka.sasl.*", READS + WRITES, "access is the storage's, set by storage.*"),
+    RefusedSetting("kafka.ssl.*", READS + WRITES, "access is the storage's, set by storage.*"),
+)
+"""In the order in which Kafka's connector checks them."""
+
+WITHOUT_EFFECT = {
+    "there are no connections to brokers": (
+        "client.dns.lookup",
+        "client.id",
+        "client.rack",
+        "config.providers",
+        "connections.max.idle.ms",
+        "default.api.timeout.ms",
+        "metadata.max.age.ms",
+        "metadata.max.idle.ms",
+        "metadata.recovery.rebootstrap.trigger.ms",
+        "metadata.recovery.strategy",
+        "receive.buffer.bytes",
+        "reconnect.backoff.max.ms",
+        "reconnect.backoff.ms",
+        "request.timeout.ms",
+        "retry.backoff.max.ms",
+        "retry.backoff.ms",
+        "send.buffer.bytes",
+        "socket.connection.setup.timeout.max.ms",
+        "socket.connection.setup.timeout.ms",
+    ),
+    "there are no fetches from brokers": (
+        "check.crcs",
+        "fetch.max.bytes",
+        "fetch.max.wait.ms",
+        "fetch.min.bytes",
+        "max.partition.fetch.bytes",
+        "max.poll.interval.ms",
+        "max.poll.records",
+    ),
+    "tasks join no consumer group, and a read creates no topic": (
+        "allow.auto.create.topics",
+        "auto.commit.interval.ms",
+        "exclude.internal.topics",
+        "group.instance.id",
+        "group.protocol",
+        "group.remote.assignor",
+        "heartbeat.interval.ms",
+        "partition.assignment.strategy",
+        "session.timeout.ms",
+        "share.acknowledgement.mode",
+    ),
+    "a query's progress is in its checkpoint, and with the option group.id in a group as well": ("group.id",),
+    "a task writes objects and no requests": (
+        "batch.size",
+        "buffer.memory",
+        "delivery.timeout.ms",
+        "linger.ms",
+        "max.block.ms",
+        "max.in.flight.requests.per.connection",
+        "partitioner.adaptive.partitioning.enable",
+        "partitioner.availability.timeout.ms",
+        "retries",
+        "transaction.timeout.ms",
+        "transaction.two.phase.commit.enable",
+    ),
+    "each has one level here": ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
+    "there is no client whose metrics they would be": (
+        "auto.include.jmx.reporter",
+        "enable.metrics.push",
+        "metric.reporters",
+        "metrics.num.samples",
+        "metrics.recording.level",
+        "metrics.sample.window.ms",
+    ),
+}
+"""Why, and which: they are accepted, and named in one warning."""
+
+TUNING = {f"kafka.{name}": why for why, settings in WITHOUT_EFFECT.items() for name in settings}
+
+PARTITIONERS = {
+    "org.apache.kafka.clients.producer.internals.DefaultPartitioner": "default",
+    "org.apache.kafka.clients.producer.internals.BuiltInPartitioner": "default",
+    "org.apache.kafka.clients.producer.RoundRobinPartitioner": "round-robin",
+    "org.apache.kafka.clients.producer.UniformStickyPartitioner": "sticky",
+}
+"""Kafka's classes, and the partitioners here that do the same."""
+
+
+def refuse_kafkas(options: Iterable[str], uses: str) -> None:
+    """Raises InvalidRequest with the way round for the first of these options that is refused for `uses`."""
+    for setting in REFUSED:
+        for name in options:
+            if setting.is_about(name) and set(setting.used) & set(uses):
+                raise InvalidRequest(f"option {name} is not supported: {setting.instead}")
+
+
+def why_without_effect(name: str, others: set[str]) -> str:
+    """Why a setting that is neither honoured nor refused here has no effect.
+
+    others:  settings that are honoured on the other side.
+    Raises InvalidRequest for one that Kafka does not have either.
+    """
+    if name in TUNING:
+        return TUNING[name]
+    if name in others or any(setting.is_about(name) for setting in REFUSED):
+        return "it is a setting of the other side"
+    near = get_close_matches(name, {*TUNING, *others, *(setting.name for setting in REFUSED)}, n=1, cutoff=0.8)
+    hint = f"did you mean {near[0]}?" if near else "leave it out"
+    raise InvalidRequest(f"option {name} is no setting of Kafka's that pylog knows: {hint}")

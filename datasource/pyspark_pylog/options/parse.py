@@ -1,0 +1,450 @@
+"""Options of the data source: checked where Spark reports errors best, carried to tasks as values.
+
+Names are case-insensitive; Spark hands them over in lower case.  The meaning, and the order of checks, which decides what
+error a bad set of options shows, is that of Kafka's connector where it has the option.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+
+from pyspark_pylog.options.bounds import Bounds, check_batch, check_named, check_order, parse_bounds, parse_json
+from pyspark_pylog.options.kafka_options import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
+from pyspark_pylog.options.option_table import INTERNAL, SPARKS, SPELLING, names, spelt
+from pyspark_pylog.options.patterns import finds, parse_pattern
+from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, positive, size, whole
+from pyspark_pylog.options.where import condition_of
+from spark_log.conditions import Condition
+from spark_log.errors import InvalidRequest
+from spark_log.model import PROGRESS_TOPIC, TopicPartition
+from spark_log.positions import Earliest, Latest
+from spark_log.segment.schema import COMPRESSIONS
+from spark_log.settings import check_topic_name
+
+STRATEGIES = ("subscribe", "subscribepattern", "assign")
+OF_OBJECTS = (
+    "group.id",
+    "maxoffsetspertrigger",
+    "minoffsetspertrigger",
+    "maxtriggerdelay",
+    "maxbytespertrigger",
+    "minpartitions",
+    "maxrecordsperpartition",
+    "maxbytesperpartition",
+    "parallelism",
+)
+"""Options for topics whose records lie in objects."""
+ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
+STREAMS_ONLY = ("maxoffsetspertrigger", "maxbytespertrigger", "minoffsetspertrigger", "maxtriggerdelay")
+DEFAULT_BYTES_PER_TRIGGER = 1 << 30
+DEFAULT_BYTES_PER_PARTITION = 32 << 20
+DEFAULT_TRIGGER_DELAY_MS = 900_000
+DEFAULT_TRIES = 3
+DEFAULT_TRY_WAIT_MS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where the log is."""
+
+    url: str
+    storage: Mapping[str, str]
+    durability: str = "disk"
+    token: str | None = None
+    """For a coordinator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    location: Location
+    subscribe: tuple[str, ...] = ()
+    pattern: str = ""
+    assign: tuple[TopicPartition, ...] = ()
+    start: Bounds
+    end: Bounds
+    where: Condition
+    """Records that are wanted."""
+    no_match_is_error: bool
+    """For starting timestamps beyond the last record."""
+    fail_on_data_loss: bool
+    max_offsets: int | None
+    min_offsets: int | None
+    max_delay_ms: int
+    """A batch below `min_offsets` waits no longer after the one before."""
+    max_bytes: int | None
+    max_bytes_asked: bool
+    """Whether it is more than the default."""
+    min_partitions: int | None
+    max_records: int | None
+    bytes_per_partition: int
+    parallelism: int | None
+    """Tasks that run at once, if the user says so."""
+    tries: int
+    """Of a look at the log in the driver, while the storage does not answer."""
+    try_wait_ms: int
+    group: str | None = None
+    """To which a stream publishes its progress."""
+    notes: tuple[str, ...] = ()
+    """About options without effect, to be told once."""
+
+    @property
+    def of_progress(self) -> bool:
+        """Whether what is read is where groups stand."""
+        return PROGRESS_TOPIC in self.subscribe or any(tp.topic == PROGRESS_TOPIC for tp in self.assign)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    location: Location
+    topic: str | None
+    partitioner: str
+    compression: str
+    txn_app_id: str | None
+    txn_version: int | None
+    txn_from_query: bool
+    query_id: str | None
+    """Of the streaming query, where tasks do not know it."""
+    producer_id: str | None
+    skip_older_batches: bool
+    """Skip a micro-batch that the log has passed, instead of failing."""
+    checkpoint: str | None
+    """Of the streaming query, where it is known."""
+    dead_letters: str | None
+    """The topic for rows that cannot be written; None: they fail the write."""
+    notes: tuple[str, ...]
+    """About options without effect, to be told once."""
+
+
+# --------------------------------------------------------------------------------------------------------------- reading
+
+
+def read_options(options: Options, *, streaming: bool) -> ReadOptions:
+    """Checked options of a read.  Raises InvalidRequest, which names the option."""
+    _check_names(options, READS)
+    if streaming:
+        for name in ENDS:
+            if name in options:
+                raise InvalidRequest(f"option {spelt(name)}: a stream has no end; leave it out")
+    else:
+        start, end = parse_bounds(options, "starting", Earliest()), parse_bounds(options, "ending", Latest())
+        check_batch(start, end)
+    subscribe, pattern, assign = _strategy(options)
+    _check_progress_topic(options, {*subscribe, *(tp.topic for tp in assign)})
+    no_match = one_of(options, "startingoffsetsbytimestampstrategy", "error", "latest")
+    min_partitions, max_records = positive(options, "minpartitions"), positive(options, "maxrecordsperpartition")
+    notes = tuple(_kafkas(options, READS))
+    location = _location(options)
+    least, most = positive(options, "minoffsetspertrigger"), positive(options, "maxoffsetspertrigger")
+    if least is not None and most is not None and least > most:
+        raise InvalidRequest(f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
+    if streaming:
+        start, end = parse_bounds(options, "starting", Latest()), Bounds(Latest())
+    check_order(start, end)
+    _check_named(subscribe, pattern, assign, start, end)
+    whole(options, "kafkaconsumer.polltimeoutms")
+    flag(options, "includeheaders", False)  # where the user gives the schema it has no effect
+    return ReadOptions(
+        location=location,
+        subscribe=subscribe,
+        pattern=pattern,
+        assign=assign,
+        start=start,
+        end=end,
+        where=condition_of(options),
+        no_match_is_error=no_match == "error" and "Timestamp" in start.option,
+        fail_on_data_loss=flag(options, "failondataloss", True),
+        max_offsets=most,
+        min_offsets=least,
+        max_delay_ms=duration_ms(options, "maxtriggerdelay", DEFAULT_TRIGGER_DELAY_MS),
+        max_bytes=_bytes_per_trigger(options),
+        max_bytes_asked="maxbytespertrigger" in options,
+        min_partitions=min_partitions,
+        max_records=max_records,
+        bytes_per_partition=size(options, "maxbytesperpartition") or DEFAULT_BYTES_PER_PARTITION,
+        parallelism=positive(options, "parallelism"),
+        tries=positive(options, "fetchoffset.numretries") or DEFAULT_TRIES,
+        try_wait_ms=_or(whole(options, "fetchoffset.retryintervalms"), DEFAULT_TRY_WAIT_MS),
+        group=_group(options, streaming),
+        notes=(*notes, *_read_notes(options, streaming)),
+    )
+
+
+def check_load(options: Options) -> None:
+    """What can be said at `load()`, before it is known whether the read is a batch or a stream.
+
+    With an end it can be a batch only; without one, what a stream refuses a batch refuses, too.  `CREATE TABLE` comes here
+    with options of its own and is let through: its reads bring their options with them.  So is a view to insert into.
+    Raises InvalidRequest.
+    """
+    to_insert = any(name in names(WRITES) - names(READS) for name in options) and not any(
+        name in STRATEGIES for name in options
+    )
+    if "provider" not in options and not to_insert:
+        read_options(options, streaming=not any(name in ENDS for name in options))
+
+
+def _group(options: Options, streaming: bool) -> str | None:
+    if "group.id" not in options:
+        return None
+    if not streaming:
+        raise InvalidRequest(
+            "option group.id is for streams; for a batch use log.bookmark, or startingOffsets=group:NAME"
+        )
+    name = options["group.id"].strip()
+    if not name:
+        raise InvalidRequest("option group.id: is empty; give the group a name")
+    return name
+
+
+def _check_progress_topic(options: Options, topics: set[str]) -> None:
+    """Where groups stand is made of the log's state: read alone, whole, by one task."""
+    if PROGRESS_TOPIC not in topics:
+        return
+    if topics != {PROGRESS_TOPIC}:
+        raise InvalidRequest(
+            f"{PROGRESS_TOPIC} is read alone: leave out {', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the frames"
+        )
+    for name in OF_OBJECTS:
+        if name in options:
+            raise InvalidRequest(
+                f"option {spelt(name)} has no meaning for {PROGRESS_TOPIC}, which is small and read whole: leave it out"
+            )
+
+
+def _or(number: int | None, default: int) -> int:
+    return default if number is None else number
+
+
+def _strategy(options: Options) -> tuple[tuple[str, ...], str, tuple[TopicPartition, ...]]:
+    given = [name for name in STRATEGIES if name in options]
+    if len(given) != 1:
+        found = "none" if not given else " and ".join(spelt(name) for name in given)
+        raise InvalidRequest(f"give exactly one of the options subscribe, subscribePattern and assign; found {found}")
+    text = options[given[0]].strip()
+    match given[0]:
+        case "subscribe":
+            topics = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+            if not topics:
+                raise InvalidRequest("option subscribe: names no topic; give one or more, separated by commas")
+            for topic in topics:
+                check_topic_name(topic)
+            return topics, "", ()
+        case "subscribepattern":
+            return (), parse_pattern(text), ()
+        case _:
+            return (), "", _assign(text)
+
+
+def _assign(text: str) -> tuple[TopicPartition, ...]:
+    shape = '{"topicA":[0,1],"topicB":[2,4]}'
+    found = parse_json(text, "assign", shape)
+    for topic, numbers in found.items():
+        if not isinstance(numbers, list) or not all(
+            isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in numbers
+        ):
+            raise InvalidRequest(f"option assign: {topic!r} must map to a list of partitions, as in {shape}")
+    assigned = tuple(sorted({TopicPartition(topic, n) for topic, numbers in found.items() for n in numbers}))
+    if not assigned:
+        raise InvalidRequest(f"option assign: names no partition; the shape is {shape}")
+    return assigned
+
+
+def _check_named(
+    subscribe: tuple[str, ...], pattern: str, assign: tuple[TopicPartition, ...], start: Bounds, end: Bounds
+) -> None:
+    wanted: dict[str, set[int] | None] = dict.fromkeys(subscribe)
+    for topic, number in assign:
+        wanted.setdefault(topic, set()).add(number)  # type: ignore[union-attr]
+    if pattern:
+        wanted = dict.fromkeys(topic for topic in start.named | end.named if finds(pattern, topic))
+    check_named(wanted, start, end)
+
+
+def _read_notes(options: Options, streaming: bool) -> Iterator[str]:
+    """What the user should know about options that do nothing."""
+    idle = [spelt(name) for name in STREAMS_ONLY if name in options]
+    if idle and not streaming:
+        yield f"{', '.join(idle)}: for streams; this batch reads all of its range, whatever the limits"
+    if "kafkaconsumer.polltimeoutms" in options:
+        yield "kafkaConsumer.pollTimeoutMs: without effect, tasks read from the storage, with its own timeouts"
+    if "groupidprefix" in options:
+        yield "groupIdPrefix: without effect, tasks join no consumer group"
+
+
+def _bytes_per_trigger(options: Options) -> int | None:
+    if options.get("maxbytespertrigger", "").strip().lower() == "none":
+        return None
+    return size(options, "maxbytespertrigger") or DEFAULT_BYTES_PER_TRIGGER
+
+
+# --------------------------------------------------------------------------------------------------------------- writing
+
+
+def write_options(options: Options, *, streaming: bool) -> WriteOptions:
+    """Checked options of a write.  Raises InvalidRequest, which names the option."""
+    _check_names(options, WRITES)
+    topic = options.get("topic", "").strip() or None
+    if topic is not None:
+        check_topic_name(topic)
+    notes = tuple(_kafkas(options, WRITES))
+    for name in ("acks", "kafka.acks"):
+        one_of(options, name, "all", "-1", "0", "1")
+    if streaming:
+        _only(
+            options,
+            ("txnappid", "txnversion"),
+            "batch writes; a stream is exactly once by its checkpoint (see producerId)",
+        )
+    else:
+        _only(options, ("producerid",), "streams; for a batch use txnAppId and txnVersion")
+    if not streaming and "pylog.txnfromquery" not in options:
+        _only(options, ("onolderbatch",), "streams and spark_log.sink; an older txnVersion is skipped")
+    if ("txnappid" in options) != ("txnversion" in options) and "pylog.txnfromquery" not in options:
+        raise InvalidRequest("options txnAppId and txnVersion go together: give both or neither")
+    return WriteOptions(
+        location=_location(options),
+        topic=topic,
+        partitioner=_partitioner(options),
+        compression=_compression(options),
+        txn_app_id=_identity(options, "txnappid"),
+        txn_version=whole(options, "txnversion"),
+        txn_from_query=flag(options, "pylog.txnfromquery", False),
+        query_id=options.get("pylog.queryid"),
+        producer_id=_identity(options, "producerid"),
+        skip_older_batches=one_of(options, "onolderbatch", "fail", "skip") == "skip",
+        checkpoint=options.get("checkpointlocation") or options.get("pylog.checkpoint"),
+        dead_letters=_dead_letters(options, topic),
+        notes=(*notes, *_write_notes(options)),
+    )
+
+
+def _identity(options: Options, option: str) -> str | None:
+    """A name under which writes are recognised: all that forgot to give one would be taken for the same."""
+    if option in options and not options[option].strip():
+        raise InvalidRequest(f"option {spelt(option)}: is empty; give a name, or leave it out")
+    return options.get(option)
+
+
+def _dead_letters(options: Options, topic: str | None) -> str | None:
+    text = options.get("badrecords", "fail").strip()
+    kind, _, name = (part.strip() for part in text.partition(":"))
+    if text.lower() == "fail":
+        return None
+    if kind.lower() != "topic":
+        raise InvalidRequest(f"option badRecords: {text!r} is not 'fail' or 'topic:NAME'")
+    check_topic_name(name)
+    if name == topic:
+        raise InvalidRequest(f"option badRecords: {name!r} is the topic that is written; give bad records another one")
+    return name
+
+
+def _compression(options: Options) -> str:
+    name = "kafka.compression.type" if "compression" not in options else "compression"
+    if options.get(name, "").strip().lower() in ("gzip", "snappy"):
+        raise InvalidRequest(
+            f"option {name}: {options[name]!r} is not there in Arrow, and nothing else is put in its place; use zstd or lz4"
+        )
+    return one_of(options, name, *COMPRESSIONS)
+
+
+def _partitioner(options: Options) -> str:
+    name = options.get("partitioner", "").strip()
+    if not name and "kafka.partitioner.class" in options:
+        name = _kafkas_partitioner(options["kafka.partitioner.class"].strip())
+    if not name:
+        return "sticky" if flag(options, "kafka.partitioner.ignore.keys", False) else "default"
+    if ":" not in name:  # a user's class may be there for the tasks only
+        from spark_log.segment.partitioners import make_partitioner  # which readers do without
+
+        try:
+            make_partitioner(name, random.Random(0))
+        except InvalidRequest as error:
+            raise InvalidRequest(f"option partitioner: {error}") from error
+    return name
+
+
+def _kafkas_partitioner(name: str) -> str:
+    if name not in PARTITIONERS:
+        raise InvalidRequest(
+            f"option kafka.partitioner.class: {name!r} is a class for the JVM that has no like here; possible are "
+            f"{', '.join(PARTITIONERS)}, or a class of yours in Python: partitioner=module:Class"
+        )
+    return PARTITIONERS[name]
+
+
+def _write_notes(options: Options) -> Iterator[str]:
+    """What the user should know about options that do nothing."""
+    if not flag(options, "kafka.enable.idempotence", True):
+        yield "kafka.enable.idempotence=false: without effect, a retry never writes twice"
+    for ours, kafkas in (
+        ("acks", "kafka.acks"),
+        ("compression", "kafka.compression.type"),
+        ("partitioner", "kafka.partitioner.class"),
+        ("partitioner", "kafka.partitioner.ignore.keys"),
+    ):
+        if ours in options and kafkas in options:
+            yield f"{kafkas}: without effect, the option {ours} goes before it"
+
+
+def _only(options: Options, names: tuple[str, ...], where: str) -> None:
+    for name in names:
+        if name in options:
+            raise InvalidRequest(f"option {spelt(name)} is for {where}")
+
+
+# ---------------------------------------------------------------------------------------------------------------- shared
+
+
+def _location(options: Options) -> Location:
+    url = options.get("path") or options.get("kafka.bootstrap.servers") or ""
+    if not url.strip():
+        raise InvalidRequest(
+            "where is the log? give its URL: .load(URL), .save(URL), .start(URL) or .option('path', URL)"
+        )
+    if "path" not in options and "/" not in url:
+        url = f"pylog://{url}"
+    storage = {name.removeprefix("storage."): options[name] for name in options if name.startswith("storage.")}
+    durability = one_of(options, "durability", "disk", "os")
+    return Location(url=url.strip(), storage=storage, durability=durability, token=options.get("token"))
+
+
+_INSTEAD = {
+    "subscribe": ": to write to a topic, use the option topic",
+    "topic": ": to read a topic, use the option subscribe",
+}
+
+
+def _check_names(options: Options, uses: str) -> None:
+    """No option is misspelt, or of the other side.  Kafka's own have their turn in `_kafkas`."""
+    if not options:
+        raise InvalidRequest(
+            "no options came; those of a catalog table Spark does not hand over, so name them in the statement: "
+            "SELECT … FROM t WITH (path '…', subscribe '…'), INSERT INTO t WITH (path '…', topic '…') …"
+        )
+    known = names(uses) | {name.lower() for name in (*SPARKS, *INTERNAL)}
+    for name in options:
+        if name in known or name.startswith(("storage.", "kafka.")):
+            continue
+        if name in SPELLING:
+            where = "reads" if uses == WRITES else "writes"
+            raise InvalidRequest(f"option {spelt(name)} is for {where}{_INSTEAD.get(name, '')}")
+        near = get_close_matches(name, known, n=1)
+        hint = f"; did you mean {spelt(near[0])}?" if near else ""
+        raise InvalidRequest(f"option {name} is not known{hint}")
+
+
+def _kafkas(options: Options, uses: str) -> Iterator[str]:
+    """What the user should know about settings of Kafka's clients.  Raises InvalidRequest for those that are refused."""
+    refuse_kafkas(options, uses)
+    one_of(options, "kafka.isolation.level", "read_committed", "read_uncommitted")
+    idle: dict[str, list[str]] = {}
+    for name in options:
+        if name.startswith("kafka.") and name not in names(uses):
+            idle.setdefault(why_without_effect(name, names(READS + WRITES)), []).append(name)
+    if "path" in options and "kafka.bootstrap.servers" in options:
+        idle["the log is where the path says"] = ["kafka.bootstrap.servers"]
+    for why, settings in idle.items():
+        yield f"{', '.join(settings)}: without effect, {why}"

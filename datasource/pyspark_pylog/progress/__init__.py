@@ -1,0 +1,1 @@
+"""Progress of queries: published to groups, and as metrics."""

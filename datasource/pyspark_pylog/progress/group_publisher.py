@@ -1,0 +1,258 @@
+"""The named progress of a stream: `group.id`.
+
+A stream with a group takes it when Spark first asks for something, as the group's one member, and keeps it by a sign of life
+now and then.  What Spark hands over as a start is done: it is published as the group's committed offsets, by a thread, so
+that no batch waits for it.  A token in the ends of batches, and so in the checkpoint, tells that a query that starts is the
+one that had the group before: it need not wait until that one's session has run out.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from pyspark_pylog.source.loss import TRIMMED, Loss, report
+from pyspark_pylog.source.stream_offsets import Offset
+from spark_log.client.consuming.membership import Membership, SessionWish
+from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
+from spark_log.journal.journal import Journal
+from spark_log.metadata.commands import CommitOffsets
+from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.state import GroupState, Position, State, TopicKey
+from spark_log.model import TopicPartition
+from spark_log.positions import format_timestamp_ms
+
+SESSION_MS = 45_000
+"""Kafka's default."""
+SIGN_S = 15.0
+"""Three signs of life in a session: one may come late, another may fail."""
+
+QUERY = "@query"
+"""What is carried in the stream's offsets: the query's token."""
+
+logger = logging.getLogger("spark_log")
+
+
+class GroupProgress:
+    """A stream's place in its group; without a group, nothing happens.  Used by one thread."""
+
+    def __init__(self, group: str | None, session_ms: int = SESSION_MS, sign_s: float = SIGN_S) -> None:
+        self.group = group
+        self._session_ms = session_ms
+        self._sign_s = sign_s
+        self._token = ""
+        self._stood: Mapping[TopicKey, Position] = {}
+        self._publisher: Publisher | None = None
+        self._leaving = False
+        self._left_at: Offset | None = None
+        """What was published when an available-now run was through and left the group."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What is pickled for the tasks has joined nothing."""
+        return GroupProgress, (self.group, self._session_ms, self._sign_s)
+
+    def join(self, journal: Journal, at: Offset) -> None:
+        """Take the group, if it was not yet, as the query whose offset this is.
+
+        Raises GroupInUse if another one that is alive holds it.
+        """
+        if self.group is None or self._publisher is not None:
+            return
+        self._token = at.carried.get(QUERY) or self._token or journal.context.unique()
+        membership = Membership(journal, self.group, SessionWish(self._token, _owner(), self._session_ms))
+        try:
+            membership.join()
+        except GroupInUse as error:
+            raise GroupInUse(f"{error}. Two loads in one query need a group each", owner=error.owner) from None
+        self._publisher = Publisher(journal, membership, self._sign_s)
+        self._publisher.start()
+        self._heed_sigterm()
+
+    def standing(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
+        """Where the group stands, of `tps` those in which it has a position.
+
+        Raises DataLoss where records that it has not read are gone, unless `fail` is false.
+        """
+        if self.group is None:
+            return {}
+        offsets = self._stood = state.groups.get(self.group, GroupState()).offsets
+        found, losses = {}, []
+        for tp in tps:
+            key = (state.names[tp.topic], tp.partition)
+            if key in offsets:
+                part, offset = state.partitions[key], offsets[key].offset
+                found[tp] = min(max(offset, part.start), part.end)
+                losses += [Loss(tp, offset, part.start, TRIMMED)] if offset < part.start else []
+        report(losses, fail)
+        return found
+
+    def moved(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
+        """The same, if the group was moved since it was asked for; nothing if it was not.  Raises as `standing`."""
+        stands = state.groups.get(self.group or "", GroupState()).offsets
+        return {} if dict(stands) == dict(self._stood) else self.standing(state, tps, fail)
+
+    def signed(self, at: Offset) -> Offset:
+        """The offset, with what tells the query when it comes back."""
+        return replace(at, carried={**at.carried, QUERY: self._token}) if self._token else at
+
+    def knows(self, at: Offset) -> bool:
+        """Whether the offset is signed: that of a query that is new, or had no group before, is not."""
+        return self.signed(at) == at
+
+    def reached(self, journal: Journal, at: Offset) -> None:
+        """Everything before the offset is done: publish it, soon.
+
+        Raises IllegalGeneration if the group was taken from this query, GroupInUse if it could not be taken.
+        """
+        if self.group is None or at == self._left_at:
+            return
+        self.join(journal, at)
+        assert self._publisher is not None, "joined just now"
+        self._publisher.hand_over(at)
+
+    def flush(self) -> None:
+        """Wait until what was handed over is published.  Raises as `reached`."""
+        if self._publisher is not None:
+            self._publisher.flush()
+
+    def leave(self, at: Offset | None = None) -> None:
+        """Publish what was handed over and give the group up; it is taken again for anything but `at`."""
+        self._leaving = True
+        publisher, self._publisher, self._left_at = self._publisher, None, at
+        if publisher is not None:
+            publisher.leave()
+        self._leaving = False
+
+    def _heed_sigterm(self) -> None:
+        """Have SIGTERM end the process as an exception does, so that `stop` is called and the group is free.
+
+        Spark closes the connection to a source that it stops, and ends its process at once: mostly before `stop`, and at times
+        by two signals, of which the second must not end what the first has begun.
+        """
+
+        def end(number: int, frame: object) -> None:
+            if not self._leaving:  # otherwise `stop` is under way, and the closed connection ends the process
+                self._leaving = True
+                sys.exit(128 + number)
+
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, end)
+
+
+class Publisher(threading.Thread):
+    """Publishes the newest position that it was given, and gives a sign of life where there is nothing to publish."""
+
+    def __init__(self, journal: Journal, membership: Membership, sign_s: float) -> None:
+        super().__init__(name=f"pylog-group-{membership.group}", daemon=True)
+        self._journal = journal
+        self._membership = membership
+        self._sign_s = sign_s
+        self._changed = threading.Condition()
+        self._wanted: Offset | None = None
+        self._tried: Offset | None = None
+        self._published: Offset | None = None
+        self._error: Exception | None = None
+        self._closed = False
+
+    def hand_over(self, at: Offset) -> None:
+        """Publish this, instead of what was not published yet.  Raises IllegalGeneration if the group was taken."""
+        if self._membership.lost(self._journal.state):
+            raise self._taken()
+        with self._changed:
+            self._raise()
+            if at != self._wanted:
+                self._wanted = at
+                self._changed.notify_all()
+
+    def flush(self) -> None:
+        """Wait until it was tried to publish what was handed over.  Raises IllegalGeneration if the group was taken."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._tried is self._wanted or self._error is not None)
+            self._raise()
+
+    def leave(self) -> None:
+        """Settle, end the thread, and give the group up if it is still this query's."""
+        try:
+            self.flush()
+            self._close()
+            self._membership.leave()
+        except IllegalGeneration:
+            return  # whoever has it now has taken it over
+        except SparkLogError as error:
+            logger.warning("group %s stays taken until its session runs out: %s", self._membership.group, error)
+
+    def run(self) -> None:
+        while self._next():
+            at = self._wanted
+            try:
+                self._step(at)
+            except IllegalGeneration:
+                self._error = self._taken()
+            except SparkLogError as error:
+                logger.warning("progress of group %s is late: %s", self._membership.group, error)
+            except Exception as error:  # noqa: BLE001  raised where the query hears it
+                self._error = error
+            with self._changed:
+                self._tried = at
+                self._closed = self._closed or self._error is not None
+                self._changed.notify_all()
+
+    def _next(self) -> bool:
+        """Wait for something to publish or for the time to give a sign; False if it is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._wanted is not self._tried, self._sign_s)
+            return not self._closed
+
+    def _step(self, at: Offset | None) -> None:
+        if at is None or at is self._published:
+            self._membership.give_sign()
+        else:
+            self._journal.propose(CommitOffsets(commit=self._commit(at), live_only=True))
+            self._published = at
+
+    def _commit(self, at: Offset) -> GroupCommit:
+        """Positions of topics that are still those of the offset."""
+        names = self._journal.state.names
+        entries = tuple(
+            OffsetEntry(topic_id, tp.partition, end)
+            for tp, end in sorted(at.ends.items())
+            if (topic_id := names.get(tp.topic)) is not None and at.same_topic(tp.topic, topic_id)
+        )
+        return GroupCommit(self._membership.group, self._membership.generation, entries)
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self.join()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _taken(self) -> IllegalGeneration:
+        name = self._membership.group
+        group = self._journal.state.groups.get(name)
+        if group is None:
+            what = "was deleted"
+        elif group.session is not None:
+            what = f"was taken by {group.session.owner} at {format_timestamp_ms(group.session.since)}"
+        elif group.member:
+            what = f"was taken by a consumer at {format_timestamp_ms(group.seen)}"
+        else:
+            what = f"was taken away from this query at {format_timestamp_ms(group.seen)}"
+        return IllegalGeneration(
+            f"group {name!r} {what}, so this query ends; its checkpoint is as it should be: start it again when the group "
+            "is free, or with another group.id",
+            current=0 if group is None else group.generation,
+        )
+
+
+def _owner() -> str:
+    return f"a stream on {os.uname().nodename} (process {os.getpid()})"

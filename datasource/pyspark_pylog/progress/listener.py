@@ -1,0 +1,114 @@
+"""`spark_log.metrics_listener(PATH)`: lag and rates of all queries of an application in one file, for a collector of text files.
+
+The file is replaced as a whole whenever Spark tells of a query, so that whoever reads it finds all of one moment.  A query
+that ended stays in it, marked, with what it had reached, so that the end of an available-now run can be seen; the same
+query started again takes its own place.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from pyspark_pylog.progress.openmetrics import QueryMetrics, openmetrics, parse_batch
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import (
+        QueryIdleEvent,
+        QueryProgressEvent,
+        QueryStartedEvent,
+        QueryTerminatedEvent,
+    )
+
+ENDED_MAX = 100
+"""So many queries that ended are kept, the ones that ended last."""
+
+logger = logging.getLogger("spark_log")
+
+
+class MetricsListener(StreamingQueryListener):
+    """Writes what it hears to a file, in OpenMetrics form (`metrics.py`)."""
+
+    def __init__(self, path: str, clock: Clock | None = None) -> None:
+        folder = os.path.dirname(os.path.abspath(path))
+        if not os.path.isdir(folder):
+            raise InvalidRequest(
+                f"metrics_listener: {path!r} is to be a local file, and {folder} is no folder; make it"
+            )
+        self.path = path
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._queries: dict[str, QueryMetrics] = {}
+        """By id; those that ended in the order in which they did."""
+        self._failing = False
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name
+        with self._lock:
+            query_id = str(event.id)
+            self._queries[query_id] = QueryMetrics(
+                id=query_id, run_id=str(event.runId), name=event.name or "", seen_ms=self._clock.now_ms()
+            )
+            self._write()
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802  Spark's name
+        progress = json.loads(event.progress.json)
+        with self._lock:
+            query = self._heard_of(progress["id"], progress["runId"], progress["name"] or "")
+            if query is not None:
+                self._queries[query.id] = replace(query, seen_ms=self._clock.now_ms(), batch=parse_batch(progress))
+                self._write()
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  Spark's name
+        with self._lock:
+            query = self._heard_of(str(event.id), str(event.runId), "")
+            if query is not None:
+                self._queries[query.id] = replace(query, seen_ms=self._clock.now_ms())
+                self._write()
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802  Spark's name
+        with self._lock:
+            query = self._heard_of(str(event.id), str(event.runId), "")
+            if query is not None:
+                del self._queries[query.id]
+                ended = replace(query, seen_ms=self._clock.now_ms(), active=False, failed=event.exception is not None)
+                self._queries[query.id] = ended
+                self._forget()
+                self._write()
+
+    def _heard_of(self, query_id: str, run_id: str, name: str) -> QueryMetrics | None:
+        """The query of an event: new, if it was started before the listener was added; None for a run before the present one.
+
+        Spark tells of a start at once, and of everything else later.
+        """
+        known = self._queries.get(query_id)
+        if known is None:
+            known = self._queries[query_id] = QueryMetrics(
+                id=query_id, run_id=run_id, name=name, seen_ms=self._clock.now_ms()
+            )
+        return known if known.run_id == run_id else None
+
+    def _forget(self) -> None:
+        ended = [query.id for query in self._queries.values() if not query.active]
+        for query_id in ended[:-ENDED_MAX]:
+            del self._queries[query_id]
+
+    def _write(self) -> None:
+        """Replace the file.  A query does not fail for it: what could not be written is said once."""
+        part = f"{self.path}.tmp"
+        try:
+            with open(part, "w", encoding="utf-8") as file:
+                file.write(openmetrics(self._queries.values()))
+            os.replace(part, self.path)
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                logger.warning("metrics of the queries were not written to %s: %s", self.path, error)
+            self._failing = True

@@ -1,0 +1,1 @@
+"""The sink: batch and streaming writes, each applied exactly once."""

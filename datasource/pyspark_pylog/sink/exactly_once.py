@@ -1,0 +1,162 @@
+"""Commits that happen once: versions of an application, and micro-batches of a streaming query.
+
+Spark repeats a query's newest batch alone, with the same source offsets.  A batch of a lower number, or of the last number with
+other content, comes of a checkpoint that is behind the log: to take it for a repeat would lose its rows.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pyspark_pylog.driver_log import notice
+from pyspark_pylog.options.parse import WriteOptions
+from pyspark_pylog.sink.source_offsets import source_fingerprint
+from spark_log.client.producing.append import skipped_version, txn_identity, version_conflict
+from spark_log.client.producing.commit import Identity, commit_uploads
+from spark_log.client.producing.upload import Uploaded
+from spark_log.errors import InvalidRequest, SequenceConflict
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide import Committed, epoch_of_holder
+from spark_log.metadata.state import State
+from spark_log.text import counted
+
+
+def commit_version(journal: Journal, options: WriteOptions, epoch: int, uploads: Sequence[Uploaded]) -> Committed:
+    """A batch write with txnAppId and txnVersion.  A version at or below the last one adds nothing, with a warning.
+
+    Raises SequenceConflict for the last version with other content.
+    """
+    assert options.txn_version is not None
+    identity = txn_identity(options.txn_app_id or "", options.txn_version, options.topic)
+    try:
+        committed = _commit_once(journal, options, identity, epoch, uploads)
+    except SequenceConflict as error:
+        raise version_conflict(identity, error) from None
+    if committed.repeated:
+        notice(logging.WARNING, skipped_version(identity, committed, uploads))
+    return committed
+
+
+def commit_sink_batch(
+    journal: Journal, options: WriteOptions, query_id: str | None, epoch: int, uploads: Sequence[Uploaded]
+) -> Committed | None:
+    """A micro-batch of `spark_log.sink`; None if it was skipped.  Raises as `commit_stream_batch`."""
+    assert options.txn_version is not None
+    if query_id is None:
+        raise InvalidRequest("spark_log.sink() is for foreachBatch; in a batch job use txnAppId and txnVersion")
+    identity = txn_identity(f"{query_id}/{options.txn_app_id}", options.txn_version, options.topic)
+    again = "give the sink another name, spark_log.sink(URL, name=…)"
+    return _commit(journal, options, replace(identity, skip_older=False), query_id, again, epoch, uploads)
+
+
+def commit_stream_batch(
+    journal: Journal,
+    options: WriteOptions,
+    query_id: str | None,
+    batch_id: int,
+    epoch: int,
+    uploads: Sequence[Uploaded],
+) -> Committed | None:
+    """A micro-batch of a stream into `format("pylog")`; None if it was skipped.
+
+    Raises SequenceConflict for a batch that the log has passed, unless onOlderBatch is skip.
+    """
+    if not query_id:
+        raise InvalidRequest(
+            "this Spark does not tell its tasks the query id: writing a stream exactly once needs 4.0 or later"
+        )
+    identity = _stream_identity(journal, options.producer_id, query_id, batch_id)
+    again = "set producerId to a new name"
+    if options.producer_id is not None:
+        again = (
+            f"start the query with a new checkpoint, which takes over producerId {options.producer_id!r}; or {again}"
+        )
+    return _commit(journal, options, identity, query_id, again, epoch, uploads)
+
+
+def _stream_identity(journal: Journal, producer_id: str | None, query_id: str, batch_id: int) -> Identity:
+    """(query id, batch id); with a producerId, that is the name, and a new query id under it is a new epoch."""
+    if producer_id is None:
+        return Identity(producer=f"query:{query_id}", sequence=batch_id, dense=False)
+    name = f"sink:{producer_id}"
+    epoch = epoch_of_holder(journal.state, name, query_id)
+    return Identity(producer=name, sequence=batch_id, epoch=epoch, holder=query_id, dense=False)
+
+
+def _commit(
+    journal: Journal,
+    options: WriteOptions,
+    identity: Identity,
+    query_id: str,
+    again: str,
+    epoch: int,
+    uploads: Sequence[Uploaded],
+) -> Committed | None:
+    """again:  how to have the batch written after all, in words."""
+    batch = identity.sequence
+    rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
+    identity = replace(identity, source=source_fingerprint(options.checkpoint, batch, options.location))
+    try:
+        committed = _commit_once(journal, options, identity, epoch, uploads)
+    except SequenceConflict as error:
+        if not options.skip_older_batches:
+            raise _refusal(error, query_id, batch, again) from None
+        last = f"the last batch in the log is {error.last} (version {error.version})"
+        notice(logging.WARNING, f"query {query_id}: batch {batch} is skipped, {rows} not written: {last}")
+        return None
+    if committed.repeated:
+        done = f"batch {batch} is in the log since version {committed.version}"
+        notice(logging.INFO, f"query {query_id}: {done}; its {rows} are not written again")
+    return committed
+
+
+def _commit_once(
+    journal: Journal, options: WriteOptions, identity: Identity, epoch: int, uploads: Sequence[Uploaded]
+) -> Committed:
+    """Commit, and compare a repeat with the commit in the log.  Raises SequenceConflict for other content."""
+    committed = commit_uploads(journal, identity, epoch, uploads)
+    if committed.repeated and options.dead_letters is None:
+        _check_topics(journal.state, identity, committed, uploads)
+    return committed
+
+
+def _check_topics(state: State, identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> None:
+    """Raises SequenceConflict for a repeat that shares no topic with the commit in the log, while those topics all exist.
+
+    Without a dead-letter topic that is another write: a second sink of the query with the same name, or another job with the same
+    version, whose rows name their topics.
+    """
+    then = {topic_id for topic_id, _ in committed.ranges}
+    now = {run.topic_id for upload in uploads for _, run in upload.slices}
+    if then and not then & now and then <= set(state.names.values()):
+        raise SequenceConflict(
+            f"commit {identity.sequence} has rows of {_names(state, now)}, and in the log it has rows of {_names(state, then)}: "
+            "each sink of a query and each application needs a name of its own",
+            last=identity.sequence,
+            version=committed.version,
+        )
+
+
+def _names(state: State, topic_ids: Iterable[str]) -> str:
+    return ", ".join(sorted(repr(state.topics[topic_id].name) for topic_id in topic_ids if topic_id in state.topics))
+
+
+def _refusal(error: SequenceConflict, query_id: str, batch: int, again: str) -> SequenceConflict:
+    why = "The checkpoint is behind the log: it lost files, or an older copy was restored"
+    if batch < error.last:
+        what = f"this is batch {batch}, and the last batch of the query in the log is {error.last} (version {error.version})"
+    else:
+        what = f"batch {batch} is in the log (version {error.version}) with other content ({error})"
+        why += "; or the query gives other rows for the same input"
+    refusal = SequenceConflict(
+        f"query {query_id}: {what}. {why}. Rows "
+        f"that are not in the log yet would be lost. Restore the newer checkpoint; or {again}: batches from {batch} on are "
+        "written, and rows that are in the log may then be there twice; or set onOlderBatch=skip: batches up to "
+        f"{error.last} are skipped, and rows of them that are not in the log are lost",
+        last=error.last,
+        version=error.version,
+    )
+    refusal.maybe_applied = error.maybe_applied
+    return refusal

@@ -1,0 +1,121 @@
+"""`spark_log.sink(URL, topic=…)`: each micro-batch of a `foreachBatch` appended exactly once."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pyspark.sql.utils import to_str
+
+from pyspark_pylog.options.parse import write_options
+from pyspark_pylog.registration import activate, is_connect
+from pyspark_pylog.sink.writer import QUERY_ID
+from spark_log.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+class SinkBatch(NamedTuple):
+    """A micro-batch of a query, and the frame that a sink was given for it."""
+
+    query_id: str
+    run_id: str
+    """Empty under Spark Connect, where each run has a process of its own."""
+    number: int
+    plan: int
+    """The frame's semantic hash."""
+
+
+class RunningQuery(NamedTuple):
+    """The query that runs a batch; `run_id` as in `SinkBatch`."""
+
+    id: str
+    run_id: str
+    checkpoint: str | None
+
+
+_last: dict[tuple[str, str, str | None, str], SinkBatch] = {}
+"""By (query id, url, topic, name): where the sinks of this process stand."""
+_checking = threading.Lock()
+
+
+def check_one_frame(url: str, topic: str | None, name: str, batch: SinkBatch) -> None:
+    """The sinks with one name get one frame for each batch: a second one would pass for a repeat.
+
+    Raises InvalidRequest for another frame in the same run of the same batch.
+    """
+    key = batch.query_id, url, topic, name
+    with _checking:
+        last = _last.get(key)
+        _last[key] = batch
+    if last is not None and last != batch and last._replace(plan=batch.plan) == batch:
+        to = f"topic {topic!r}" if topic else "the topics that rows name"
+        raise InvalidRequest(
+            f"spark_log.sink: batch {batch.number} has two frames for {to} under the name {name!r}, and the second one would pass "
+            "for a repeat of the first: give each its own name, spark_log.sink(URL, name=…), or union the frames"
+        )
+
+
+def sink(
+    url: str, *, topic: str | None = None, name: str = "sink", checkpoint: str | None = None, **options: Any
+) -> Callable[[DataFrame, int], None]:
+    """A function for `writeStream.foreachBatch`, the way to write streaming aggregates (`outputMode("update")`).
+
+    topic:       where all rows go; None: to the topics that the rows name.
+    name:        tells apart several sinks of one query that write the same topic, or whose rows name their topics.
+    checkpoint:  the query's checkpointLocation; only Spark Connect needs it, where a batch does not know its query.
+    options:     of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`; and `onOlderBatch`.
+
+    A batch that Spark runs again after a crash adds nothing: the write's identity is (query id, name, topic, batch id).
+    Raises InvalidRequest, which names the option; the first batch may be hours away.
+    """
+    every = {"path": url, "topic": topic, "txnAppId": name, "pylog.txnFromQuery": True, **options}
+    write_options(
+        {key.lower(): str(to_str(value)) for key, value in every.items() if value is not None}, streaming=False
+    )
+
+    def append(frame: DataFrame, batch_id: int) -> None:
+        writer = frame.write.format("pylog").mode("append")
+        writer = writer.option("txnAppId", name).option("txnVersion", batch_id).option("pylog.txnFromQuery", True)
+        activate(frame.sparkSession)
+        query = _query_of(frame, checkpoint)
+        if query is not None:
+            check_one_frame(url, topic, name, SinkBatch(query.id, query.run_id, batch_id, frame.semanticHash()))
+            writer = writer.option("pylog.queryId", query.id)
+        if folder := checkpoint or (query and query.checkpoint):
+            writer = writer.option("pylog.checkpoint", folder)
+        if topic is not None:
+            writer = writer.option("topic", topic)
+        writer.options(**options).save(url)
+
+    return append
+
+
+def _query_of(frame: DataFrame, checkpoint: str | None) -> RunningQuery | None:
+    """The query whose batch this is; None where Spark does not give it: the rows are compared alone then."""
+    if is_connect(frame):
+        return RunningQuery(_query_id_in(frame, checkpoint), "", checkpoint)
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # a client of Spark Connect may not have it
+
+    context = frame.sparkSession.sparkContext
+    jvm: Any = context._jvm
+    try:
+        running = frame.sparkSession._jsparkSession.sharedState().activeStreamingQueries()
+        query = running.get(jvm.java.util.UUID.fromString(context.getLocalProperty(QUERY_ID)))
+        return RunningQuery(str(query.id()), str(query.runId()), str(query.resolvedCheckpointRoot()))
+    except (Py4JError, AttributeError, TypeError):
+        return None
+
+
+def _query_id_in(frame: DataFrame, checkpoint: str | None) -> str:
+    """The id that the query has for as long as its checkpoint: read from there, by Spark."""
+    if checkpoint is None:
+        raise InvalidRequest(
+            "under Spark Connect a batch does not know its query: give the sink the query's checkpointLocation as well, "
+            "spark_log.sink(URL, topic=…, checkpoint=…)"
+        )
+    lines = frame.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
+    return str(json.loads(lines[0].value)["id"])

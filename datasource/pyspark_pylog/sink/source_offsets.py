@@ -1,0 +1,57 @@
+"""Which source offsets a micro-batch reads up to, as far as the query's checkpoint tells.
+
+Spark writes `<checkpoint>/offsets/<batch id>` before it runs a batch: a line for the version, one of JSON with the time of the
+batch, and one line for each source.  A batch that is run again has the same file.  One that is planned again, because the
+file was lost, has the same lines for the same records.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from hashlib import blake2b
+
+from pyspark_pylog.driver_log import notice
+from pyspark_pylog.options.parse import Location
+from pyspark_pylog.source.stream_offsets import STARTS, TOPICS
+from spark_log.errors import SparkLogError
+from spark_log.store.open import open_store
+
+HEADER_LINES = 2
+_unreadable: set[str] = set()
+"""Checkpoints that this process does not try to read again: each try may take as long as the storage's retries."""
+
+
+def source_fingerprint(checkpoint: str | None, batch_id: int, location: Location) -> str:
+    """A fingerprint of the source offsets of a batch; empty where the checkpoint is not known or cannot be read here."""
+    if checkpoint is None or checkpoint in _unreadable:
+        return ""
+    storage = location.storage if ":" in checkpoint and not checkpoint.startswith("file:") else {}
+    try:
+        text = open_store(checkpoint, storage).get(f"offsets/{batch_id}").decode()
+    except (SparkLogError, OSError, ImportError, ValueError) as error:
+        if not (isinstance(error, SparkLogError) and error.retriable):
+            _unreadable.add(checkpoint)
+        notice(
+            logging.INFO,
+            f"the checkpoint {checkpoint} cannot be read ({error}): a repeated batch is recognised by its rows alone",
+        )
+        return ""
+    return fingerprint_of(text)
+
+
+def fingerprint_of(text: str) -> str:
+    """Of a file of offsets; empty for one that has none."""
+    lines = text.splitlines()[HEADER_LINES:]
+    return blake2b("\n".join(map(_position, lines)).encode(), digest_size=8).hexdigest() if lines else ""
+
+
+def _position(line: str) -> str:
+    """The record offsets in a source's line, without the notes of pylog's sources that change when a batch is planned again."""
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return line
+    if isinstance(found, dict):
+        found = {name: value for name, value in found.items() if not name.startswith("@") or name in (TOPICS, STARTS)}
+    return json.dumps(found, sort_keys=True)

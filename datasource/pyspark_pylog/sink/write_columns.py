@@ -1,0 +1,122 @@
+"""What of a frame is written: which of its columns, checked in the driver, and the records that a task takes from a batch.
+
+Columns are looked up as Kafka's connector does: by exact, case-sensitive name; others are ignored, unless their name is nearly
+one that is missing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
+
+from spark_log.errors import InvalidRecord
+from spark_log.segment.conform import NEAR_REQUIRED, Rows, check_names, conform, wrong_keys
+
+TEXT = (StringType, VarcharType, CharType)
+BYTES = (*TEXT, BinaryType)
+TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "topic": TEXT,
+    "key": BYTES,
+    "value": BYTES,
+    "headers": (ArrayType,),
+    "partition": (IntegerType,),
+    "timestamp": (TimestampType, LongType),
+}
+"""Accepted types by column, in the order in which Kafka's connector judges them; it does not write the timestamp."""
+HEADERS = "array<struct<key:string,value:binary>>"
+EXPECTED = {
+    "topic": "string",
+    "key": "string or binary: cast it, or use to_json",
+    "value": "string or binary: cast it, or use to_json",
+    "headers": HEADERS,
+    "partition": "int",
+    "timestamp": "timestamp, or bigint with milliseconds since 1970: cast it, which reads text, dates and timestamp_ntz in the "
+    "session's time zone",
+}
+
+
+class BatchPiece(NamedTuple):
+    """A stretch of the frame."""
+
+    rows: Rows
+    topics: pa.Array | None
+    """The topic that each row names; None if there is one for all."""
+    wrong_keys: Sequence[tuple[str, npt.NDArray[np.bool_]]]
+    """What is wrong with keys of headers, which were given others here, and in which rows."""
+
+
+def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
+    """The columns to write.  Raises InvalidRecord that names a column and its type: the topic's first, then as `TYPES`."""
+    found = {field.name: field.dataType for field in schema.fields}
+    if twice := sorted(name for name, count in Counter(schema.names).items() if count > 1):
+        raise InvalidRecord(
+            f"column {twice[0]!r} is there more than once, and Spark hands no such frame to Python: drop one"
+        )
+    if topic is not None:
+        found.pop("topic", None)
+    elif "topic" not in found:
+        check_names(found, ["topic"], NEAR_REQUIRED)
+        raise InvalidRecord("which topic? set the option 'topic', or give the frame a column 'topic'")
+    for name in TYPES:
+        if name in found and not _fits(name, found[name]):
+            raise InvalidRecord(f"column {name!r} is {found[name].simpleString()}, expected {EXPECTED[name]}")
+        if name == "value" and name not in found:
+            check_names(found, [name], NEAR_REQUIRED)
+            raise InvalidRecord(
+                f"there is no column 'value' to write; the frame has {', '.join(schema.names) or 'no columns'}"
+            )
+    check_names(found, [name for name in TYPES if name != "topic" or topic is None])
+    return tuple(name for name in found if name in TYPES)
+
+
+def _fits(name: str, type_: DataType) -> bool:
+    """Whether nulls are possible, in headers, makes no difference."""
+    return isinstance(type_, TYPES[name]) and (name != "headers" or type_.simpleString() == HEADERS)
+
+
+def pieces(columns: Sequence[str], batch: pa.RecordBatch, now_ms: int) -> Iterator[BatchPiece]:
+    """A batch of the frame as records."""
+    arrays = {name: batch.column(name) for name in columns}
+    topics = arrays.pop("topic", None)
+    wrong = wrong_keys(arrays["headers"]) if "headers" in arrays else []
+    if wrong:
+        arrays["headers"] = _with_keys(arrays["headers"])
+    at = 0
+    for good in conform(pa.record_batch(arrays), now_us=now_ms * 1000):
+        end = at + good.records.num_rows
+        yield BatchPiece(
+            good,
+            None if topics is None else topics.slice(at, end - at),
+            [(sentence, rows[at:end]) for sentence, rows in wrong if rows[at:end].any()],
+        )
+        at = end
+
+
+def _with_keys(headers: pa.Array) -> pa.Array:
+    """Headers with keys that can be stored, so that the row can be kept somewhere: an empty one, or one with U+FFFD."""
+    entries = headers.flatten()
+    encoded = pc.fill_null(pc.struct_field(entries, "key"), "").dictionary_encode()
+    texts = [key.decode("utf-8", "replace") for key in encoded.dictionary.cast(pa.binary()).to_pylist()]
+    keys = pa.array(texts, pa.string()).take(encoded.indices)
+    named = pa.StructArray.from_arrays([keys, pc.struct_field(entries, "value")], ["key", "value"])
+    ends = pc.cumulative_sum(pc.fill_null(pc.list_value_length(headers), 0)).cast(pa.int32())
+    offsets = pa.concat_arrays([pa.array([0], pa.int32()), ends])
+    return pa.ListArray.from_arrays(offsets, named, mask=headers.is_null())

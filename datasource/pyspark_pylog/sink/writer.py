@@ -1,0 +1,237 @@
+"""Writes, batch and streaming.
+
+Tasks write objects under an upload epoch that the driver drew, and say exactly what they wrote; the driver commits all of
+it in one record.  What a failed attempt, a speculative twin or a killed job wrote is named by nobody.
+
+A stream's identity is (query id, batch id), from the task's local properties.  Only the streaming sink takes it: inside
+`foreachBatch` all batch writes see the same ids, and the second would vanish.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from pyspark_pylog.driver_log import tell
+from pyspark_pylog.open_log import kept_journal, store_of
+from pyspark_pylog.options.parse import WriteOptions, write_options
+from pyspark_pylog.options.values import Options
+from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.sink.bad_records import LETTERS_TAKE_ALL, Topics, letters, refusal, sift
+from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
+from pyspark_pylog.sink.write_columns import pieces, written_columns
+from pyspark_pylog.worker_process import prepare_process
+from spark_log.client.producing.commit import PlainProducer
+from spark_log.client.producing.upload import TopicSpec, Uploaded, Uploader, specs_of, topic_spec
+from spark_log.client.topics import ensure_topic
+from spark_log.clock import SystemClock
+from spark_log.errors import InvalidRequest
+from spark_log.metadata.decide import Committed
+from spark_log.text import counted
+
+logger = logging.getLogger("spark_log")
+
+QUERY_ID = "sql.streaming.queryId"
+BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class TaskWritten(WriterCommitMessage):
+    """What one task wrote, and for which streaming batch."""
+
+    uploaded: Uploaded
+    bad: int
+    """Rows that went to the dead-letter topic."""
+    reason: str
+    """Of the first of them."""
+    query_id: str | None
+    batch_id: int | None
+
+
+@dataclass(frozen=True)
+class Begun:
+    """What the driver settled before the tasks: travels to them."""
+
+    options: WriteOptions
+    columns: tuple[str, ...]
+    """Those of the frame that are written."""
+    epoch: int
+    specs: Mapping[str, TopicSpec]
+
+
+def batch_writer(options: Options, schema: StructType, overwrite: bool) -> LogWriter:
+    """Check options and columns, create the topic if it is missing, and draw the upload epoch."""
+    _refuse_overwrite(overwrite)
+    parsed = write_options(options, streaming=False)
+    tell(parsed.notes)
+    return LogWriter(_begin(parsed, schema))
+
+
+def stream_writer(options: Options, schema: StructType, overwrite: bool) -> LogStreamWriter:
+    """The same for each micro-batch of a stream."""
+    _refuse_overwrite(overwrite)
+    return LogStreamWriter(_begin(write_options(options, streaming=True), schema))
+
+
+def _refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise InvalidRequest(
+            "a log is appended to, not overwritten: use .mode('append') or INSERT INTO for a batch, and outputMode('append') or "
+            "foreachBatch(spark_log.sink(URL, topic=…)) for a stream"
+        )
+
+
+def _begin(options: WriteOptions, schema: StructType) -> Begun:
+    prepare_process()
+    columns = written_columns(schema, options.topic)
+    journal = kept_journal(options.location, create=True)
+    if options.topic is not None:
+        ensure_topic(journal, options.topic)
+    if options.dead_letters is not None:
+        ensure_topic(journal, options.dead_letters, LETTERS_TAKE_ALL)
+    state = journal.state
+    if options.topic is None:
+        return Begun(options, columns, state.version, specs_of(state))
+    known = [name for name in (options.topic, options.dead_letters) if name is not None]
+    return Begun(options, columns, state.version, {name: topic_spec(state, name) for name in known})
+
+
+def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
+    """A task: all rows into objects, put durably."""
+    options = begun.options
+    with plain_errors():
+        prepare_process()
+        uploader = Uploader(
+            store_of(options.location),
+            begun.epoch,
+            random.Random(),
+            partitioner=options.partitioner,
+            compression=options.compression,
+        )
+        try:
+            bad, reason = _append(begun, batches, uploader)
+            uploaded = uploader.finish()
+        finally:
+            uploader.close()
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_ID) if context is not None else None
+    number = context.getLocalProperty(BATCH_ID) if context is not None else None
+    return TaskWritten(uploaded, bad, reason, query, None if number is None else int(number))
+
+
+def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader) -> tuple[int, str]:
+    """All rows into the uploader; how many were bad, and why the first was."""
+    options, clock = begun.options, SystemClock()
+    topics = Topics(options.location, begun.specs)
+    all_to = begun.specs[options.topic] if options.topic is not None else None
+    read, count, reason = 0, 0, ""
+    for batch in batches:
+        for piece in pieces(begun.columns, batch, clock.now_ms()):
+            now_ms = clock.now_ms()
+            good, bad = sift(piece, all_to, topics, now_ms)
+            read += piece.rows.records.num_rows
+            if bad is not None:
+                if options.dead_letters is None:
+                    raise refusal(bad, read)
+                to = begun.specs[options.dead_letters]
+                uploader.add(to, letters(piece, bad, options.topic, to, now_ms))
+                count, reason = count + len(bad.rows), reason or bad.reasons[0]
+            for spec, rows in good:
+                uploader.add(spec, rows)
+    return count, reason
+
+
+class LogWriter(DataSourceArrowWriter):
+    """A batch write: all of it, or nothing."""
+
+    def __init__(self, begun: Begun) -> None:
+        self.begun = begun
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _write(self.begun, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        with plain_errors():
+            done = _done(messages)
+            if not any(message.uploaded.slices for message in done):
+                return
+            journal = kept_journal(self.begun.options.location)
+            uploads = [message.uploaded for message in done]
+            options, epoch = self.begun.options, self.begun.epoch
+            committed: Committed | None
+            if options.txn_version is None:
+                committed = PlainProducer(journal).commit(epoch, uploads)
+            elif options.txn_from_query:
+                query = options.query_id or next((message.query_id for message in done if message.query_id), None)
+                committed = commit_sink_batch(journal, options, query, epoch, uploads)
+            else:
+                committed = commit_version(journal, options, epoch, uploads)
+            _tell(options, done, committed)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Nothing to undo: what no commit names is invisible.  Also called after a commit that raised, and may be in."""
+
+
+class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
+    """One micro-batch of a stream: once, however often Spark runs it."""
+
+    def __init__(self, begun: Begun) -> None:
+        self.begun = begun
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return _write(self.begun, iterator)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
+        with plain_errors():
+            _tell_once(self.begun.options.notes)
+            done = [message for message in _done(messages) if message.uploaded.slices]
+            if not done:
+                return
+            options, uploads = self.begun.options, [message.uploaded for message in done]
+            journal, epoch = kept_journal(options.location), self.begun_epoch(done)
+            committed = commit_stream_batch(journal, options, done[0].query_id, batchId, epoch, uploads)
+            _tell(options, done, committed)
+
+    def begun_epoch(self, done: Sequence[TaskWritten]) -> int:
+        """The upload epoch of the tasks: the sink's commit runs in another process, with a writer of its own."""
+        return min(epoch_of_upload(message.uploaded) for message in done)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
+        """Nothing to undo, as for a batch."""
+
+
+@cache
+def _tell_once(notes: tuple[str, ...]) -> None:
+    """Spark makes a writer for each micro-batch, in two processes, of which one commits."""
+    tell(notes)
+
+
+def epoch_of_upload(uploaded: Uploaded) -> int:
+    from spark_log.journal.object_names import upload_epoch
+
+    return min(upload_epoch(o.name) for o in uploaded.objects)
+
+
+def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
+    return [message for message in messages if isinstance(message, TaskWritten)]
+
+
+def _tell(options: WriteOptions, done: Sequence[TaskWritten], committed: Committed | None) -> None:
+    """A warning in the driver's log, if there were bad rows; a commit that is made again was told of the first time."""
+    bad = [message for message in done if message.bad]
+    if bad and committed is not None and not committed.repeated:
+        count, to = sum(message.bad for message in bad), options.dead_letters
+        rows, first = counted(count, "row"), bad[0].reason
+        logger.warning("%s could not be written and went to topic %r; the first: %s", rows, to, first)

@@ -1,0 +1,280 @@
+"""`subscribe=__consumer_offsets`: where groups stand, in batches and as a stream.
+
+The records are made of the log's state, so one task hands them on.  A batch with an open end makes them when its query
+runs, of the version that is pinned under the query's name, so that all scans of the query see the same (`pins.py`); those of
+a micro-batch travel with its plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+
+from pyspark_pylog.driver_log import tell
+from pyspark_pylog.open_log import journal_of, patiently, store_of
+from pyspark_pylog.options.parse import ReadOptions
+from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, pinned, query_of_task
+from pyspark_pylog.source.ranges import is_fixed
+from pyspark_pylog.source.stream import LONG_POLL_MS, LOOKS_SHARE
+from pyspark_pylog.source.stream_offsets import Offset, parse_offset
+from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from spark_log.client.consuming.backoff import PollBackoff
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import (
+    ConcurrentChange,
+    DataLoss,
+    InvalidRequest,
+    ObjectNotFound,
+    StorageError,
+    StorageUnavailable,
+)
+from spark_log.journal.journal import Journal
+from spark_log.metadata.consumer_offsets import PARTITIONS, CommittedOffsets, ProgressRecord, progress_of, to_batch
+from spark_log.metadata.state import State
+from spark_log.model import PROGRESS_TOPIC, TopicPartition
+from spark_log.positions import At, AtTime, Position
+from spark_log.store.base import ObjectStore
+
+logger = logging.getLogger("spark_log")
+
+
+class RecordsTask(InputPartition):
+    """The one task, with its records: as they were when it was planned."""
+
+    def __init__(self, records: Sequence[ProgressRecord], *, settled: bool) -> None:
+        super().__init__(0)
+        self.records = tuple(records)
+        self.settled = settled
+        """Whether they stay so, whenever the query runs."""
+
+
+class ProgressReader(DataSourceReader):
+    """Where groups stand when the query runs."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self.schema = schema
+        self.scan = uuid.uuid4().hex
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with plain_errors():
+            tell(self.options.notes)
+            journal = patiently(lambda: journal_of(self.options.location), self.options, SystemClock())
+            records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
+            return [RecordsTask(records, settled=is_fixed(self.options, _partitions(self.options)))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with plain_errors():
+            assert isinstance(partition, RecordsTask)
+            yield to_batch(partition.records if partition.settled else self._records_now(partition), self.schema)
+
+    def _records_now(self, task: RecordsTask) -> Sequence[ProgressRecord]:
+        try:
+            progress = pinned_progress(store_of(self.options.location), query_of_task(self.scan).pin)
+        except (StorageUnavailable, ObjectNotFound):
+            raise
+        except StorageError as error:
+            logger.warning("read only (%s): this frame has the progress of its load, however late it is used", error)
+            return task.records
+        return self._records(progress, SystemClock().now_ms())
+
+    def _records(self, progress: CommittedOffsets, now_ms: int) -> list[ProgressRecord]:
+        options, starts = self.options, _starts(progress, self.options, now_ms)
+        stops: dict[int, Position] = {}
+        for tp in starts:
+            stop = options.end.of(tp)
+            stops[tp.partition] = At(min(stop.offset, progress.end)) if isinstance(stop, At) else stop
+        ends = progress.offsets_of(stops, now_ms)
+        for tp, start in starts.items():
+            if isinstance(options.start.of(tp), At) and start > ends[tp.partition]:
+                raise InvalidRequest(
+                    f"option {options.start.option}: the start of {tp.topic}-{tp.partition}, {start}, is beyond its end by "
+                    f"{options.end.option}, {ends[tp.partition]}; give a start at or before the end"
+                )
+        return progress.between(_numbers(starts), ends, options.where)
+
+
+class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
+    """Micro-batches of what has changed since the one before: of each position that did, the latest record."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Clock | None = None) -> None:
+        self.options = options
+        self.schema = schema
+        self.clock = clock or SystemClock()
+        self._journal: Journal | None = None
+        self._initial: dict[str, Any] | None = None
+        self._known: dict[str, Any] | None = None
+        """Where Spark 4.0 and 4.1, which do not say, stand."""
+        self._latest: dict[str, Any] | None = None
+        self._target: int | None = None
+        """Where an available-now run ends."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_journal": None}
+
+    @property
+    def journal(self) -> Journal:
+        if self._journal is None:
+            self._journal = journal_of(self.options.location)
+        return self._journal
+
+    @cached_property
+    def looks(self) -> PollBackoff:
+        return PollBackoff(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        return ReadMaxRows(2**63 - 1)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        """Settled once: Spark asks again after it was told where the first batch ends."""
+        with plain_errors():
+            if self._initial is None:
+                tell(self.options.notes)
+                progress = progress_of(self._refreshed())
+                starts = _starts(progress, self.options, self.clock.now_ms())
+                self._initial = self._known = Offset(ends=starts, ids={}).encode()
+            return self._initial
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        with plain_errors():
+            self._target = _end(self._refreshed())
+
+    def latestOffset(  # noqa: N802  Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """The end of the topic; `start` itself while nothing has changed, after a little."""
+        with plain_errors():
+            start = start or self._known or self.initialOffset()
+            at = parse_offset(start)
+            self._check_there(at)
+            end = self._wait(min(at.ends.values(), default=0)) if self._target is None else self._target
+            ends = {tp: max(end, at.ends.get(tp, 0)) for tp in _partitions(self.options)}
+            self._latest = Offset(ends=dict.fromkeys(ends, _end(self.journal.state)), ids={}).encode()
+            if ends == at.ends:
+                return start
+            # If Spark runs the first batch again, `initialOffset` may come to something else by then.
+            starts = at.ends if start == self._initial else {}
+            return replace(at, ends=ends, starts=starts).encode()
+
+    def _refreshed(self) -> State:
+        return patiently(lambda: self.journal.refresh(), self.options, self.clock)
+
+    def _polled(self) -> State:
+        return patiently(lambda: self.journal.poll(), self.options, self.clock)
+
+    def _check_there(self, at: Offset) -> None:
+        """Raises DataLoss for an offset beyond the end."""
+        last = max(at.ends.values(), default=0)
+        if _end(self.journal.state) < last and (end := _end(self._refreshed())) < last:
+            raise DataLoss(
+                f"the checkpoint stands at offset {last} of {PROGRESS_TOPIC}, beyond its end, {end}: this log is an older "
+                "copy, or another one; restore the newer copy, or start the query with a new checkpoint"
+            )
+
+    def _wait(self, at: int) -> int:
+        deadline = self.clock.monotonic_ms() + LONG_POLL_MS
+        while (end := _end(self._polled())) <= at:
+            left = deadline - self.clock.monotonic_ms()
+            if left <= 0:
+                return end
+            self.clock.sleep_ms(min(self.looks.wait_ms(), left))
+        self.looks.found()
+        return end
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
+        return self._latest
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The state that settled the end has the records, too; a later one may have newer ones in their place."""
+        with plain_errors():
+            self._known = end
+            if start == end:  # so Spark 4.0 and 4.1 say at a restart where the query stands
+                return []
+            at, until = parse_offset(start), parse_offset(end)
+            starts = _numbers({tp: at.ends.get(tp, 0) for tp in until.ends} | until.starts)
+            ends = _numbers(until.ends)
+            self._check_there(until)
+            records = progress_of(self.journal.state).between(starts, ends, self.options.where)
+            return [RecordsTask(records, settled=True)] if records else []
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with plain_errors():
+            assert isinstance(partition, RecordsTask)
+            yield to_batch(partition.records, self.schema)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Where the stream stands is Spark's to keep."""
+
+
+def pinned_progress(store: ObjectStore, name: str) -> CommittedOffsets:
+    """The topic at the version that all scans of a query see, whoever settles it under the query's name."""
+    pin = decode(pinned(store, name, lambda: encode(pin_of(Journal.open(store, create=False).state))), Pin)
+    if pin.progress is not None:
+        return pin.progress
+
+    def late() -> bytes:
+        return encode(progress_at(Journal.open(store, create=False), pin.version))
+
+    return decode(pinned(store, f"{name}-progress", late), CommittedOffsets)
+
+
+def progress_at(journal: Journal, version: int) -> CommittedOffsets:
+    """The topic at a version of a moment ago, which other scans of the query see.
+
+    Raises ConcurrentChange if groups have moved since, and the log does not know any more where they stood.
+    """
+    state: State | None = journal.state if journal.state.version >= version else journal.refresh()
+    if state is not None and state.progressed > version:
+        state = journal.state_at(version)
+    if state is None:
+        raise ConcurrentChange(
+            f"the other reads of this query see version {version} of the log, and where groups stood then is not known any "
+            "more: too much was committed since they began; run the query again"
+        )
+    return msgspec.structs.replace(progress_of(state), version=version)
+
+
+def _partitions(options: ReadOptions) -> list[TopicPartition]:
+    if options.assign:
+        return [tp for tp in options.assign if tp.partition < PARTITIONS]
+    return [TopicPartition(PROGRESS_TOPIC, number) for number in range(PARTITIONS)]
+
+
+def _starts(progress: CommittedOffsets, options: ReadOptions, now_ms: int) -> dict[TopicPartition, int]:
+    """Where each partition starts.
+
+    Raises InvalidRequest for an offset beyond the end, and for a timestamp after the last record, unless the strategy is
+    `latest`.
+    """
+    starts = {}
+    for tp in _partitions(options):
+        position = options.start.of(tp)
+        if isinstance(position, At) and position.offset > progress.end:
+            raise InvalidRequest(
+                f"option startingOffsets: {position.offset} is beyond the end of {tp.topic}-{tp.partition}, {progress.end}"
+            )
+        found = progress.offset_of(tp.partition, position, now_ms)
+        if found is None and isinstance(position, AtTime) and options.no_match_is_error:
+            raise InvalidRequest(
+                f"option {options.start.option}: no record of {tp.topic} is at or after {position.ms}; "
+                "startingOffsetsByTimestampStrategy=latest starts at the end instead"
+            )
+        starts[tp] = progress.end if found is None else found
+    return starts
+
+
+def _end(state: State) -> int:
+    return state.progressed + 1
+
+
+def _numbers(ends: Mapping[TopicPartition, int]) -> dict[int, int]:
+    return {tp.partition: end for tp, end in ends.items()}

@@ -1,0 +1,104 @@
+"""One version for all tasks of a query.
+
+The first task to ask pins it: it puts the start and the end of every partition under the query's name (`meta/pin/…`,
+put-if-absent), and all other tasks, of any scan in the query, read them.  With the pin goes what was added to the log since
+the scan of that task was planned; another scan of the query puts that under a name of its own (`growth.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
+
+import msgspec
+from pyspark import TaskContext
+
+from pyspark_pylog.source.growth import Growth, PinnedTopic
+from spark_log.clock import SystemClock
+from spark_log.errors import ObjectNotFound, StorageUnavailable
+from spark_log.journal.object_names import PINS
+from spark_log.metadata.consumer_offsets import CommittedOffsets, progress_of
+from spark_log.metadata.state import State
+from spark_log.store.base import ObjectStore
+
+TRIES = 5
+POSITIONS_MAX = 2000
+"""Of groups, that a pin holds: about 10 ms of work and 300 KB."""
+
+File = TypeVar("File", bound=msgspec.Struct)
+
+
+class Pin(msgspec.Struct, frozen=True, kw_only=True):
+    """What a query sees of the log."""
+
+    version: int
+    topics: dict[str, PinnedTopic]
+    progress: CommittedOffsets | None = None
+    """Where groups stand, should another scan of the query ask; None if that is too much to write down on a chance."""
+    growth: dict[str, Growth] = {}
+    """By scan: that of the task which made the pin."""
+
+
+class PinNames(NamedTuple):
+    """Names, unique to a query, for its pin and for the growth of one scan in it."""
+
+    pin: str
+    growth: str
+
+
+def query_of_task(scan: str) -> PinNames:
+    """The query that this task belongs to.
+
+    Spark gives all tasks of a query one execution id, counted from 0 in each application.  Jobs on an RDD have none:
+    there the tasks of a stage agree.
+    """
+    context = TaskContext.get()
+    assert context is not None, "read() runs in a task"
+    execution = context.getLocalProperty("spark.sql.execution.id")
+    application = context.getLocalProperty("spark.app.id")
+    if execution is None or application is None:
+        name = f"{PINS}{scan}-stage-{context.stageId()}"
+    else:
+        started = context.getLocalProperty("spark.app.startTime") or "0"
+        name = f"{PINS}{application}-{started}-{execution}"
+    return PinNames(name, f"{name}-{scan}")
+
+
+def pinned(store: ObjectStore, name: str, make: Callable[[], bytes]) -> bytes:
+    """The bytes under `name`; the first caller makes them."""
+    for _ in range(TRIES):
+        try:
+            return store.get(name)
+        except ObjectNotFound:
+            pass
+        try:
+            data = make()
+            if store.put_new(name, data):
+                return data
+        except StorageUnavailable:
+            continue
+    return store.get(name)
+
+
+def pin_of(state: State) -> Pin:
+    """The pin of a query that reads this state."""
+    positions = len(state.forgotten) + sum(len(group.offsets) for group in state.groups.values())
+    return Pin(
+        version=state.version,
+        topics={name: _topic(state, topic_id) for name, topic_id in sorted(state.names.items())},
+        progress=progress_of(state) if positions <= POSITIONS_MAX else None,
+    )
+
+
+def _topic(state: State, topic_id: str) -> PinnedTopic:
+    parts = [part for _, part in state.topic_partitions(topic_id)]
+    return PinnedTopic(topic_id, [part.start for part in parts], [part.end for part in parts])
+
+
+def encode(file: msgspec.Struct) -> bytes:
+    """With the time, by which upkeep recognises the files of old queries."""
+    return msgspec.json.encode({**msgspec.structs.asdict(file), "made_ms": SystemClock().now_ms()})
+
+
+def decode(data: bytes, kind: type[File]) -> File:
+    return msgspec.json.decode(data, type=kind)

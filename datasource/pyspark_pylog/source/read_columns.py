@@ -1,0 +1,112 @@
+"""Columns: from what Spark asks for to Arrow, exactly, since Spark 4.2 compares order, types and nullability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, StructField, StructType
+
+from spark_log.client.reading.fetch import Fetched
+from spark_log.errors import InvalidRequest
+from spark_log.segment.schema import HEADERS
+
+TYPES = {
+    "key": ("binary", pa.binary()),
+    "value": ("binary", pa.binary()),
+    "topic": ("string", pa.string()),
+    "partition": ("int", pa.int32()),
+    "offset": ("bigint", pa.int64()),
+    "timestamp": ("timestamp", pa.timestamp("us", "UTC")),
+    "timestampType": ("int", pa.int32()),
+    "headers": ("array<struct<key:string,value:binary>>", HEADERS),
+}
+BATCH_ROWS = 10_000
+"""As many as a stored batch has at most, unless it was written otherwise."""
+STORED = ("key", "value", "timestamp", "headers")
+
+
+def arrow_schema(schema: StructType) -> pa.Schema:
+    """The Arrow schema to yield for a Spark schema: all columns, or a projection by the user.
+
+    Raises InvalidRequest for a column that is not there, has another type, or excludes nulls inside of headers.
+    """
+    fields = []
+    for field in schema.fields:
+        if field.name not in TYPES:
+            raise InvalidRequest(f"schema: there is no column {field.name!r}; possible are {', '.join(TYPES)}")
+        spark_type, arrow_type = TYPES[field.name]
+        if field.dataType.simpleString() != spark_type:
+            raise InvalidRequest(
+                f"schema: column {field.name!r} is {spark_type}, not {field.dataType.simpleString()}; cast it after load"
+            )
+        if (found := _spelled(field.dataType)) != spark_type:
+            raise InvalidRequest(
+                f"schema: column {field.name!r} is {found}, which excludes nulls inside it; expected {field.name} {spark_type}: "
+                "leave out NOT NULL and containsNull=False within the type, and filter after load"
+            )
+        fields.append(pa.field(field.name, arrow_type, field.nullable))
+    return pa.schema(fields)
+
+
+def _spelled(type_: DataType) -> str:
+    """A type as text, with what it says of nulls inside it."""
+    if isinstance(type_, ArrayType):
+        return f"array<{_spelled(type_.elementType)}{'' if type_.containsNull else ' NOT NULL'}>"
+    if isinstance(type_, StructType):
+        return f"struct<{','.join(map(_member, type_.fields))}>"
+    return type_.simpleString()
+
+
+def _member(field: StructField) -> str:
+    return f"{field.name}:{_spelled(field.dataType)}{'' if field.nullable else ' NOT NULL'}"
+
+
+def stored_columns(schema: pa.Schema) -> Sequence[str]:
+    """Those of the columns that are in objects and have to be decoded."""
+    return [name for name in schema.names if name in STORED]
+
+
+def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
+    """Fetched records with the columns of `schema`.  Raises InvalidRequest for nulls where a user's schema has none."""
+    rows, read = part.records.num_rows, part.read
+    columns = []
+    for name in schema.names:
+        match name:
+            case "topic":
+                columns.append(_constant(read.topic, pa.string(), rows))
+            case "partition":
+                columns.append(_constant(read.partition, pa.int32(), rows))
+            case "offset":
+                columns.append(pa.array(np.arange(part.first, part.first + rows, dtype=np.int64)))
+            case "timestampType":
+                columns.append(_constant(int(read.slice.time_kind != 0), pa.int32(), rows))
+            case "headers":
+                columns.append(_or_null(part.records.column(name)))
+            case _:
+                columns.append(part.records.column(name))
+        if columns[-1].null_count and not schema.field(name).nullable:
+            raise InvalidRequest(
+                f"schema: column {name!r} is NOT NULL there, and null between offsets {part.first} and {part.first + rows - 1} "
+                f"of {read.topic}-{read.partition}: leave NOT NULL out, and filter after load"
+            )
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _constant(value: object, type_: pa.DataType, rows: int) -> pa.Array:
+    """A column of one value.  It is made once and cut to size: a fifth of what making it for each batch takes."""
+    return _constants(value, type_, max(rows, BATCH_ROWS)).slice(0, rows)
+
+
+@lru_cache(maxsize=8)
+def _constants(value: object, type_: pa.DataType, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(value, type_), rows)
+
+
+def _or_null(headers: pa.Array) -> pa.Array:
+    """Headers, null where there are none: to Kafka's connector an empty list that was written is no headers."""
+    import pyarrow.compute as pc  # 40 ms, which most readers do without
+
+    return pc.if_else(pc.greater(pc.list_value_length(headers), 0), headers, None)

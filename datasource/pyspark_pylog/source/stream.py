@@ -1,0 +1,373 @@
+"""The streaming source: what Spark calls, and when it is answered.
+
+The reader lives in one process as long as the query runs; what it knows of the log is kept there and dropped when Spark
+pickles it for the tasks.  Where it stands is Spark's to keep (`offsets.py`); how it goes on from there is decided in
+`advance.py`, how far in `limits.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, NamedTuple, NoReturn
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from pyspark_pylog.driver_log import notice, tell
+from pyspark_pylog.open_log import journal_of, patiently, store_of
+from pyspark_pylog.options.parse import ReadOptions
+from pyspark_pylog.plain_errors import plain, plain_errors
+from pyspark_pylog.progress.group_publisher import GroupProgress
+from pyspark_pylog.source.batch import ReadTask, deal_out, read_batches
+from pyspark_pylog.source.loss import Loss, report
+from pyspark_pylog.source.ranges import start_offsets, wanted_partitions
+from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, share
+from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges
+from pyspark_pylog.source.stream_offsets import Ends, Offset, offset_at, parse_offset
+from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark_pylog.worker_process import prepare_process
+from spark_log.client.consuming.backoff import PollBackoff
+from spark_log.client.reading.plan import Chunk, OffsetRange, chunks, plan_reads
+from spark_log.client.reading.prune import plan_matching
+from spark_log.client.reading.resolve import ranges_between
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import DataLoss, SparkLogError, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
+from spark_log.model import TopicPartition
+
+LONG_POLL_MS = 200
+"""So long at most Spark waits for an answer, which it asks for again."""
+LOOKS_SHARE = 0.02
+"""Of the time since the last record: what comes is late by 1 % of it, beside the tenth of a second that a micro-batch takes."""
+
+
+class Ahead(NamedTuple):
+    """What a stream could read next."""
+
+    state: State
+    starts: Ends
+    ends: Ends
+    pending: int
+    """Records."""
+    news: bool
+    """Whether a batch would get the stream on.  An offset of no partition at all is none, as with Kafka's connector."""
+
+
+class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
+    """Micro-batches of a log, each read up to one version."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Clock | None = None) -> None:
+        self.options = options
+        self.schema = schema
+        self.clock = clock or SystemClock()
+        self._journal: Journal | None = None
+        self._progress = GroupProgress(options.group)
+        self._initial: dict[str, Any] | None = None
+        self._first: Offset | None = None
+        """Where the first batch begins, once the group is this query's."""
+        self._is_begun = False
+        """Whether a batch was planned: if the first one was empty, the second begins at the initial offset, too."""
+        self._known: dict[str, Any] | None = None
+        """The last offset that was planned: where Spark 4.0 and 4.1, which do not say, stand."""
+        self._target: Offset | None = None
+        """Where an available-now run ends."""
+        self._latest: dict[str, Any] | None = None
+        self._told_losses: set[Loss] = set()
+        self._told = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_journal": None}
+
+    @property
+    def journal(self) -> Journal:
+        if self._journal is None:
+            self._journal = journal_of(self.options.location)
+        return self._journal
+
+    @cached_property
+    def looks(self) -> PollBackoff:
+        return PollBackoff(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
+
+    # ------------------------------------------------------------------------------------------------------- the driver
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
+        """Always some limit, so that `ReadAllAvailable` is Trigger.Once, which ignores all options that limit."""
+        return ReadMaxRows(self.options.max_offsets or 2**63 - 1)
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        """Settled once: Spark asks again after it was told where the first batch ends, and the log may have grown."""
+        with plain_errors():
+            if self._initial is None:
+                state = self._refreshed()
+                tps = wanted_partitions(state, self.options)
+                standing = self._progress.standing(state, tps, self.options.fail_on_data_loss)
+                self._initial = offset_at(state, start_offsets(self.journal, self.options, tps, standing)).encode()
+                self._known = self._initial
+            return self._initial
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  Spark's name
+        with plain_errors():
+            state = self._refreshed()
+            self._target = offset_at(state, self._ends(state))
+
+    def latestOffset(  # noqa: N802  Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Where the next batch ends; `start` itself while there is none.
+
+        An idle query is kept waiting for a little, so that it is quiet.  A run that reads what there is never is.
+        """
+        with plain_errors():
+            self._tell()
+            start = start or self._known or self.initialOffset()
+            first = start == self._initial and not self._is_begun
+            at = self._joined(parse_offset(start)) if first else parse_offset(start)
+            once = ReadAllAvailable is not None and isinstance(limit, ReadAllAvailable)
+            ahead = self._now(at) if once or self._target is not None else self._wait(at)
+            self._progress.reached(self.journal, at)
+            if ahead is None:
+                return start if self._is_settled(at) else self._signed(at, first=first).encode()
+            ends = ahead.ends if once else self._limited(ahead)
+            return self._progress.signed(self._offset(at, ahead, ends, first=first)).encode()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
+        return self._latest
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        with plain_errors():
+            self._known = end
+            self._is_begun = True
+            if start == end:  # so Spark 4.0 and 4.1 say at a restart where the query stands
+                return []
+            at, until = parse_offset(start), parse_offset(end)
+            self._progress.join(self.journal, until)
+            if start != self._initial:  # which is no checkpoint's if Spark runs the first batch again
+                self._progress.reached(self.journal, at)
+            return self._planned(at, until)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Progress is Spark's, in its checkpoint, and the group's."""
+        with plain_errors():
+            self._progress.reached(self.journal, parse_offset(end))
+
+    def stop(self) -> None:
+        """Spark does not always get here: then the group is free when its session has run out."""
+        self._progress.leave()
+
+    # -------------------------------------------------------------------------------------------------------- the tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        with plain_errors():
+            prepare_process()
+            assert isinstance(partition, ReadTask)
+            yield from read_batches(store_of(self.options.location), partition.reads, self.schema, self.options)
+
+    # -------------------------------------------------------------------------------------------------------- decisions
+
+    def _joined(self, initial: Offset) -> Offset:
+        """The initial offset with the group taken: whoever had it may have moved it since it was looked at."""
+        if self._first is None:
+            self._progress.join(self.journal, initial)
+            state = self.journal.state
+            there = [tp for tp in initial.ends if initial.same_topic(tp.topic, state.names.get(tp.topic))]
+            moved = self._progress.moved(state, there, self.options.fail_on_data_loss)
+            self._first = replace(initial, ends=initial.ends | moved)
+        return self._first
+
+    def _ends(self, state: State) -> Ends:
+        tps = wanted_partitions(state, self.options)
+        return {tp: state.partitions[state.names[tp.topic], tp.partition].end for tp in tps}
+
+    def _refreshed(self) -> State:
+        return patiently(lambda: self.journal.refresh(), self.options, self.clock)
+
+    def _polled(self) -> State:
+        return patiently(lambda: self.journal.poll(), self.options, self.clock)
+
+    def _waited(self, look_ms: float, most_ms: float, ahead: Ahead) -> State:
+        topics = sorted({ahead.state.names[tp.topic] for tp in self._ends(ahead.state)})
+        return patiently(
+            lambda: self.journal.wait(look_ms, most_ms, self.clock, topics=topics), self.options, self.clock
+        )
+
+    def _look(self, at: Offset, state: State) -> Ahead:
+        """What is ahead of `at`, up to the end of the run if it has one.  Reports what was lost."""
+        target = self._target
+        reached = target is not None and target.says_as(at)
+        if target is not None and not reached:
+            check_target(state, target)
+        check_topics(state, self.options, at)
+        ends = self._ends(state)
+        self._latest = offset_at(state, ends).encode()
+        if reached:  # what became of its topics since is for the next run
+            return Ahead(state, at.ends, at.ends, 0, False)
+        starts, losses = go_on(state, self.options, at, ends)
+        self._report(losses)
+        if target is not None:  # what came later waits for the next run
+            starts = {tp: start for tp, start in starts.items() if tp in target.ends}
+            ends = {tp: max(target.ends[tp], start) for tp, start in starts.items()}
+        pending = sum(ends.values()) - sum(starts.values())
+        return Ahead(state, starts, ends, pending, bool(ends) and not offset_at(state, ends).says_as(at))
+
+    def _now(self, at: Offset) -> Ahead | None:
+        ahead = self._look(at, self._refreshed())
+        return ahead if ahead.news else None
+
+    def _wait(self, at: Offset) -> Ahead | None:
+        """What is ahead of `at` as soon as it makes a batch; None if it does not in a while."""
+        deadline = self.clock.monotonic_ms() + LONG_POLL_MS
+        ahead = self._look(at, self._polled())
+        while not (ahead.news and self._is_due(at, ahead)):
+            left = deadline - self.clock.monotonic_ms()
+            if left <= 0:
+                return None
+            state = self._waited(min(self.looks.wait_ms(), left), left, ahead)
+            if state is not ahead.state:
+                ahead = self._look(at, state)
+        self.looks.found()
+        return ahead
+
+    def _is_due(self, at: Offset, ahead: Ahead) -> bool:
+        return is_due(
+            ahead.pending,
+            self.options.min_offsets,
+            now_ms=self.clock.now_ms(),
+            fired_ms=at.fired_ms,
+            delay_ms=self.options.max_delay_ms,
+        )
+
+    def _limited(self, ahead: Ahead) -> Ends:
+        starts, ends = ahead.starts, ahead.ends
+        if self.options.max_offsets is not None:
+            sizes = {tp: end - starts[tp] for tp, end in ends.items()}
+            shares = share(self.options.max_offsets, sizes, turn=sum(starts.values()))
+            ends = {tp: starts[tp] + shares[tp] for tp in ends}
+        if self._max_bytes is not None:
+            ends = self._within_bytes(self._max_bytes, ahead.state, starts, ends)
+        return ends
+
+    @property
+    def _max_bytes(self) -> int | None:
+        """Before 4.2 Spark runs available-now as one batch and does not say so: the default must not cut that short."""
+        return self.options.max_bytes if ReadAllAvailable is not None or self.options.max_bytes_asked else None
+
+    def _within_bytes(self, limit: int, state: State, starts: Ends, ends: Ends) -> Ends:
+        """Ends that about `limit` bytes reach, shared by backlog; only what may lie within them is planned for that."""
+        coarse = {
+            tp: list(chunks(state.partitions[state.names[tp.topic], tp.partition], starts[tp], end))
+            for tp, end in ends.items()
+            if starts[tp] < end
+        }
+        sizes = {tp: sum(chunk.bytes for chunk in parts) for tp, parts in coarse.items()}
+        if sum(sizes.values()) <= limit:
+            return ends
+        budgets = byte_budgets(limit, sizes)
+        reach = {tp: end_within(budgets[tp], parts, cut=False) for tp, parts in coarse.items()}
+        fine: dict[TopicPartition, list[Chunk]] = {tp: [] for tp in reach}
+        try:
+            reads = plan_reads(self.journal, ranges_between(state, {tp: starts[tp] for tp in reach}, reach))
+        except (DataLoss, UnknownTopicOrPartition):  # gone since, which is told when the batch is planned
+            return ends | {tp: end_within(budgets[tp], parts, cut=True) for tp, parts in coarse.items()}
+        for read in reads:
+            fine[TopicPartition(read.topic, read.partition)].append(Chunk(read.start, read.end, read.bytes))
+        return ends | {tp: end_within(budgets[tp], parts, cut=True) for tp, parts in fine.items()}
+
+    def _offset(self, at: Offset, ahead: Ahead, ends: Ends, *, first: bool) -> Offset:
+        """The end of a batch that is let go now.
+
+        The first one says where all of it begins: if Spark runs it again, `initialOffset` may come to something else by then.
+        """
+        there = offset_at(ahead.state, ends)
+        goes_on = {
+            tp for tp in ends if at.ends.get(tp) == ahead.starts[tp] and at.same_topic(tp.topic, there.ids[tp.topic])
+        }
+        lost = {tp for tp in ends.keys() - goes_on if tp in at.ends and at.same_topic(tp.topic, there.ids[tp.topic])}
+        starts = {
+            tp: start
+            for tp, start in ahead.starts.items()
+            if first or tp in lost or (tp not in goes_on and start < ends[tp])
+        }
+        fires = self.options.min_offsets is not None and ahead.pending > 0
+        return replace(there, starts=starts, fired_ms=self.clock.now_ms() if fires else at.fired_ms, carried=at.carried)
+
+    def _planned(self, at: Offset, until: Offset) -> list[InputPartition]:
+        """Tasks of a batch; decided anew if records went in between, since the journal moves on with what the group publishes."""
+        while True:
+            state = self._refreshed()
+            ranges, losses = planned_ranges(state, at, until)
+            try:
+                tasks = self._tasks(ranges)
+            except (DataLoss, UnknownTopicOrPartition):
+                if self.journal.state is state:
+                    raise
+                continue
+            self._report(losses)
+            return tasks
+
+    def _is_settled(self, at: Offset) -> bool:
+        """There is nothing to read; whether all is published, and the checkpoint knows the query."""
+        if at.ends and not self._progress.knows(at):
+            return False
+        if self._target is None:
+            self._progress.flush()
+        else:
+            self._progress.leave(at)
+        return True
+
+    def _signed(self, at: Offset, *, first: bool) -> Offset:
+        """The end of a batch of nothing, for the checkpoint to know the query, and where it began."""
+        return self._progress.signed(replace(at, starts=at.ends if first else {}))
+
+    def _report(self, losses: Sequence[Loss]) -> None:
+        """Once a run.  Raises DataLoss unless failOnDataLoss is false."""
+        news = [loss for loss in losses if loss not in self._told_losses]
+        report(news, self.options.fail_on_data_loss)
+        self._told_losses.update(news)
+
+    def _tell(self) -> None:
+        """Once a run."""
+        if self._told:
+            return
+        self._told = True
+        tell(self.options.notes)
+        if not self.options.max_bytes_asked and self._max_bytes is not None:
+            size = f"{self._max_bytes >> 30}g"
+            notice(
+                logging.INFO,
+                f"maxBytesPerTrigger is {size} by default: a micro-batch reads about so many stored bytes (none: no limit)",
+            )
+
+    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
+        dealt = deal_out(plan_matching(self.journal, ranges, self.options.where), self.options)
+        return [ReadTask(number, reads) for number, reads in enumerate(dealt) if reads]
+
+
+class Refused(DataSourceStreamReader):
+    """Says what is wrong with the options when Spark asks for anything.
+
+    PySpark hides what is raised before it has a reader: its own clean-up fails then.
+    """
+
+    def __init__(self, error: SparkLogError) -> None:
+        self.error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
+        return self._refuse()
+
+    def latestOffset(  # noqa: N802  Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        return self._refuse()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._refuse()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise plain(self.error)

@@ -1,0 +1,1 @@
+"""Administering: Kafka's Admin operations, groups and transactional ids as an administrator sees them."""

@@ -1,0 +1,420 @@
+"""`log.admin`: Kafka's Admin operations on an embedded log.
+
+Plain values in and out, keyed as the question is.  An operation on several things carries out all of them or none, in one
+record.  It returns when it is done and raises what went wrong.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from spark_log.client.administering.group_listing import GroupDescription, describe_groups
+from spark_log.client.administering.transactional_ids import (
+    TransactionDescription,
+    TransactionListing,
+    describe_transactions,
+    list_transactions,
+)
+from spark_log.client.reading.resolve import offsets_for_times, partition_of, resolve
+from spark_log.client.topics import new_topic_id
+from spark_log.client.validate import new_topics, partition_count, partition_keys, several, times_ms
+from spark_log.errors import InvalidRequest
+from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
+from spark_log.journal.index_reads import read_found
+from spark_log.journal.journal import Journal
+from spark_log.metadata.commands import (
+    TRANSACTIONAL,
+    UNFENCED,
+    WHOLE,
+    AbortTransaction,
+    AddPartitions,
+    CommitOffsets,
+    CreateTopic,
+    DeleteOffsets,
+    DeleteTopic,
+    InitProducer,
+    RemoveMember,
+    ResetClock,
+    SetConfigs,
+    SeveralCommands,
+    Single,
+    Start,
+    Trim,
+    known_group,
+)
+from spark_log.metadata.decide import topic_named
+from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
+from spark_log.metadata.rosters import members_in_force
+from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
+from spark_log.net.client import HttpLink
+from spark_log.positions import At, Latest, parse_position
+from spark_log.settings import (
+    CLUSTER_CONFIGS,
+    TOPIC_CONFIGS,
+    ConfigSpec,
+    format_value,
+    validate_cluster_configs,
+    validate_topic_configs,
+)
+
+Reply = TypeVar("Reply")
+
+
+class PartitionDescription(NamedTuple):
+    """A partition and what it holds."""
+
+    partition: int
+    start: int
+    end: int
+    bytes: int
+    """Of the segments that hold its records."""
+    objects: int
+    """Files that hold its records."""
+
+    @property
+    def rows(self) -> int:
+        return self.end - self.start
+
+
+class TopicDescription(NamedTuple):
+    """A topic and what it holds."""
+
+    name: str
+    topic_id: str
+    created_ms: int
+    partitions: list[PartitionDescription]
+    configs: dict[str, str]
+    """Those that were set."""
+
+    @property
+    def rows(self) -> int:
+        return sum(part.rows for part in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(part.bytes for part in self.partitions)
+
+    @property
+    def objects(self) -> int:
+        """A file with several partitions counts for each."""
+        return sum(part.objects for part in self.partitions)
+
+
+class ConfigEntry(NamedTuple):
+    """A config in effect."""
+
+    value: str
+    default: str
+    is_default: bool
+    in_force: bool
+    doc: str
+
+
+class GroupListing(NamedTuple):
+    group_id: str
+    state: str
+    """As of a GroupDescription."""
+
+
+class ProducerDescription(NamedTuple):
+    """A producer that wrote to a partition lately."""
+
+    producer_id: str
+    producer_epoch: int
+    last_sequence: int
+    """Counts commits."""
+    last_timestamp: int
+    """Milliseconds, of its last commit."""
+    last_offset: int
+    """Of its last record in the partition."""
+
+
+class ClusterDescription(NamedTuple):
+    cluster_id: str
+    url: str
+    version: int
+    """Of the metadata log."""
+    mode: str = "embedded"
+    """Or coordinator, if one has the log."""
+    coordinator: str = ""
+    """Its address."""
+    controller: int | None = None
+    nodes: tuple[int, ...] = ()
+
+
+class Admin:
+    """The admin of one log."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    # ---------------------------------------------------------------------------------------------------------- topics
+
+    def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, str]:
+        """Create topics; their ids by name.  Warns of configs that are accepted but not in force."""
+        wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
+        for topic, _ in wanted:
+            self._warn(validate_topic_configs(topic.configs)[1])
+
+        commands = {
+            topic.name: CreateTopic(
+                name=topic.name, partitions=topic.num_partitions, configs=dict(topic.configs), topic_id=topic_id
+            )
+            for topic, topic_id in wanted
+        }
+        if len(commands) < len(wanted):
+            raise InvalidRequest("create_topics: a topic is named twice")
+        if validate_only:
+            several = SeveralCommands(commands=tuple(commands.values()))
+            replies = several(self._journal.refresh(), self._journal.context.clock.now_ms()).reply
+            return dict(zip(commands, replies, strict=True))
+        return self._carry_out(commands)
+
+    def delete_topics(self, topics: Iterable[str]) -> None:
+        """Delete topics.  Their names are free at once, their records go with the next maintenance."""
+        names, state = several("delete_topics", topics), self._journal.refresh()
+        self._propose({name: DeleteTopic(name=name, topic_id=topic_named(state, name)[0]) for name in names})
+
+    def list_topics(self) -> list[str]:
+        """Names, sorted."""
+        return sorted(self._journal.refresh().names)
+
+    def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
+        """What topics are and hold; all of them for None.  Raises UnknownTopicOrPartition."""
+        state = self._journal.refresh()
+        names = sorted(state.names) if topics is None else several("describe_topics", topics)
+        return {name: self._describe(state, name) for name in names}
+
+    def _describe(self, state: State, name: str) -> TopicDescription:
+        topic_id, topic = topic_named(state, name)
+        parts = [self._describe_partition(number, part) for number, part in state.topic_partitions(topic_id)]
+        return TopicDescription(name, topic_id, topic.created_ms, parts, dict(sorted(topic.configs.items())))
+
+    def _describe_partition(self, number: int, part: Partition) -> PartitionDescription:
+        """Of an index whose object is missing the bytes are known, and the objects are not."""
+        found = self._journal.run(read_found(part.entries))
+        missing = [entry for entry in part.entries if isinstance(entry, Piece) and entry not in found]
+        slices = [
+            piece for entry in part.entries for piece in ([entry] if isinstance(entry, Slice) else found.get(entry, ()))
+        ]
+        live = [piece for piece in slices if piece.end > part.start]
+        size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
+        return PartitionDescription(number, part.start, part.end, size, len({piece.object for piece in live}))
+
+    def create_partitions(self, totals: Mapping[str, int]) -> None:
+        """Raise topics' partition counts to new totals."""
+        state = self._journal.refresh()
+        known = {name: topic_named(state, name)[1].partitions for name in totals}
+        for name, total in totals.items():
+            partition_count(name, total)
+        self._propose({n: AddPartitions(name=n, total=total, known=known[n]) for n, total in totals.items()})
+
+    # --------------------------------------------------------------------------------------------------------- configs
+
+    def describe_configs(self, topics: Iterable[str | None]) -> dict[str | None, dict[str, ConfigEntry]]:
+        """Configs in effect of topics, and of the log for None."""
+        state = self._journal.refresh()
+        found: dict[str | None, dict[str, ConfigEntry]] = {}
+        for name in several("describe_configs", topics):
+            if name is None:
+                found[name] = _entries(CLUSTER_CONFIGS, state.configs)
+            else:
+                found[name] = _entries(TOPIC_CONFIGS, topic_named(state, name)[1].configs)
+        return found
+
+    def incremental_alter_configs(self, changes: Mapping[str | None, Mapping[str, str | None]]) -> None:
+        """Set configs of topics, and of the log under None; a value of None goes back to the default."""
+        for name, values in changes.items():
+            given = {key: value for key, value in values.items() if value is not None}
+            validate = validate_cluster_configs if name is None else validate_topic_configs
+            self._warn(validate(given)[1])
+        self._carry_out({name: SetConfigs(name=name, changes=dict(values)) for name, values in changes.items()})
+
+    # --------------------------------------------------------------------------------------------------------- offsets
+
+    def list_offsets(self, positions: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
+        """Offsets of EARLIEST, LATEST, a time in milliseconds, or a position as text.
+
+        A time beyond the last record gives -1, as in Kafka; as text ("now-10m") the end.
+        """
+        partition_keys("list_offsets", positions)
+        self._journal.refresh()
+        times = {tp: at for tp, at in positions.items() if isinstance(at, int) and at not in (EARLIEST, LATEST)}
+        times_ms("list_offsets", times)
+        others = {tp: parse_position(at) for tp, at in positions.items() if tp not in times}
+        found = resolve(self._journal, others)
+        timed = offsets_for_times(self._journal, times)
+        return {tp: found[tp] if tp in found else _or_none(timed[tp]) for tp in positions}
+
+    def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
+        """Remove records before an offset (-1: all that are there), or a position as text; the new starts."""
+        partition_keys("delete_records", before)
+        state = self._journal.refresh()
+        parsed = {tp: parse_position(at) for tp, at in before.items()}
+        resolved = resolve(self._journal, {tp: at for tp, at in parsed.items() if not isinstance(at, At | Latest)})
+        keys = {tp: partition_of(state, tp)[0] for tp in parsed}
+        starts = []
+        for tp, at in parsed.items():
+            offset = at.offset if isinstance(at, At) else WHOLE if isinstance(at, Latest) else resolved[tp]
+            starts.append(Start(*keys[tp], offset))
+        reply = self._journal.propose(Trim(starts=tuple(starts)))
+        return {tp: reply[key] for tp, key in keys.items()}
+
+    # ---------------------------------------------------------------------------------------------------------- groups
+
+    def list_consumer_groups(self) -> list[GroupListing]:
+        """All groups, by name."""
+        found = describe_groups(self._journal)
+        return [GroupListing(name, group.state) for name, group in found.items()]
+
+    def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
+        """Who has groups, and what each member was assigned.  One that is not known is Dead."""
+        return describe_groups(self._journal, groups)
+
+    def list_consumer_group_offsets(
+        self, group: str, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a group has committed.  Raises GroupIdNotFound."""
+        state = self._journal.refresh()
+        known = known_group(state, group)
+        wanted = None if partitions is None else set(partitions)
+        found = {
+            TopicPartition(state.topics[topic_id].name, number): OffsetAndMetadata(at.offset, at.metadata)
+            for (topic_id, number), at in known.offsets.items()
+        }
+        return {tp: at for tp, at in sorted(found.items()) if wanted is None or tp in wanted}
+
+    def alter_consumer_group_offsets(
+        self, group: str, offsets: Mapping[TopicPartition, int | str | OffsetAndMetadata]
+    ) -> None:
+        """Commit positions for a group: offsets, or positions as text.  A consumer that is at work commits over them.
+
+        Raises GroupInUse if a stream publishes to the group.
+        """
+        partition_keys("alter_consumer_group_offsets", offsets)
+        state = self._journal.refresh()
+        noted = {tp: at for tp, at in offsets.items() if isinstance(at, OffsetAndMetadata)}
+        parsed = {tp: parse_position(at) for tp, at in offsets.items() if tp not in noted}
+        found = resolve(self._journal, parsed)
+        entries = group_entries(state, {**noted, **{tp: OffsetAndMetadata(at) for tp, at in found.items()}})
+        self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries)))
+
+    def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
+        """Forget what a group committed for partitions.  Raises GroupIdNotFound, GroupInUse if a stream publishes to it."""
+        state = self._journal.refresh()
+        known_group(state, group)
+        keys = tuple(partition_of(state, tp)[0] for tp in partitions)
+        if keys:
+            self._journal.propose(DeleteOffsets(group=group, partitions=keys, known=True))
+
+    def delete_consumer_groups(self, groups: Iterable[str]) -> None:
+        """Forget groups.  Raises GroupIdNotFound, GroupInUse if a stream publishes to one."""
+        names, state = several("delete_consumer_groups", groups), self._journal.refresh()
+        for name in names:
+            known_group(state, name)
+        self._propose({name: DeleteOffsets(group=name, known=True) for name in names})
+
+    def remove_members_from_consumer_group(self, group: str) -> None:
+        """Take a group from its consumer or stream, whose next commit is refused, or from all that share it, who may come
+        back.  Raises GroupIdNotFound."""
+        state = self._journal.refresh()
+        members = tuple(LeavingMember(member.member_id) for member in members_in_force(state, group))
+        if members and isinstance(self._journal.link, HttpLink):
+            leaving = LeaveGroupRequest(group_id=group, members=members)
+            self._journal.link.ask_group(state.coordinator, leaving, 0)
+        else:
+            self._carry_out({group: RemoveMember(group=group, member=known_group(state, group).member)})
+
+    # ------------------------------------------------------------------------------------------------ cluster, producers
+
+    def describe_cluster(self) -> ClusterDescription:
+        """What this log is."""
+        state = self._journal.refresh()
+        address = state.coordinator.address
+        mode = "coordinator" if address else "embedded"
+        return ClusterDescription(self._journal.cluster_id, self._journal.store.url, state.version, mode, address)
+
+    def reset_clock(self, *, force: bool = False) -> int:
+        """Put the log's time back to the present, where a clock that was ahead has moved it; by how many ms, 0 if it was not ahead.
+
+        force:  also if commits at several times are later than the present.
+        Raises ClockSkewed if they are, or if the clock of the process that writes is far from the storage's.
+        """
+        self._journal.refresh()
+        found: int = self._journal.propose(ResetClock(force=force))
+        return found
+
+    def describe_producers(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, list[ProducerDescription]]:
+        """Producers among whose last five commits are some to a partition."""
+        state = self._journal.refresh()
+        return {tp: list(_producers_of(state, partition_of(state, tp)[0])) for tp in partitions}
+
+    def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, int]:
+        """Take over transactional ids, so that who holds them can commit no more; the new epochs."""
+        return self._carry_out({name: InitProducer(producer=TRANSACTIONAL + name) for name in transactional_ids})
+
+    def list_transactions(self) -> list[TransactionListing]:
+        """Transactional ids that are known."""
+        return list_transactions(self._journal.refresh(), self._journal.context.clock.now_ms())
+
+    def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
+        """Their newest transactions, with the offsets that they committed.  Raises InvalidRequest for an unknown id."""
+        return describe_transactions(self._journal.refresh(), transactional_ids, self._journal.context.clock.now_ms())
+
+    def abort_transaction(self, transactional_id: str) -> None:
+        """End a transaction that hangs: its process can commit no more.
+
+        Raises InvalidRequest for an unknown id, InvalidTxnState if the transaction has committed.
+        """
+        self._carry_out({transactional_id: AbortTransaction(producer=TRANSACTIONAL + transactional_id)})
+
+    # ---------------------------------------------------------------------------------------------------------- common
+
+    def _carry_out(self, commands: Mapping[Any, Single]) -> dict[Any, Any]:
+        self._journal.refresh()  # a refusal is final: it must not come of a state that is old
+        return self._propose(commands)
+
+    def _propose(self, commands: Mapping[Any, Single]) -> dict[Any, Any]:
+        if not commands:
+            return {}
+        replies = self._journal.propose(SeveralCommands(commands=tuple(commands.values())))
+        return dict(zip(commands, replies, strict=True))
+
+    def _warn(self, notes: Sequence[str]) -> None:
+        for note in notes:
+            warnings.warn(note, stacklevel=3)
+
+
+def _entries(table: Mapping[str, ConfigSpec], configs: Mapping[str, str]) -> dict[str, ConfigEntry]:
+    found = {}
+    for name, spec in table.items():
+        default = format_value(spec.default)
+        value = configs.get(name)
+        found[name] = ConfigEntry(default if value is None else value, default, value is None, spec.in_force, spec.doc)
+    return found
+
+
+def _or_none(offset: int | None) -> int:
+    return -1 if offset is None else offset
+
+
+def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
+    """Positions by name as records have them.  Raises UnknownTopicOrPartition, InvalidRequest for a negative offset."""
+    entries = []
+    for tp, at in sorted(offsets.items()):
+        if at.offset < 0:
+            raise InvalidRequest(f"offset {at.offset} of {tp.topic}-{tp.partition} is negative")
+        entries.append(OffsetEntry(*partition_of(state, tp)[0], at.offset, at.metadata))
+    return tuple(entries)
+
+
+def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
+    for name, known in sorted(state.producers.items()):
+        ends = [end for kept in known.kept for *at, _, end in kept.ranges if tuple(at) == key]
+        if ends:
+            yield ProducerDescription(name, known.epoch, known.last, known.time, max(ends) - 1)

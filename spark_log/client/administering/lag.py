@@ -1,0 +1,116 @@
+"""How far groups are behind: in records, in stored bytes and in time.
+
+Records and bytes come from the state alone: a slice, or a piece of an index, of which a part was read counts in proportion.
+Time is the age of the first record that was not read, to a second: that of the slice it begins, or, within a slice that
+spans more than a second, the record's own, for which its batch is read.  What was trimmed away unread is no lag: nobody
+can read it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_reads
+from spark_log.client.reading.scan import fetch_ranges
+from spark_log.errors import GroupIdNotFound
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import Partition, Position, State
+from spark_log.model import TopicPartition
+
+CLOSE_US = 1_000_000
+"""The records of a slice that spans no more count as equally old."""
+LOOKUPS_AT_ONCE = 16
+
+
+class PartitionLag(NamedTuple):
+    """How far a group is behind in one partition."""
+
+    tp: TopicPartition
+    position: Position
+    """What it committed."""
+    start: int
+    end: int
+    """Of the partition."""
+    trimmed: int
+    """Records that went away before the group read them."""
+    records: int
+    """Not read yet."""
+    bytes: int
+    """About how many those take in storage."""
+    ms: int
+    """How old the first of them is; 0 where there is none."""
+
+
+class Standing(NamedTuple):
+    """A group's position in a partition."""
+
+    tp: TopicPartition
+    topic_id: str
+    part: Partition
+    position: Position
+
+    @property
+    def unread(self) -> OffsetRange:
+        """What is there and was not read."""
+        start = min(max(self.position.offset, self.part.start), self.part.end)
+        return OffsetRange(self.tp.topic, self.topic_id, self.tp.partition, start, self.part.end)
+
+
+def standings(state: State, group: str) -> Iterator[Standing]:
+    """Where a group stands, by topic and partition.  Raises GroupIdNotFound, with the nearest name."""
+    known = state.groups.get(group)
+    if known is None:
+        near = get_close_matches(group, list(state.groups), n=1)
+        hint = f"did you mean {near[0]}?" if near else "`pylog group list` shows those that have"
+        raise GroupIdNotFound(f"group {group!r} has committed nothing; {hint}")
+    for topic, topic_id in sorted(state.names.items()):
+        for number, part in state.topic_partitions(topic_id):
+            position = known.offsets.get((topic_id, number))
+            if position is not None:
+                yield Standing(TopicPartition(topic, number), topic_id, part, position)
+
+
+def lags_of(journal: Journal, groups: Iterable[str]) -> dict[str, list[PartitionLag]]:
+    """By group, its lag wherever it stands, in the state the journal has now.  Raises GroupIdNotFound."""
+    state, now_ms = journal.state, journal.context.clock.now_ms()
+    found = {group: list(standings(state, group)) for group in groups}
+    behind = {at.unread for standing in found.values() for at in standing if at.unread.start < at.unread.end}
+    times = _times_ms(journal, sorted(behind))
+    return {group: [_lag(at, times, now_ms) for at in standing] for group, standing in found.items()}
+
+
+def _lag(at: Standing, times: dict[OffsetRange, int], now_ms: int) -> PartitionLag:
+    unread, part = at.unread, at.part
+    return PartitionLag(
+        tp=at.tp,
+        position=at.position,
+        start=part.start,
+        end=part.end,
+        trimmed=max(0, part.start - at.position.offset),
+        records=unread.end - unread.start,
+        bytes=sum(chunk.bytes for chunk in chunks(part, unread.start, unread.end)),
+        ms=max(0, now_ms - times[unread]) if unread in times else 0,
+    )
+
+
+def _times_ms(journal: Journal, ranges: Sequence[OffsetRange]) -> dict[OffsetRange, int]:
+    """Timestamp of the first record of each range."""
+    reads = plan_reads(journal, [rng._replace(end=rng.start + 1) for rng in ranges])
+    if not reads:
+        return {}
+    with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(reads)), thread_name_prefix="pylog-lag") as pool:
+        times = pool.map(lambda read: _time_us(journal, read), reads)
+        return {rng: time // 1000 for rng, time in zip(ranges, times, strict=True)}
+
+
+def _time_us(journal: Journal, read: SliceRead) -> int:
+    piece = read.slice
+    if read.start == piece.start or piece.max_us - piece.min_us <= CLOSE_US:
+        return piece.min_us
+    records = next(fetch_ranges(journal, [read], ["timestamp"])).records
+    return int(records.column("timestamp").view(pa.int64())[0].as_py())

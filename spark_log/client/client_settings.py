@@ -1,0 +1,185 @@
+"""Settings of producers and consumers: Kafka's names with underscores, Kafka's defaults, and a check of what is given.
+
+A setting of Kafka's that pylog cannot honour has one value, which says what pylog does; another value is refused with the
+reason.  Settings of groups count at a coordinator: embedded, one consumer owns all partitions, and there is nothing to time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from spark_log.errors import InvalidRequest
+from spark_log.segment.schema import COMPRESSIONS
+
+INT_MAX = 2**31 - 1
+
+
+class ClientSetting(NamedTuple):
+    """A default, what else can be given, and how that is told."""
+
+    default: Any
+    accepts: Callable[[Any], bool]
+    possible: str
+
+
+def _whole(default: int, minimum: int = 0, maximum: int = INT_MAX) -> ClientSetting:
+    def accepts(given: Any) -> bool:
+        return isinstance(given, int) and not isinstance(given, bool) and minimum <= given <= maximum
+
+    return ClientSetting(default, accepts, f"a whole number from {minimum} to {maximum}")
+
+
+def _flag(default: bool) -> ClientSetting:
+    return ClientSetting(default, lambda given: isinstance(given, bool), "True or False")
+
+
+def _one_of(default: str | int, *others: str | int) -> ClientSetting:
+    words = (default, *others)
+    return ClientSetting(
+        default, lambda given: type(given) is not bool and given in words, f"one of {', '.join(map(repr, words))}"
+    )
+
+
+def _text(default: str | None = None) -> ClientSetting:
+    return ClientSetting(default, lambda given: given is None or isinstance(given, str), "a text")
+
+
+def _function(what: str) -> ClientSetting:
+    return ClientSetting(None, lambda given: given is None or callable(given) or hasattr(given, "serialize"), what)
+
+
+def _names(default: Sequence[str]) -> ClientSetting:
+    return ClientSetting(default, lambda given: isinstance(given, str | list | tuple), "a name or a list of names")
+
+
+def _only(value: Any, reason: str) -> ClientSetting:
+    return ClientSetting(
+        value, lambda given: type(given) is type(value) and given == value, f"{value!r}, or leave it out: {reason}"
+    )
+
+
+_PARTITIONER = ClientSetting(
+    "default",
+    lambda given: isinstance(given, str) or callable(given),
+    "a partitioner's name, or a function of (key, all partitions, available partitions)",
+)
+
+_NO_BROKERS = "pylog reads and writes the storage, and keeps no connections to brokers"
+_NO_RETRIES = "a consumer repeats a read as the storage layer decides"
+
+_CONNECTION: Mapping[str, ClientSetting] = {
+    "client_id": _text(),
+    "client_rack": _text(""),
+    "connections_max_idle_ms": _only(540_000, _NO_BROKERS),
+    "metadata_max_age_ms": _whole(300_000, 300),
+    "receive_buffer_bytes": _only(65_536, _NO_BROKERS),
+    "reconnect_backoff_max_ms": _only(1_000, _NO_BROKERS),
+    "reconnect_backoff_ms": _only(50, _NO_BROKERS),
+    "request_timeout_ms": _only(
+        30_000, "delivery_timeout_ms bounds a send and default_api_timeout_ms a call, each with all of its requests"
+    ),
+    "send_buffer_bytes": _only(131_072, _NO_BROKERS),
+}
+"""`metadata_max_age_ms` always holds: a client that waits looks at the metadata several times a second."""
+
+PRODUCER: Mapping[str, ClientSetting] = {
+    **_CONNECTION,
+    "acks": _one_of("all", -1, 0, 1, "-1", "0", "1"),
+    "batch_size": _whole(16_384),
+    "buffer_memory": _whole(33_554_432, 1, 1 << 30),
+    "compression_type": _one_of(*COMPRESSIONS),
+    "delivery_timeout_ms": _whole(120_000),
+    "enable_idempotence": _only(True, "every commit is idempotent"),
+    "key_serializer": _function("a function from a key to bytes"),
+    "linger_ms": _whole(5),
+    "max_block_ms": _whole(60_000),
+    "max_in_flight_requests_per_connection": _whole(5, 1),
+    "max_request_size": _whole(1_048_576),
+    "partitioner": _PARTITIONER,
+    "retries": _whole(INT_MAX),
+    "retry_backoff_max_ms": _whole(1_000),
+    "retry_backoff_ms": _whole(100),
+    "value_serializer": _function("a function from a value to bytes"),
+}
+"""Where the default is not Kafka's: `compression_type` is zstd, as for all that pylog writes.
+
+`max_in_flight_requests_per_connection` always holds: one commit of a producer is under way at a time.
+"""
+
+CONSUMER: Mapping[str, ClientSetting] = {
+    **_CONNECTION,
+    "allow_auto_create_topics": _only(False, "a consumer creates no topics; it reads one as soon as it is there"),
+    "auto_commit_interval_ms": _whole(5_000),
+    "auto_offset_reset": _one_of("latest", "earliest", "none"),
+    "check_crcs": _only(True, "each batch is checked against its checksum"),
+    "consumer_timeout_ms": ClientSetting(
+        math.inf,
+        lambda given: isinstance(given, int | float) and not isinstance(given, bool) and given >= 0,
+        "milliseconds, or math.inf for no limit",
+    ),
+    "default_api_timeout_ms": _whole(60_000),
+    "enable_auto_commit": _flag(True),
+    "exclude_internal_topics": _only(True, "log.read and Spark read __consumer_offsets"),
+    "fetch_max_bytes": _whole(52_428_800, 1),
+    "fetch_max_wait_ms": _whole(500),
+    "fetch_min_bytes": _whole(1),
+    "group_id": _text(),
+    "group_instance_id": _text(),
+    "group_protocol": _only("classic", "the coordinator speaks Kafka's classic group protocol, not KIP-848's"),
+    "heartbeat_interval_ms": _whole(3_000, 1),
+    "isolation_level": _one_of("read_uncommitted", "read_committed"),
+    "key_deserializer": _function("a function from bytes to a key"),
+    "max_partition_fetch_bytes": _whole(52_428_800, 1),
+    "max_poll_interval_ms": _whole(300_000, 1),
+    "max_poll_records": _whole(500, 1),
+    "partition_assignment_strategy": _names(("range", "cooperative-sticky")),
+    "retry_backoff_max_ms": _only(1_000, _NO_RETRIES),
+    "retry_backoff_ms": _only(100, _NO_RETRIES),
+    "session_timeout_ms": _whole(45_000, 1),
+    "value_deserializer": _function("a function from bytes to a value"),
+}
+
+"""Where the default is not Kafka's: `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`; and a
+consumer creates no topics.  `isolation_level` always holds: nothing that is not committed is there to be read.
+"""
+
+TRANSACTION: Mapping[str, ClientSetting] = {
+    name: PRODUCER[name] for name in ("compression_type", "key_serializer", "value_serializer")
+} | {
+    "acks": _one_of("all", -1, "-1"),
+    "partitioner": ClientSetting("default", lambda given: isinstance(given, str), "a partitioner's name"),
+    "transaction_timeout_ms": _whole(60_000, 1),
+}
+
+_ELSEWHERE = {
+    "bootstrap_servers": "the address is the log's: spark_log.connect(URL)",
+    "transactional_id": "transactions are log.transaction(ID)",
+}
+
+
+def resolve_settings(who: str, table: Mapping[str, ClientSetting], given: Mapping[str, Any]) -> dict[str, Any]:
+    """All settings of `table`, those given and the defaults of the others.
+
+    Raises InvalidRequest for one that is unknown, with the nearest, or has a value that is not possible.
+    """
+    for name, value in given.items():
+        if name not in table:
+            raise InvalidRequest(f"unknown {who} setting {name!r}; {_hint(table, name)}")
+        if not table[name].accepts(value):
+            raise InvalidRequest(f"{name}: {value!r} is not possible; give {table[name].possible}")
+    return {name: given.get(name, setting.default) for name, setting in table.items()}
+
+
+def _hint(table: Mapping[str, ClientSetting], name: str) -> str:
+    if name in _ELSEWHERE:
+        return _ELSEWHERE[name]
+    near = get_close_matches(name.replace(".", "_"), table, n=1, cutoff=0.5)
+    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(table))}"
+
+
+def coder(function: Any, method: str) -> Callable[[Any], Any] | None:
+    """A serializer as a function of one argument, from a function or an object with the method; None for none."""
+    return getattr(function, method, function)

@@ -1,0 +1,1 @@
+"""Consuming: consumers, their place in a group, and bookmarks of batch jobs."""

@@ -1,0 +1,96 @@
+"""Bookmarks: a batch job that goes on where its last run ended.
+
+The end is pinned when the block is entered, and the position is committed, as the offsets of a group that has the bookmark's
+name, only when the block is left without an exception.  A run that fails is repeated from where it began.  Positions belong
+to topics by their ids: one that is deleted meanwhile is left out, one that is created again begins anew.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from types import TracebackType
+
+from spark_log.client.reading.resolve import partition_of, partitions_of
+from spark_log.errors import InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.metadata.commands import UNFENCED, CommitOffsets, Stand
+from spark_log.metadata.decide import check_group_free
+from spark_log.metadata.records import GroupCommit, OffsetEntry
+from spark_log.metadata.rosters import check_not_shared
+from spark_log.metadata.state import GroupState, Position, TopicKey
+from spark_log.model import TopicPartition
+
+
+class Bookmark:
+    """A named position in topics.  The first run starts at the earliest records.
+
+    Raises GroupInUse, on entering and on leaving, if a stream publishes to the group of this name or consumers share it;
+    on leaving ConcurrentChange if another run of the name has committed meanwhile.
+    """
+
+    def __init__(self, journal: Journal, name: str, *topics: str) -> None:
+        if not topics:
+            raise InvalidRequest('bookmark: no topic is named; log.bookmark("nightly", "orders")')
+        self.name = name
+        self.topics = topics
+        self.starts: dict[TopicPartition, int] = {}
+        """Where this run reads from: where the last one ended, also if records after that were trimmed; to read them fails."""
+        self.ends: dict[TopicPartition, int] = {}
+        """Where it reads to, and the next run from."""
+        self._journal = journal
+        self._keys: dict[TopicPartition, TopicKey] = {}
+        self._committed: dict[TopicKey, Position | None] = {}
+        self._run = ""
+
+    def __enter__(self) -> Bookmark:
+        state = self._journal.refresh()
+        check_group_free(state, self.name, self._journal.context.clock.now_ms())
+        check_not_shared(state, self.name)
+        self.starts, self.ends, self._keys, self._committed = {}, {}, {}, {}
+        self._run = f"run {self._journal.context.unique()}"
+        for tp in [tp for topic in self.topics for tp in partitions_of(state, topic)]:
+            key, part = partition_of(state, tp)
+            committed = self._committed[key] = state.groups.get(self.name, GroupState()).offsets.get(key)
+            self.starts[tp] = part.start if committed is None else min(committed.offset, part.end)
+            self.ends[tp] = part.end
+            self._keys[tp] = key
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._commit()
+
+    @property
+    def options(self) -> dict[str, str]:
+        """Options of Spark's reader for exactly the records of this run."""
+        return {
+            "assign": json.dumps({t: [tp.partition for tp in self.ends if tp.topic == t] for t in self.topics}),
+            "startingOffsets": _json(self.starts),
+            "endingOffsets": _json(self.ends),
+        }
+
+    def _commit(self) -> None:
+        entries = tuple(OffsetEntry(*key, self.ends[tp], self._note(tp)) for tp, key in self._keys.items())
+        expected = tuple(
+            Stand(*key, None if committed is None else committed.offset) for key, committed in self._committed.items()
+        )
+        commit = GroupCommit(self.name, UNFENCED, entries)
+        self._journal.propose(CommitOffsets(commit=commit, live_only=True, expected=expected))
+
+    def _note(self, tp: TopicPartition) -> str:
+        """What tells this run's position from that of another, which may be as far: a lost commit is known again by it."""
+        committed = self._committed[self._keys[tp]]
+        if committed is None or committed.offset != self.ends[tp]:
+            return self._run
+        return committed.metadata
+
+
+def _json(offsets: Mapping[TopicPartition, int]) -> str:
+    """`{"orders": {"0": 5}}`, as Kafka's connector has it."""
+    topics: dict[str, dict[str, int]] = {}
+    for tp, offset in offsets.items():
+        topics.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return json.dumps(topics)

@@ -1,0 +1,606 @@
+"""Consumers: records or Arrow tables of partitions, from where a group stands, as they come.
+
+Names and behaviour are those of Kafka's Python clients.  Consumers with a `group_id` that subscribe share the partitions of their
+topics through a coordinator; embedded there is none, one owns all of them, and a newer one takes them from it.  A poll reads up to the end of one confirmed
+state of the log, so it never sees half of a commit's end.  Not safe for threads, as in Kafka.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from spark_log.client.client_settings import CONSUMER, coder, resolve_settings
+from spark_log.client.consuming.backoff import PollBackoff
+from spark_log.client.consuming.cursor import readable
+from spark_log.client.consuming.fetch_positions import (
+    NOWHERE,
+    FetchPosition,
+    FetchPositions,
+    Reading,
+    anything_buffered,
+    anything_ready,
+    forget_ahead,
+)
+from spark_log.client.consuming.group_member import open_membership
+from spark_log.client.consuming.membership import Callback, Membership, as_offsets
+from spark_log.client.consuming.subscribed_topics import SubscribedTopics
+from spark_log.client.reading.fetch import Fetched
+from spark_log.client.reading.plan import OffsetRange, plan_reads
+from spark_log.client.reading.resolve import offsets_for_times, partition_of
+from spark_log.client.reading.scan import SCAN_SCHEMA, fetch_ranges, to_batch
+from spark_log.client.validate import times_ms
+from spark_log.errors import (
+    IllegalGeneration,
+    InvalidRequest,
+    SparkLogError,
+    UnknownTopicOrPartition,
+)
+from spark_log.journal.journal import Journal
+from spark_log.metadata.commands import Committer
+from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
+from spark_log.store.background import Slot, Unfinished, Waiter
+
+logger = logging.getLogger("spark_log")
+
+HEED_MS = 250.0
+"""A group's news are waited for so long at a time."""
+LATE_MS = 1000
+"""A read that is on its way is waited for so long beyond the time of a poll; a poll without any time gives what is there, too."""
+LOOK_MS = 100
+"""While there is enough to read, the log is looked at so often for topics, partitions and owners."""
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """What `offsets_for_times` finds: the first record at or after a time."""
+
+    offset: int
+    timestamp: int
+    """Milliseconds."""
+
+
+class Consumer:
+    """A consumer of subscribed topics or assigned partitions."""
+
+    def __init__(self, journal: Journal, *topics: str, **settings: Any) -> None:
+        self._settings = resolve_settings("consumer", CONSUMER, settings)
+        self._journal = journal
+        self._clock = journal.context.clock
+        self._decode_key = coder(self._settings["key_deserializer"], "deserialize")
+        self._decode_value = coder(self._settings["value_deserializer"], "deserialize")
+        group = self._settings["group_id"]
+        self._membership = None if group is None else open_membership(journal, self._settings)
+        self._waiter = Waiter()
+        self._hearing = Slot[State](direct=journal.store.local and journal.link is None)
+        self._reading = Reading(journal, self._membership, self._settings, self._look_again, self._waiter)
+        self._spots: FetchPositions = {}
+        self._subscribed: SubscribedTopics | None = None
+        self._assigned_once = False
+        self._round = 0
+        """Of the group, that the listener was told of."""
+        self._closed = False
+        self._state: State = journal.state
+        self._stale = True
+        """The assignment was not brought in line with the state yet."""
+        self._looked_ms = -LOOK_MS
+        self._committed_ms = self._fetched_ms = self._clock.monotonic_ms()
+        self._parts: deque[list[ConsumerRecord]] = deque()
+        """Read for iteration, each of one partition, and not begun."""
+        self._ahead: Iterator[ConsumerRecord] = iter(())
+        """The rest of the one that was begun,"""
+        self._ahead_of = NOWHERE
+        """and where it is from."""
+        self._looks = PollBackoff(self._clock, local=journal.store.local, most_ms=self._settings["fetch_max_wait_ms"])
+        if topics:
+            self.subscribe(topics)
+
+    # ----------------------------------------------------------------------------------------------- which partitions
+
+    def subscribe(self, topics: Iterable[str] | str = (), pattern: str | None = None, listener: object = None) -> None:
+        """Read topics by name, or all whose name matches a pattern as a whole; new topics and partitions join in.
+
+        listener:  an object with any of on_partitions_assigned, on_partitions_revoked, on_partitions_lost.
+        """
+        subscribed = SubscribedTopics(topics, pattern, listener)
+        self._check_open()
+        if self._spots and self._subscribed is None:
+            raise InvalidRequest("subscribe: partitions were assigned by hand; unsubscribe() first")
+        self._subscribed, self._assigned_once = subscribed, False
+        self._forget_ahead()
+        if self._membership is not None and self._membership.lost(self._journal.state):
+            self._membership.forget()
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more, and leave the group."""
+        self._check_open()
+        self._let_go()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions, without a place in the group.  Raises UnknownTopicOrPartition."""
+        self._check_open()
+        if self._subscribed:
+            raise InvalidRequest("assign: topics were subscribed to; unsubscribe() first")
+        state = self._state = self._journal.refresh()
+        wanted = {TopicPartition(*tp): partition_of(state, TopicPartition(*tp))[0] for tp in partitions}
+        self._auto_commit(force=True)
+        known = {tp: spot for tp, spot in self._spots.items() if wanted.get(tp) == spot.key}
+        self._spots = {tp: known.get(tp) or FetchPosition(key) for tp, key in wanted.items()}
+        self._forget_ahead()
+
+    def assignment(self) -> set[TopicPartition]:
+        """The partitions that are read; empty before the first poll of a subscription."""
+        return set(self._spots)
+
+    def subscription(self) -> set[str] | None:
+        """The topics subscribed to; None if there is no subscription."""
+        return None if self._subscribed is None else set(self._subscribed.names(self._spots))
+
+    def topics(self) -> set[str]:
+        """All topics of the log."""
+        return set(self._journal.refresh().names)
+
+    def partitions_for_topic(self, topic: str) -> set[int] | None:
+        """Numbers of a topic's partitions; None if there is no such topic."""
+        state = self._journal.refresh()
+        topic_id = state.names.get(topic)
+        return None if topic_id is None else set(range(state.topics[topic_id].partitions))
+
+    # -------------------------------------------------------------------------------------------------------- records
+
+    def __iter__(self) -> Iterator[ConsumerRecord]:
+        return self
+
+    def __next__(self) -> ConsumerRecord:
+        """The next record; waits for it, for `consumer_timeout_ms` if that is set.  Its position moves with it."""
+        while True:
+            for record in self._ahead:
+                self._ahead_of.position = record.offset + 1
+                return record
+            if not self._parts:
+                self._parts.extend(self._next_parts())
+                if not self._parts:
+                    raise StopIteration
+            part = self._parts.popleft()
+            self._ahead, self._ahead_of = iter(part), self._spots[TopicPartition(part[0].topic, part[0].partition)]
+
+    def _next_parts(self) -> list[list[ConsumerRecord]]:
+        self._forget_ahead()
+        return self._readable(
+            self._wait(self._settings["consumer_timeout_ms"], self._settings["max_poll_records"], None)
+        )
+
+    def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
+        """Records that are there, at most `max_records` (`max_poll_records`); waits for the first of them.
+
+        Raises IllegalGeneration if a newer consumer has taken the group, NoOffsetForPartition and OffsetOutOfRange with
+        auto_offset_reset="none", RecordDeserialization if a deserializer fails at the first record.
+        """
+        self._forget_ahead()
+        found: dict[TopicPartition, list[ConsumerRecord]] = {}
+        parts = self._wait(timeout_ms, _limit(max_records, self._settings["max_poll_records"]), None)
+        for records in self._readable(parts):
+            tp = TopicPartition(records[0].topic, records[0].partition)
+            found.setdefault(tp, []).extend(records)
+            self._spots[tp].position = records[-1].offset + 1
+        return found
+
+    def _readable(self, parts: Sequence[Fetched]) -> list[list[ConsumerRecord]]:
+        return readable(parts, self._decode_key, self._decode_value)
+
+    def poll_arrow(self, timeout_ms: float = 0, max_records: int | None = None) -> pa.Table:
+        """The same as a table with topic, partition, offset, key, value, timestamp, headers; nothing is deserialized.
+
+        Without `max_records`, about `fetch_max_bytes` are given at most.
+        """
+        self._forget_ahead()
+        parts = self._wait(timeout_ms, _limit(max_records, 2**63 - 1), self._settings["fetch_max_bytes"])
+        for part in parts:
+            tp = TopicPartition(part.read.topic, part.read.partition)
+            self._spots[tp].position = part.first + part.records.num_rows
+        return pa.Table.from_batches([to_batch(part, SCAN_SCHEMA) for part in parts], schema=SCAN_SCHEMA)
+
+    def _wait(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
+        """What is there; nothing only if `timeout_ms` is over."""
+        self._check_open()
+        if self._subscribed is None and not self._spots:
+            raise InvalidRequest("the consumer reads nothing yet: subscribe() to topics or assign() partitions")
+        with self._waiter.within(timeout_ms + LATE_MS):
+            try:
+                return self._await_records(timeout_ms, rows, size)
+            except Unfinished:
+                # Of records that were read before, there may be some in memory.
+                return self._reading.take(self._spots, self._state, rows, size)
+
+    def _await_records(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
+        start = self._clock.monotonic_ms()
+        heard: State | None = None
+        while True:
+            if self._membership is not None:
+                self._membership.call_back()
+            self._look(heard)
+            heard = None
+            self._auto_commit()
+            if self._is_enough():
+                self._fetched_ms = self._clock.monotonic_ms()
+                if parts := self._reading.take(self._spots, self._state, rows, size):
+                    self._looks.found()
+                    return parts
+            left = timeout_ms - (self._clock.monotonic_ms() - start)
+            if left <= 0:
+                return []
+            if self._membership is not None and self._membership.await_news(min(left, HEED_MS)):
+                continue
+            group = "" if self._membership is None else self._membership.group
+            topics = sorted({spot.key[0] for spot in self._spots.values()})
+            most = min(left, self._until_commit_ms(), self._until_fetch_ms())
+            look_ms = min(self._looks.wait_ms(), left)
+            heard = self._hear(partial(self._journal.wait, look_ms, most, group=group, topics=topics))
+
+    def _hear(self, ask: Callable[[], State]) -> State:
+        """The newest state, from the storage or a coordinator.  Raises Unfinished."""
+        return self._waiter.answer(self._hearing, ask)
+
+    def _is_enough(self) -> bool:
+        """Whether `fetch_min_bytes` are there, or the consumer has waited for them for `fetch_max_wait_ms`."""
+        wanted = self._settings["fetch_min_bytes"]
+        if wanted <= 1 or self._until_fetch_ms() == 0 or anything_buffered(self._spots.values()):
+            return True
+        return self._reading.has_bytes(self._spots, self._state, wanted)
+
+    def _until_fetch_ms(self) -> float:
+        """How long to wait for `fetch_min_bytes`; one byte needs no limit."""
+        if self._settings["fetch_min_bytes"] <= 1:
+            return math.inf
+        due = self._fetched_ms + self._settings["fetch_max_wait_ms"]
+        return float(max(0, due - self._clock.monotonic_ms()))
+
+    def _look_again(self) -> State:
+        self._state, self._stale = self._hear(self._journal.refresh), True
+        return self._state
+
+    def _forget_ahead(self) -> None:
+        """Records that were read and not given out, by iteration or because something failed, are read again."""
+        self._forget_parts()
+        forget_ahead(self._spots.values())
+
+    def _forget_parts(self) -> None:
+        self._parts.clear()
+        self._ahead, self._ahead_of = iter(()), NOWHERE
+
+    # ------------------------------------------------------------------------------------------------------ the group
+
+    def _look(self, heard: State | None = None) -> None:
+        """Take notice of new records, topics, partitions and owners.
+
+        heard:  what a wait has ended with, just now: it need not be asked for again.
+        """
+        now, membership = self._clock.monotonic_ms(), self._membership
+        self._stale |= membership is not None and membership.heed()
+        if now - self._looked_ms < LOOK_MS and not self._stale and anything_ready(self._spots.values(), self._state):
+            fresh = self._journal.state
+        else:
+            self._looked_ms = now
+            if not self._assigned_once:
+                fresh = self._hear(self._journal.refresh)
+            else:
+                fresh = self._hear(self._journal.poll) if heard is None else heard
+            self._keep_group(fresh)
+        if fresh is self._state and self._assigned_once and not self._stale:
+            return
+        self._state, self._stale = fresh, False
+        if self._subscribed:
+            self._join()
+            self._follow(self._subscribed)
+            if membership is not None and not membership.is_assigned:
+                return
+        elif gone := [tp for tp, spot in self._spots.items() if not _is_live(fresh, tp, spot.key)]:
+            tp = gone[0]
+            raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was assigned and was deleted; assign() others")
+        self._assigned_once = True
+
+    def _keep_group(self, state: State) -> None:
+        if self._membership is None:
+            return
+        try:
+            self._membership.keep(state)
+        except SparkLogError as error:
+            logger.warning("group %s is not shown to be in use: %s", self._membership.group, error)
+
+    def _join(self) -> None:
+        membership = self._membership
+        if membership is None:
+            return
+        if not membership.joined:
+            membership.join()
+            self._state = self._journal.state
+        if membership.lost(self._state):
+            self._lose(membership.replaced(self._state))
+
+    def _lose(self, error: SparkLogError | None) -> None:
+        """Others have the partitions: tell the listener once; and refuse from then on, if there is an error."""
+        gone = tuple(self._spots)
+        self._spots, self._assigned_once = {}, False
+        self._forget_parts()
+        if gone:
+            self._tell("on_partitions_lost", gone)
+        if error is not None:
+            raise error
+
+    def _follow(self, subscribed: SubscribedTopics) -> None:
+        """Bring the assignment in line with the topics that are there, and with what the group leaves to this consumer."""
+        membership, wanted = self._membership, subscribed.wanted(self._state)
+        if membership is not None:
+            share = membership.share(self._state, subscribed.names(wanted))
+            if share is not None:
+                wanted = {tp: key for tp, key in wanted.items() if tp in share}
+        gone = [tp for tp, spot in self._spots.items() if wanted.get(tp) != spot.key]
+        if gone:
+            self._auto_commit(force=True)
+            self._tell("on_partitions_revoked", gone)
+            self._spots = {tp: spot for tp, spot in self._spots.items() if tp not in gone}
+            self._forget_parts()
+            for spot in self._spots.values():
+                spot.cursor = None
+        new = sorted(tp for tp in wanted if tp not in self._spots)
+        for tp in new:
+            self._spots[tp] = FetchPosition(wanted[tp], new=subscribed.is_new(tp))
+        if membership is None or membership.is_assigned:
+            self._tell_assigned(new, 0 if membership is None else membership.round)
+        if membership is not None:
+            membership.hold(wanted)
+
+    def _tell_assigned(self, new: Sequence[TopicPartition], number: int) -> None:
+        """number:  of the group's round."""
+        if new or not self._assigned_once or number != self._round:
+            self._round, self._assigned_once = number, True  # the listener may seek
+            self._tell("on_partitions_assigned", new)
+
+    def _tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        if self._subscribed is not None:
+            self._subscribed.tell(what, partitions)
+
+    def _let_go(self) -> None:
+        """End a subscription or an assignment: commit, tell the listener, leave the group."""
+        membership = self._membership
+        try:
+            self._auto_commit(force=True)
+        except IllegalGeneration as error:
+            logger.warning("positions were not committed: %s", error)
+        if self._spots:
+            self._tell("on_partitions_revoked", tuple(self._spots))
+        if membership is not None and membership.joined:
+            self._leave(membership)
+        self._spots, self._subscribed, self._assigned_once = {}, None, False
+        self._forget_parts()
+
+    def _leave(self, membership: Membership) -> None:
+        try:
+            membership.leave()
+        except SparkLogError as error:
+            logger.warning("group %s is still shown with this consumer, which has left: %s", membership.group, error)
+
+    def _until_commit_ms(self) -> float:
+        """Till the next commit by itself; infinite if there is none."""
+        if self._membership is None or not self._settings["enable_auto_commit"]:
+            return math.inf
+        due = self._committed_ms + self._settings["auto_commit_interval_ms"]
+        return float(max(1, due - self._clock.monotonic_ms()))
+
+    def _auto_commit(self, force: bool = False) -> None:
+        """Commit what was given out, if it is time."""
+        membership = self._membership
+        if membership is None or not self._settings["enable_auto_commit"]:
+            return
+        now = self._clock.monotonic_ms()
+        if not force and now - self._committed_ms < self._settings["auto_commit_interval_ms"]:
+            return
+        self._committed_ms = now
+        try:
+            membership.commit(self._positions())
+        except SparkLogError as error:
+            if membership.alone and isinstance(error, IllegalGeneration):
+                self._lose(error)
+            logger.warning("positions of group %s were not committed by themselves: %s", membership.group, error)
+
+    # ------------------------------------------------------------------------------------------------------ positions
+
+    def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
+        """Commit positions: those given, or of all records that were given out.  They are in when it returns.
+
+        Raises IllegalGeneration if a newer consumer has taken the group.
+        """
+        self._group("commit").commit(self._positions() if offsets is None else as_offsets(offsets))
+
+    def commit_async(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        callback: Callback | None = None,
+    ) -> None:
+        """The same in the background, in order; `callback(offsets, error or None)` is called by a later poll or commit."""
+        membership = self._group("commit_async")
+        membership.commit_async(self._positions() if offsets is None else as_offsets(offsets), callback)
+
+    def committed(self, partition: TopicPartition, metadata: bool = False) -> int | OffsetAndMetadata | None:
+        """What the group has committed for a partition, with its note if `metadata`; None for nothing."""
+        membership = self._group("committed", join=False)
+        membership.flush_commits()
+        state = self._journal.refresh()
+        found = membership.position(state, partition_of(state, partition)[0])
+        if found is None:
+            return None
+        return OffsetAndMetadata(found.offset, found.metadata) if metadata else found.offset
+
+    def group_commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> GroupCommit:
+        """Positions, those given or of what was given out, for a transaction to commit with its records."""
+        positions = self._positions() if offsets is None else as_offsets(offsets)
+        return self._group("commit_offsets").group_commit(self._journal.state, positions)
+
+    def committer(self) -> Committer | None:
+        """As which member of its group it commits them, where a coordinator asks for that."""
+        return self._group("commit_offsets").committer()
+
+    def _group(self, what: str, join: bool = True) -> Membership:
+        self._check_open()
+        if self._membership is None:
+            raise InvalidRequest(f"{what}: the consumer has no group; give it a group_id")
+        if join and self._subscribed and not self._membership.joined:
+            self._membership.join()
+        return self._membership
+
+    def _positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """In topics that are there; not in one of the same name that was created since."""
+        state = self._journal.state
+        return {
+            tp: OffsetAndMetadata(spot.position)
+            for tp, spot in self._spots.items()
+            if spot.position is not None and _is_live(state, tp, spot.key)
+        }
+
+    def position(self, partition: TopicPartition) -> int:
+        """The offset of the next record that will be given."""
+        spot = self._spot(partition)
+        if spot.position is None:
+            self._reading.position(self._look_again(), partition, spot)
+        assert spot.position is not None, "found out just now"
+        return spot.position
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset."""
+        if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
+            raise InvalidRequest(f"seek: {offset!r} is not an offset; for the ends use seek_to_beginning, seek_to_end")
+        self._forget_ahead()
+        spot = self._spot(partition)
+        spot.position, spot.cursor = offset, None
+        self._stale = True  # the offset may be that of a record which came after the last look
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on at the first record, of all partitions if none is named."""
+        self._seek_all(partitions, EARLIEST)
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on after the last record that is there now, of all partitions if none is named."""
+        self._seek_all(partitions, LATEST)
+
+    def _seek_all(self, partitions: Sequence[TopicPartition], to: int) -> None:
+        if not partitions:
+            self._be_assigned()
+        for tp, offset in self._bounds(partitions or tuple(self._spots), to).items():
+            self.seek(tp, offset)
+
+    def pause(self, *partitions: TopicPartition) -> None:
+        """Give no records of these until `resume`."""
+        self._forget_ahead()
+        for tp in partitions:
+            self._spot(tp).paused = True
+
+    def resume(self, *partitions: TopicPartition) -> None:
+        """Give records of these again."""
+        for tp in partitions:
+            self._spot(tp).paused = False
+
+    def paused(self) -> set[TopicPartition]:
+        """The partitions that are paused."""
+        return {tp for tp, spot in self._spots.items() if spot.paused}
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """How many records of each assigned partition were not given out yet."""
+        self._be_assigned()
+        ends = self.end_offsets(tuple(self._spots))
+        return {tp: max(0, end - self.position(tp)) for tp, end in ends.items()}
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offsets of the first records that are there."""
+        return self._bounds(partitions, EARLIEST)
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Offsets that the next records will get."""
+        return self._bounds(partitions, LATEST)
+
+    def _bounds(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
+        self._check_open()
+        state = self._journal.refresh()
+        found = {tp: partition_of(state, tp)[1] for tp in partitions}
+        return {tp: part.start if which == EARLIEST else part.end for tp, part in found.items()}
+
+    def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """By partition, the first record with a timestamp at or after a time in milliseconds; None if there is none."""
+        self._check_open()
+        times_ms("offsets_for_times", timestamps)
+        self._journal.refresh()
+        found = offsets_for_times(self._journal, timestamps)
+        return {tp: None if at is None else OffsetAndTimestamp(at, self._timestamp(tp, at)) for tp, at in found.items()}
+
+    def _timestamp(self, tp: TopicPartition, offset: int) -> int:
+        key, _ = partition_of(self._journal.state, tp)
+        reads = plan_reads(self._journal, [OffsetRange(tp.topic, key[0], tp.partition, offset, offset + 1)])
+        records = next(fetch_ranges(self._journal, reads, ["timestamp"])).records
+        return int(records.column("timestamp").view(pa.int64())[0].as_py()) // 1000
+
+    def _spot(self, partition: TopicPartition) -> FetchPosition:
+        self._be_assigned()
+        spot = self._spots.get(partition)
+        if spot is None:
+            raise InvalidRequest(
+                f"{partition} is not assigned to this consumer; it has {sorted(self._spots) or 'none'}"
+            )
+        return spot
+
+    def _be_assigned(self) -> None:
+        """A subscription gets its partitions here, without waiting for the first poll."""
+        self._check_open()
+        deadline = self._clock.monotonic_ms() + self._settings["default_api_timeout_ms"]
+        while self._subscribed and not self._assigned_once and self._clock.monotonic_ms() < deadline:
+            self._look()
+            if self._membership is not None:
+                self._membership.await_news(HEED_MS)
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def close(self, autocommit: bool = True) -> None:
+        """Commit what was given out, if `enable_auto_commit`, and leave the group."""
+        if self._closed:
+            return
+        if not autocommit:
+            self._settings["enable_auto_commit"] = False
+        try:
+            self._let_go()
+        finally:
+            self._closed = True
+            if self._membership is not None:
+                self._membership.close()
+
+    def __enter__(self) -> Consumer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        # The body may have raised before it worked off what it was given: the next run reads that again.
+        self.close(autocommit=kind is None)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise InvalidRequest("the consumer is closed")
+
+
+def _limit(given: int | None, default: int) -> int:
+    if given is None:
+        return default
+    if given < 1:
+        raise InvalidRequest(f"max_records: {given} is not possible; give a number from 1")
+    return given
+
+
+def _is_live(state: State, tp: TopicPartition, key: TopicKey) -> bool:
+    return state.names.get(tp.topic) == key[0]

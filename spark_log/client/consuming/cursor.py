@@ -1,0 +1,157 @@
+"""What a consumer reads with: a cursor over one partition, and records out of Arrow batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_log.client.reading.fetch import Fetched
+from spark_log.client.reading.plan import OffsetRange, plan_reads
+from spark_log.client.reading.scan import RECORD_COLUMNS, fetch_ranges
+from spark_log.errors import RecordDeserialization
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import ConsumerRecord, TopicPartition
+from spark_log.store.background import Slot, Waiter
+
+PLAN_RECORDS = 1_000_000
+"""Plans reach so far ahead at most."""
+
+Coder = Callable[[Any], Any] | None
+
+
+class Cursor:
+    """Reads one partition from an offset on.  It never goes beyond the end of the state that it is given."""
+
+    def __init__(self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int, waiter: Waiter) -> None:
+        self.at = at
+        """Offset of the next record that it gives."""
+        self._journal = journal
+        self._tp = tp
+        self._key = key
+        self._rest: Fetched | None = None
+        self._coming: Iterator[Fetched] = iter(())
+        self._waiter = waiter
+        self._under_way = Slot[Fetched | None](direct=journal.store.local)
+
+    def ready(self, state: State) -> bool:
+        """Whether there is a record to give."""
+        return self.at < state.partitions[self._key].end
+
+    @property
+    def buffered(self) -> bool:
+        """Whether the rest of a batch is in memory."""
+        return self._rest is not None
+
+    def take(self, state: State, rows: int) -> Fetched | None:
+        """The next records of one batch, at most `rows`; None at the end of `state`.
+
+        Raises DataLoss if they were trimmed, UnknownTopicOrPartition if the topic was deleted, Unfinished if they are on their way.
+        """
+        if self._rest is None and not self.ready(state):
+            return None
+        part = self._rest or self._waiter.answer(self._under_way, lambda: self._next(state))
+        if part is None:
+            return None
+        count = part.records.num_rows
+        self._rest = part._replace(first=part.first + rows, records=part.records.slice(rows)) if rows < count else None
+        if rows < count:
+            part = part._replace(records=part.records.slice(0, rows))
+        self.at = part.first + part.records.num_rows
+        return part
+
+    def _next(self, state: State) -> Fetched | None:
+        part = next(self._coming, None)
+        if part is None and self.ready(state):
+            end = min(state.partitions[self._key].end, self.at + PLAN_RECORDS)
+            ahead = OffsetRange(self._tp.topic, self._key[0], self._tp.partition, self.at, end)
+            self._coming = fetch_ranges(self._journal, plan_reads(self._journal, [ahead]), RECORD_COLUMNS)
+            part = next(self._coming)
+        return part
+
+
+def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -> list[list[ConsumerRecord]]:
+    """Records as Python values: of each partition those before the first one that a deserializer fails at.
+
+    Raises RecordDeserialization if a partition has none before it.
+    """
+    found: list[list[ConsumerRecord]] = []
+    begun: set[TopicPartition] = set()
+    ended: set[TopicPartition] = set()
+    for part in parts:
+        tp = TopicPartition(part.read.topic, part.read.partition)
+        if tp in ended:
+            continue
+        records, failed = to_records(part, decode_key, decode_value)
+        if failed is not None:
+            if not records and tp not in begun:
+                raise failed
+            ended.add(tp)
+        if records:
+            found.append(records)
+            begun.add(tp)
+    return found
+
+
+def to_records(
+    part: Fetched, decode_key: Coder, decode_value: Coder
+) -> tuple[list[ConsumerRecord], RecordDeserialization | None]:
+    """Records as Python values up to the first one that a deserializer fails at, and what it failed with."""
+    keys, no_key = _decoded(part, "key", decode_key)
+    values, no_value = _decoded(part, "value", decode_value)
+    times = (_micros(part.records.column("timestamp")) // 1000).tolist()
+    # Ends where a key or value is missing.
+    records = list(
+        map(
+            ConsumerRecord,
+            repeat(part.read.topic),
+            repeat(part.read.partition),
+            range(part.first, part.first + part.records.num_rows),
+            times,
+            keys,
+            values,
+            _headers(part.records),
+        )
+    )
+    failed = [error for error in (no_key, no_value) if error is not None]
+    return records, min(failed, key=lambda error: error.offset, default=None)
+
+
+def _micros(stamps: pa.Array) -> npt.NDArray[np.int64]:
+    """As numpy without `to_numpy`, which imports pandas the first time, if it is there: 0.3 s before the first record."""
+    data: npt.NDArray[np.int64] = np.frombuffer(stamps.buffers()[1], dtype=np.int64)
+    return data[stamps.offset : stamps.offset + len(stamps)]
+
+
+def _decoded(part: Fetched, column: str, decode: Coder) -> tuple[Sequence[Any], RecordDeserialization | None]:
+    values: list[bytes | None] = part.records.column(column).to_pylist()
+    if decode is None:
+        return values, None
+    decoded: list[Any] = []
+    try:
+        for value in values:
+            decoded.append(None if value is None else decode(value))
+    except Exception as error:  # noqa: BLE001  the user's function may raise anything
+        topic, partition, offset = part.read.topic, part.read.partition, part.first + len(decoded)
+        failed = RecordDeserialization(
+            f"{topic}-{partition}, offset {offset}: the {column} cannot be deserialized: {error!r}; "
+            f"seek to {offset + 1} to go past it",
+            topic=topic,
+            partition=partition,
+            offset=offset,
+        )
+        failed.__cause__ = error
+        return decoded, failed
+    return decoded, None
+
+
+def _headers(records: pa.RecordBatch) -> Iterable[Sequence[tuple[str, bytes | None]]]:
+    headers = records.column("headers")
+    if headers.null_count == len(headers):
+        return repeat(())
+    return [[(one["key"], one["value"]) for one in some] if some else () for some in headers.to_pylist()]

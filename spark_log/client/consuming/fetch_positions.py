@@ -1,0 +1,197 @@
+"""Where a consumer stands in each partition, and the records from there on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_log.client.consuming.cursor import Cursor
+from spark_log.client.consuming.membership import Membership
+from spark_log.client.reading.fetch import Fetched
+from spark_log.errors import (
+    CorruptObject,
+    DataLoss,
+    NoOffsetForPartition,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    SparkLogError,
+    UnknownTopicOrPartition,
+)
+from spark_log.journal.journal import Journal
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import Slice, TopicPartition
+from spark_log.store.background import Unfinished, Waiter
+
+logger = logging.getLogger("spark_log")
+
+
+@dataclass(slots=True)
+class FetchPosition:
+    """Where the consumer stands in one partition."""
+
+    key: TopicKey
+    position: int | None = None
+    """None: to be found out when it is first needed."""
+    new: bool = False
+    """The partition appeared under a subscription: all of it is new."""
+    paused: bool = False
+    cursor: Cursor | None = None
+
+
+NOWHERE = FetchPosition(("", -1))
+FetchPositions = dict[TopicPartition, FetchPosition]
+"""In the order in which they are served next."""
+
+
+def forget_ahead(spots: Iterable[FetchPosition]) -> None:
+    """Records that were read and not given out, by iteration or because something failed, are read again."""
+    for spot in spots:
+        if spot.cursor is not None and spot.cursor.at != spot.position:
+            spot.cursor = None
+
+
+def anything_ready(spots: Iterable[FetchPosition], state: State) -> bool:
+    """Whether one of the partitions that were begun has more."""
+    return any(
+        spot.cursor is not None and not spot.paused and spot.key in state.partitions and spot.cursor.ready(state)
+        for spot in spots
+    )
+
+
+def anything_buffered(spots: Iterable[FetchPosition]) -> bool:
+    """Whether records were read from the storage and not given out."""
+    return any(spot.cursor is not None and not spot.paused and spot.cursor.buffered for spot in spots)
+
+
+def bytes_from(entry: Slice | Piece, position: int) -> int:
+    """About how many of an entry's bytes lie at or after an offset."""
+    size = entry.bytes if isinstance(entry, Piece) else entry.length
+    return size * (entry.end - max(position, entry.start)) // (entry.end - entry.start)
+
+
+class Reading:
+    """Reads on at the spots of a consumer.
+
+    look_again:  called when what was there is not any more; the state that it gives counts from then on.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        membership: Membership | None,
+        settings: Mapping[str, Any],
+        look_again: Callable[[], State],
+        waiter: Waiter,
+    ) -> None:
+        self._journal = journal
+        self._membership = membership
+        self._settings = settings
+        self._look_again = look_again
+        self._waiter = waiter
+        self._failure: SparkLogError | None = None
+        """Of a partition, to be raised by the next call: this one gave records of others."""
+
+    def take(self, spots: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
+        """What is there up to the end of one state, partition by partition, the one that was last served going last.
+
+        A partition that cannot be read does not keep others from being read: its error is raised when there is nothing else,
+        and by the next call otherwise, so that a consumer which goes on after it gets what there is.
+        """
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        for tp, spot in spots.items():
+            if spot.position is None and spot.key in state.partitions:
+                self.position(state, tp, spot)  # where `latest` is must not depend on whose turn it is
+        parts: list[Fetched] = []
+        for tp in tuple(spots):
+            room: int = self._settings["max_partition_fetch_bytes"]
+            while rows > 0 and room > 0 and (size is None or size > 0):
+                try:
+                    part = self._take_from(state, tp, spots[tp], rows)
+                except (CorruptObject, ObjectNotFound) as error:
+                    self._failure = self._failure or error
+                    break
+                except Unfinished:
+                    break
+                if part is None:
+                    break
+                parts.append(part)
+                rows -= part.records.num_rows
+                room -= part.records.nbytes
+                size = None if size is None else size - part.records.nbytes
+            if rows <= 0 or (size is not None and size <= 0):
+                spots[tp] = spots.pop(tp)
+                break
+        if self._failure is not None and not parts:
+            failure, self._failure = self._failure, None
+            raise failure
+        return parts
+
+    def has_bytes(self, spots: FetchPositions, state: State, wanted: int) -> bool:
+        """Whether `wanted` bytes of runs lie ahead of the positions, by the slices: the first and last may be read in part."""
+        for tp, spot in spots.items():
+            if spot.paused or spot.key not in state.partitions:
+                continue
+            position = self.position(state, tp, spot)
+            for entry in reversed(state.partitions[spot.key].entries):
+                if entry.end <= position or wanted <= 0:
+                    break
+                wanted -= bytes_from(entry, position)
+        return wanted <= 0
+
+    def _take_from(self, state: State, tp: TopicPartition, spot: FetchPosition, rows: int) -> Fetched | None:
+        if spot.paused or spot.key not in state.partitions:
+            return None
+        position = self.position(state, tp, spot)
+        if spot.cursor is None:
+            spot.cursor = Cursor(self._journal, tp, spot.key, position, self._waiter)
+        try:
+            return spot.cursor.take(state, rows)
+        except (DataLoss, UnknownTopicOrPartition):
+            # Trimmed or deleted since the last look: look again and start from what is there.
+            spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at, self._waiter)
+            self._look_again()
+            return None
+
+    def position(self, state: State, tp: TopicPartition, spot: FetchPosition) -> int:
+        """The offset to read next in a partition, found out or moved into what is there by `auto_offset_reset`."""
+        part = state.partitions.get(spot.key)
+        if part is None:
+            raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was deleted")
+        at = spot.cursor.at if spot.cursor is not None else spot.position
+        if at is None:
+            at = self._committed(state, spot)
+        if at is not None and part.start <= at <= part.end:
+            if spot.position is None:
+                spot.position = at
+            return at
+        spot.position, spot.cursor = self._reset(state, tp, spot, at), None
+        return spot.position
+
+    def _committed(self, state: State, spot: FetchPosition) -> int | None:
+        committed = None if self._membership is None else self._membership.position(state, spot.key)
+        return None if committed is None else committed.offset
+
+    def _reset(self, state: State, tp: TopicPartition, spot: FetchPosition, at: int | None) -> int:
+        part, policy = state.partitions[spot.key], self._settings["auto_offset_reset"]
+        if at is not None:
+            logger.warning("offset %d of %s-%d is not there, there are %d to %d", at, *tp, part.start, part.end)
+        if policy == "earliest" or (at is None and spot.new):
+            return part.start
+        if policy == "latest":
+            return part.end
+        if at is None:
+            raise NoOffsetForPartition(
+                f"{tp.topic}-{tp.partition}: group {self._settings['group_id']!r} has committed no offset and "
+                "auto_offset_reset is 'none'; seek() or commit one"
+            )
+        raise OffsetOutOfRange(
+            f"offset {at} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.end}, and "
+            "auto_offset_reset is 'none'; seek() to one that is there",
+            start=part.start,
+            end=part.end,
+        )

@@ -1,0 +1,487 @@
+"""A consumer's place in a group that several share through a coordinator: the member's side of the classic protocol.
+
+What the consumer's own thread does is `share` and `hold`: it hears what it may have, tells its listener, and says what it has
+then.  Joining and syncing wait for other members, so each round has a thread of its own; and one thread sends heartbeats as
+long as the consumer is a member, leaves the group when the consumer does not poll any more, and hands on whatever goes wrong to
+the next poll.  Heartbeats wait at the coordinator for news, so members hear of a rebalance at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from spark_log.client.consuming.member_settings import MemberSettings, member_settings
+from spark_log.client.consuming.membership import Membership, Offsets
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    FencedInstanceId,
+    IllegalGeneration,
+    InvalidRequest,
+    NotCoordinator,
+    SparkLogError,
+)
+from spark_log.groups.assignors import assign_members, what_members_read
+from spark_log.groups.messages import (
+    Code,
+    HeartbeatRequest,
+    JoinedMember,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeavingMember,
+    MemberProtocol,
+    Request,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from spark_log.groups.subscription import CONSUMER, Assignment, Subscription, decode_assignment, encode
+from spark_log.journal.fork_safety import renew_after_fork
+from spark_log.journal.journal import Journal
+from spark_log.metadata.commands import UNFENCED, Committer
+from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.state import GroupState, State
+from spark_log.model import TopicPartition
+from spark_log.net.client import HttpLink
+
+AGAIN_S = 0.25
+"""Between two tries to reach a coordinator."""
+_AWAY = (Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
+_GONE = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION)
+_ITS_OWN = (Code.NONE, Code.MEMBER_ID_REQUIRED)
+"""Answers to a join that have the id of the member."""
+_WHY = {
+    Code.INCONSISTENT_GROUP_PROTOCOL: "partition_assignment_strategy: the other members of the group support none of {strategies}",
+    Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms: {session} is not what the coordinator allows ([groups] of its configuration)",
+    Code.GROUP_MAX_SIZE_REACHED: "the group has as many members as the coordinator allows",
+    Code.INVALID_GROUP_ID: "group_id: a group has to have a name",
+}
+logger = logging.getLogger("spark_log")
+
+
+class Share(NamedTuple):
+    """What a member was given."""
+
+    generation: int
+    assignment: Assignment
+    members: tuple[JoinedMember, ...]
+    """Of the generation; the leader alone knows them."""
+
+
+def open_membership(journal: Journal, settings: Mapping[str, Any]) -> Membership:
+    """A place in the group of a consumer's settings: shared where a coordinator was asked for, of a single member otherwise.
+
+    Raises InvalidRequest for an assignor that cannot be used.
+    """
+    link, group = journal.link, settings["group_id"]
+    if not journal.context.served or not isinstance(link, HttpLink):
+        return Membership(journal, group)
+    return SharedMembership(journal, link, group, member_settings(settings))
+
+
+class SharedMembership(Membership):
+    """One member of a group.  What is shared with the threads is guarded by `_news`."""
+
+    alone = False
+
+    def __init__(self, journal: Journal, link: HttpLink, group: str, wishes: MemberSettings) -> None:
+        super().__init__(journal, group)
+        self._link = link
+        self._wishes = wishes
+        self._cooperative = all(assignor.cooperative for assignor in wishes.assignors)
+        self._clock = journal.context.clock
+        self._closed = False
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A child is no member, and has none of its parent's threads."""
+        self._news = threading.Condition()
+        self._life = 0
+        """Grows whenever what its threads had begun does not count any more."""
+        self._member, self.generation = "", UNFENCED
+        self._subscribed = False
+        """It commits as a member or not at all."""
+        self._joining = False
+        self._rejoin = False
+        """A round is to begin as soon as the consumer has given up what it must."""
+        self._arrived: Share | None = None
+        """Not taken up by the consumer yet."""
+        self._share: Share | None = None
+        """What the consumer goes by."""
+        self._had: frozenset[TopicPartition] = frozenset()
+        """What it has, or had until it gave all up to join."""
+        self._topics: frozenset[str] | None = None
+        """What it told the group that it reads; None: nothing yet."""
+        self._lost = False
+        self._away = False
+        """Nobody has answered the last request; that is told once."""
+        self._failed: SparkLogError | None = None
+        self._rounds = 0
+        self._polled_ms = self._clock.monotonic_ms()
+        self._heart: threading.Thread | None = None
+
+    # ----------------------------------------------------------------------------------------- in the consumer's thread
+
+    @property
+    def joined(self) -> bool:
+        return self._subscribed
+
+    @property
+    def is_assigned(self) -> bool:
+        return self._share is not None and not self._joining
+
+    @property
+    def round(self) -> int:
+        return self._rounds
+
+    def join(self) -> None:
+        """It is `hold` that joins, when the consumer has said what it reads; from here on only members' positions count."""
+        self._subscribed = True
+
+    def keep(self, state: State) -> None:
+        """Nothing: heartbeats do."""
+
+    def heed(self) -> bool:
+        with self._news:
+            self._polled_ms = self._clock.monotonic_ms()
+            return self._rejoin or self._lost or self._arrived is not None
+
+    def await_news(self, timeout_ms: float) -> bool:
+        with self._news:
+            if self._joining:
+                self._news.wait_for(lambda: not self._joining, timeout_ms / 1000)
+                return True
+        return False
+
+    def lost(self, state: State) -> bool:
+        return self._lost
+
+    def replaced(self, state: State) -> SparkLogError | None:
+        """What went wrong in the background.  After it, or if nothing did, the consumer joins again with the next poll; unless
+        another one has its instance id, which ends it."""
+        with self._news:
+            failed = self._failed
+            self._share = self._arrived = None
+            self._had, self._lost = frozenset(), isinstance(failed, FencedInstanceId)
+            self._failed = failed if self._lost else None
+            return failed
+
+    def forget(self) -> None:
+        with self._news:
+            self._end_life()
+            self._failed, self._lost = None, False
+
+    def share(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
+        """What the consumer may have now.  Before a round begins that is nothing, or all that it has if all its assignors are
+        cooperative."""
+        with self._news:
+            if self._arrived is not None:
+                self._take_up(self._arrived)
+            if not self._joining and (self._topics != topics or self._is_outdated(state)):
+                self._rejoin, self._topics = True, topics
+            if self._share is None or not (self._cooperative or not (self._rejoin or self._joining)):
+                return frozenset()
+            return frozenset(tp for tp in self._share.assignment.partitions if tp.topic in topics)
+
+    def _take_up(self, share: Share) -> None:
+        """Go by what was given.  Who has to give something up for others joins again, so that they get it."""
+        self._share, self._arrived = share, None
+        self._rounds += 1
+        gives_up = self._had - frozenset(share.assignment.partitions)
+        if self._cooperative and (gives_up or share.assignment.unsettled):
+            self._rejoin = True
+        if not self._cooperative:
+            self._had = frozenset(share.assignment.partitions)
+
+    def _is_outdated(self, state: State) -> bool:
+        """Whether there are other partitions than this member, as the leader, has shared out."""
+        share = self._share
+        if share is None or not share.members:
+            return False
+        return dict(what_members_read(_partitions(state), share.members).partitions) != share.assignment.counts
+
+    def hold(self, partitions: Collection[TopicPartition]) -> None:
+        """The consumer has these, and no others: now it can join, if it has to."""
+        with self._news:
+            if self._cooperative:
+                self._had = frozenset(partitions)
+            if self._joining or self._topics is None or (self._member and not self._rejoin):
+                return
+            self._joining, self._rejoin, self._lost = True, False, False
+            self._polled_ms = self._clock.monotonic_ms()
+            life, told = self._life, self._subscription(self._topics)
+            if self._heart is None:
+                self._heart = self._start(self._beat)
+        self._start(lambda: self._round(life, told))
+
+    def _subscription(self, topics: frozenset[str]) -> bytes:
+        return encode(
+            Subscription(
+                topics=tuple(sorted(topics)),
+                owned=tuple(sorted(self._had)),
+                generation=UNFENCED if self._share is None else self._share.generation,
+                rack=self._wishes.rack,
+            )
+        )
+
+    def _start(self, work: Callable[[], None]) -> threading.Thread:
+        """A thread whose end is never silent: what it raises is raised by the next poll."""
+
+        def run() -> None:
+            try:
+                work()
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer has to hear of it
+                failed = error if isinstance(error, SparkLogError) else _broken(self.group, error)
+                with self._news:
+                    member = self._member
+                    self._heart = None if self._heart is thread else self._heart
+                    self._fail(failed)
+                with suppress(SparkLogError):
+                    self._leave_as(member)
+
+        thread = threading.Thread(target=run, name=f"pylog-group-{self.group}", daemon=True)
+        thread.start()
+        return thread
+
+    def leave(self) -> None:
+        """Be no member any more, after the commits that are on their way; a static member's place is kept for its session."""
+        self.flush_commits()
+        with self._news:
+            member = self._member
+            self._end_life()
+            self._share, self._had = None, frozenset()
+            self._lost = self._subscribed = False
+        self._leave_as(member)
+
+    def close(self) -> None:
+        super().close()
+        with self._news:
+            self._closed = True
+            self._end_life()
+
+    def group_commit(self, state: State, offsets: Offsets) -> GroupCommit:
+        commit = super().group_commit(state, offsets)
+        if isinstance(self._failed, FencedInstanceId):
+            raise self._failed
+        if offsets and self._subscribed and commit.generation == UNFENCED:
+            raise IllegalGeneration(
+                f"group {self.group!r}: the consumer is not, or no longer, a member, so its positions are not committed; "
+                "poll() makes it one, and what it had may be another's",
+                current=state.groups.get(self.group, GroupState()).generation,
+            )
+        return commit
+
+    def committer(self) -> Committer:
+        return Committer(self._member, self._wishes.instance)
+
+    # ------------------------------------------------------------------------------------------------- in a round's thread
+
+    def _round(self, life: int, told: bytes) -> None:
+        """Join and sync, till a generation has come of it."""
+        while self._is_current(life):
+            joined = self._join_group(told)
+            if joined is None or not self._enter(life, joined):
+                if joined is not None and joined.error in _ITS_OWN and not self._is_current(life):
+                    self._leave_as(joined.member_id)  # the consumer has left without knowing its id
+                continue
+            synced = self._sync_group(life, joined)
+            if synced is None or not self._is_current(life):
+                continue
+            assignment = decode_assignment(synced.assignment)
+            self._journal.refresh()  # so that it has the positions that others committed before
+            with self._news:
+                if life == self._life:
+                    self._arrived = Share(joined.generation_id, assignment, joined.members)
+                    self._joining = False
+                    self._polled_ms = self._clock.monotonic_ms()
+                    self._news.notify_all()
+            return
+
+    def _is_current(self, life: int) -> bool:
+        with self._news:
+            return life == self._life and self._joining
+
+    def _join_group(self, told: bytes) -> JoinGroupResponse | None:
+        """None: nobody answered."""
+        wishes = self._wishes
+        request = JoinGroupRequest(
+            group_id=self.group,
+            member_id=self._member,
+            group_instance_id=wishes.instance,
+            protocol_type=CONSUMER,
+            protocols=tuple(MemberProtocol(assignor.name, told) for assignor in wishes.assignors),
+            session_timeout_ms=wishes.session_ms,
+            rebalance_timeout_ms=wishes.poll_ms,
+            client_id=wishes.client_id,
+        )
+        answer = self._ask(request, wishes.poll_ms)
+        assert answer is None or isinstance(answer, JoinGroupResponse)
+        return answer
+
+    def _enter(self, life: int, joined: JoinGroupResponse) -> bool:
+        """Whether it is a member of a new generation."""
+        with self._news:
+            if life != self._life:
+                return False
+            if joined.error is Code.NONE:
+                self._member, self.generation = joined.member_id, joined.generation_id
+                return True
+            if joined.error is Code.MEMBER_ID_REQUIRED:
+                self._member = joined.member_id
+            else:
+                self._refused(joined.error)
+        return False
+
+    def _sync_group(self, life: int, joined: JoinGroupResponse) -> SyncGroupResponse | None:
+        """Ask for the assignment, as often as nobody answers; None: it has to join again, or is no member."""
+        request = SyncGroupRequest(
+            group_id=self.group,
+            member_id=joined.member_id,
+            generation_id=joined.generation_id,
+            group_instance_id=self._wishes.instance,
+            protocol_type=joined.protocol_type,
+            protocol_name=joined.protocol_name,
+            assignments=self._assign(joined) if joined.members and not joined.skip_assignment else {},
+        )
+        while self._is_current(life):
+            answer = self._ask(request, self._wishes.poll_ms)
+            if answer is None:
+                continue
+            assert isinstance(answer, SyncGroupResponse)
+            if answer.error is Code.NONE:
+                return answer
+            with self._news:
+                if life == self._life:
+                    self._refused(answer.error)
+            return None
+        return None
+
+    def _assign(self, joined: JoinGroupResponse) -> dict[str, bytes]:
+        """As the leader."""
+        assignor = next(one for one in self._wishes.assignors if one.name == joined.protocol_name)
+        cluster = what_members_read(_partitions(self._journal.refresh()), joined.members)
+        return assign_members(assignor, cluster, joined.members, leader=joined.member_id)
+
+    def _refused(self, error: Code) -> None:
+        """What follows from an error to a member: it tries again, or has lost what it had, or cannot go on.  Locked."""
+        match error:
+            case Code.REBALANCE_IN_PROGRESS:
+                self._rejoin = not self._joining  # a round that is under way goes on by itself
+            case _ if error in _AWAY:
+                self._news.wait(AGAIN_S)
+            case _ if error in _GONE:
+                member = self._member if error is Code.ILLEGAL_GENERATION else ""
+                self._end_life()
+                self._member, self._lost = member, True
+            case Code.FENCED_INSTANCE_ID:
+                self._fail(
+                    FencedInstanceId(
+                        f"group {self.group!r}: another consumer has started with group_instance_id "
+                        f"{self._wishes.instance!r}, and has this one's place; give each consumer an id of its own"
+                    )
+                )
+            case _:
+                why = _WHY.get(error, f"the coordinator answers {error.value}").format(
+                    strategies=", ".join(one.name for one in self._wishes.assignors), session=self._wishes.session_ms
+                )
+                self._fail(InvalidRequest(f"group {self.group!r}: {why}"))
+
+    def _fail(self, error: SparkLogError) -> None:
+        """What it had is lost, and the next poll raises it.  Locked."""
+        self._end_life()
+        self._failed, self._lost = error, True
+
+    def _end_life(self) -> None:
+        """Be no member.  What the consumer had is not forgotten: whether it has lost it is the caller's to say.  Locked."""
+        self._life += 1
+        self._member, self.generation, self._topics = "", UNFENCED, None
+        self._joining = self._rejoin = False
+        self._arrived = None
+        self._news.notify_all()
+
+    # ----------------------------------------------------------------------------------------- in the heartbeats' thread
+
+    def _beat(self) -> None:
+        """Say that the consumer is alive, as long as it is and polls."""
+        while True:
+            with self._news:
+                self._news.wait_for(lambda: self._closed or (self.generation != UNFENCED and not self._joining))
+                if self._closed:
+                    return
+                life, left_ms = self._life, self._wishes.poll_ms - (self._clock.monotonic_ms() - self._polled_ms)
+                request = HeartbeatRequest(
+                    group_id=self.group,
+                    member_id=self._member,
+                    generation_id=self.generation,
+                    group_instance_id=self._wishes.instance,
+                )
+            if left_ms <= 0:
+                self._give_up(life)
+                continue
+            wait_ms = int(min(self._wishes.heartbeat_ms, left_ms))
+            answer = self._ask(request, wait_ms)
+            with self._news:
+                late = life != self._life or self._joining or self.generation != request.generation_id
+                if answer is None or late or answer.error is Code.NONE:
+                    continue
+                self._refused(answer.error)
+                if answer.error is Code.REBALANCE_IN_PROGRESS:
+                    self._news.wait(wait_ms / 1000)  # till the consumer polls
+
+    def _give_up(self, life: int) -> None:
+        """The consumer has not polled for too long: others may be quicker."""
+        with self._news:
+            if life != self._life:
+                return
+            member = self._member
+            self._end_life()
+            self._lost = True
+        logger.warning(
+            "group %s: the consumer has not polled for max_poll_interval_ms, %d, and gives its partitions up: poll more often, "
+            "with a smaller max_poll_records, or set it higher",
+            self.group,
+            self._wishes.poll_ms,
+        )
+        if self._wishes.instance is None:
+            self._ask(self._leaving(member))
+
+    # ------------------------------------------------------------------------------------------------------------ requests
+
+    def _ask(self, request: Request, wait_ms: int = 0) -> Any:
+        """The answer, which may take `wait_ms`; None, after a pause, if nobody has answered."""
+        try:
+            answer = self._link.ask_group(self._journal.state.coordinator, request, wait_ms)
+        except (CoordinatorNotAvailable, NotCoordinator) as error:
+            if not self._away:
+                logger.warning("group %s: its coordinator is away, and is asked again and again: %s", self.group, error)
+            self._away = True
+            time.sleep(AGAIN_S)
+            return None
+        if self._away:
+            logger.warning("group %s: a coordinator answers again", self.group)
+        self._away = False
+        return answer
+
+    def _leaving(self, member: str) -> LeaveGroupRequest:
+        return LeaveGroupRequest(group_id=self.group, members=(LeavingMember(member),))
+
+    def _leave_as(self, member: str) -> None:
+        """A static member does not leave: its place is kept for its session.  Raises CoordinatorNotAvailable."""
+        if member and self._wishes.instance is None:
+            self._link.ask_group(self._journal.state.coordinator, self._leaving(member), 0)
+
+
+def _partitions(state: State) -> dict[str, int]:
+    return {name: state.topics[topic_id].partitions for name, topic_id in state.names.items()}
+
+
+def _broken(group: str, error: BaseException) -> SparkLogError:
+    logger.error("group %s: the consumer's part in it broke off", group, exc_info=error)
+    failed = InvalidRequest(f"group {group!r}: the consumer's part in it broke off: {type(error).__name__}: {error}")
+    failed.__cause__ = error
+    return failed

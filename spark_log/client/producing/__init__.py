@@ -1,0 +1,1 @@
+"""Producing: appends, producers and transactions, from rows to a commit."""

@@ -1,0 +1,137 @@
+"""Appending whole batches: `log.append`, and the identity under which an application writes each version once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from spark_log.client.producing.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
+from spark_log.client.producing.upload import Uploaded, Uploader, topic_spec
+from spark_log.client.topics import ensure_topic
+from spark_log.errors import InvalidRequest, SequenceConflict
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide import Committed
+from spark_log.model import TopicPartition
+from spark_log.segment.conform import conform
+from spark_log.segment.schema import DEFAULT_COMPRESSION
+from spark_log.text import counted
+
+logger = logging.getLogger("spark_log")
+
+
+class Appender:
+    """Appends of one log, under one producer identity.  Safe for threads."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._plain = PlainProducer(journal)
+
+    def append(
+        self,
+        topic: str,
+        data: object,
+        identity: Identity | None,
+        *,
+        partitioner: str,
+        compression: str,
+    ) -> dict[TopicPartition, range]:
+        """Append records, all or nothing, and give the offsets that they got.
+
+        identity:  of `txn_identity`; None: that of the appender.
+        """
+        ensure_topic(self._journal, topic)
+        epoch = self._journal.recent().version
+        uploaded = upload_rows(self._journal, topic, data, epoch, partitioner=partitioner, compression=compression)
+        if not uploaded.slices:
+            return {}
+        if identity is None:
+            return offsets_by_name(self._journal.state, self._plain.commit(epoch, [uploaded]))
+        try:
+            committed = commit_uploads(self._journal, identity, epoch, [uploaded])
+        except SequenceConflict as error:
+            raise version_conflict(identity, error) from None
+        if committed.repeated:
+            logger.warning("%s", skipped_version(identity, committed, [uploaded]))
+        return offsets_by_name(self._journal.state, committed)
+
+
+def upload_rows(
+    journal: Journal,
+    topic: str,
+    data: object,
+    epoch: int,
+    *,
+    partitioner: str = "default",
+    compression: str = DEFAULT_COMPRESSION,
+) -> Uploaded:
+    """Write records as objects under an upload epoch, without committing them."""
+    clock = journal.context.clock
+    spec = topic_spec(journal.state, topic)
+    uploader = Uploader(
+        journal.store, epoch, journal.context.random(), partitioner=partitioner, compression=compression
+    )
+    try:
+        for rows in conform(data, now_us=clock.now_ms() * 1000):
+            uploader.append(spec, rows, clock.now_ms())
+        return uploader.finish()
+    finally:
+        uploader.close()
+
+
+def check_acks(acks: str | int) -> None:
+    """Raises InvalidRequest unless it is 0, 1 or all."""
+    if str(acks) not in ("0", "1", "-1", "all"):
+        raise InvalidRequest(f"acks: {acks!r} is not possible; give 0, 1 or all")
+
+
+def txn_identity_if_given(app_id: str | None, version: int | None, topic: str) -> Identity | None:
+    """The identity of `log.append(…, txn_app_id, txn_version)`; None without them."""
+    if app_id is None and version is None:
+        return None
+    if app_id is None or version is None:
+        raise InvalidRequest("txn_app_id and txn_version go together: give both or neither")
+    return txn_identity(app_id, version, topic)
+
+
+def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
+    """The identity of a write that happens once per (application, version, topic).
+
+    topic:  None where the rows name their topics, whatever those are.
+    """
+    if not isinstance(version, int) or version < 0:
+        raise InvalidRequest(f"txn_version: {version!r} is not a whole number, 0 or more")
+    if not app_id:
+        raise InvalidRequest("txn_app_id is empty; give the application a name")
+    return Identity(producer=f"app:{app_id}:{topic or ''}", sequence=version, dense=False, skip_older=True)
+
+
+def skipped_version(identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> str:
+    """What a log of the application says of a write that `txn_identity` made a repeat."""
+    app_id, topic = _application(identity)
+    to = f" to topic {topic!r}" if topic else ""
+    rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
+    why = (
+        "that version is in the log already"
+        if committed.last == identity.sequence
+        else f"the last version in the log is {committed.last}, and a version must be higher"
+    )
+    return f"txnVersion {identity.sequence} of application {app_id!r} is skipped, {rows}{to} not written: {why}"
+
+
+def version_conflict(identity: Identity, error: SequenceConflict) -> SequenceConflict:
+    """The error of a write whose version is the last one in the log, with other content."""
+    app_id, _ = _application(identity)
+    refusal = SequenceConflict(
+        f"txnVersion {identity.sequence} of application {app_id!r} is in the log (version {error.version}) with other content "
+        f"({error}). These rows were not written: give them a higher txnVersion if the log is to have them",
+        last=error.last,
+        version=error.version,
+    )
+    refusal.maybe_applied = error.maybe_applied
+    return refusal
+
+
+def _application(identity: Identity) -> tuple[str, str]:
+    """(application, topic) of an identity that `txn_identity` made; the topic is empty where rows name theirs."""
+    app_id, _, topic = identity.producer.removeprefix("app:").rpartition(":")
+    return app_id, topic

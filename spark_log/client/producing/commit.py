@@ -1,0 +1,273 @@
+"""Committing uploads: one record for all of them, under an identity that makes a repeat harmless."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from spark_log.client.producing.upload import Uploaded, join_uploads
+from spark_log.errors import (
+    CommitUnknown,
+    ConcurrentChange,
+    CoordinatorNotAvailable,
+    SparkLogError,
+    StorageUnavailable,
+)
+from spark_log.journal.fork_safety import renew_after_fork
+from spark_log.journal.journal import Journal
+from spark_log.journal.object_names import data_key
+from spark_log.journal.operations import Put, Steps
+from spark_log.metadata.commands import Append, Committer
+from spark_log.metadata.decide import Committed
+from spark_log.metadata.records import CommitRecord, GroupCommit
+from spark_log.metadata.slice_index import IndexPart, encode_index
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import DataObject, Run, Slice, TopicPartition
+from spark_log.positions import format_timestamp_ms
+from spark_log.settings import topic_config
+
+logger = logging.getLogger("spark_log")
+
+STORAGE_MS_MAX = 60_000
+"""A commit whose outcome is not known is made again until then: the storage was asked for as long as it takes each time."""
+SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
+"""2001-09-09 and 2100-01-01, in seconds."""
+SLICES_INLINE_MAX = 1000
+"""A commit of more slices names index objects instead of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who commits: the fields of `records.CommitRecord` that decide whether it is a repeat."""
+
+    producer: str
+    sequence: int
+    epoch: int = 0
+    birth: int = -1
+    dense: bool = True
+    holder: str = ""
+    source: str = ""
+    skip_older: bool = False
+    """As of `decide_commit`."""
+
+
+class RetryPolicy(NamedTuple):
+    """How often a commit whose outcome is not known is made again."""
+
+    tries: int = 5
+    deadline_ms: int | None = None
+    """On the monotonic clock; None: no limit but `tries`."""
+    backoff_ms: int = 0
+    backoff_ms_max: int = 0
+    """Before the first repeat, and at most: it doubles."""
+
+
+RETRY_POLICY = RetryPolicy()
+
+
+def commit_uploads(
+    journal: Journal,
+    identity: Identity,
+    epoch: int,
+    uploads: Sequence[Uploaded],
+    groups: Sequence[GroupCommit] = (),
+    patience: RetryPolicy = RETRY_POLICY,
+    by: Sequence[tuple[str, Committer]] = (),
+    *,
+    upkeep: bool = True,
+) -> Committed:
+    """Commit uploads, made under upload epoch `epoch`, in their order, and groups' positions with them.
+
+    by:    the members of groups that commit them.
+    upkeep:  as of `propose`.
+
+    Raises CommitUnknown when the storage failed so often that it may or may not be in; made again with the same identity
+    it lands once.
+    """
+    upload = join_uploads(uploads)
+    commit = CommitRecord(
+        producer=identity.producer,
+        epoch=identity.epoch,
+        sequence=identity.sequence,
+        birth=identity.birth,
+        dense=identity.dense,
+        holder=identity.holder,
+        upload_epoch=epoch,
+        objects=upload.objects,
+        slices=upload.slices,
+        groups=tuple(groups),
+        source=identity.source,
+    )
+    if len(upload.slices) > SLICES_INLINE_MAX:
+        commit = _with_pieces(journal, commit)
+    append = Append(commit=commit, by=tuple(by), skip_older=identity.skip_older)
+    committed = _persist(journal, append, patience, upkeep)
+    _warn_of_times(journal, upload.slices)
+    return committed
+
+
+def offsets_by_name(state: State, committed: Committed) -> dict[TopicPartition, range]:
+    """The offsets that a commit got, by topic name."""
+    return {
+        TopicPartition(state.topics[topic_id].name, number): span
+        for (topic_id, number), span in sorted(committed.ranges.items())
+        if topic_id in state.topics
+    }
+
+
+_warned: set[tuple[str, str, Callable[..., str]]] = set()
+"""(cluster id, topic id, check): once a process is enough."""
+
+
+def _warn_of_times(journal: Journal, slices: Iterable[tuple[int, Run]]) -> None:
+    """Name the topics whose records are surprisingly old, by the newest record of the oldest run."""
+    state, now_ms = journal.state, journal.context.clock.now_ms()
+    newest: dict[str, int] = {}
+    for _, run in slices:
+        newest[run.topic_id] = min(run.max_us, newest.get(run.topic_id, run.max_us))
+    for topic_id, time_us in newest.items():
+        topic = state.topics.get(topic_id)
+        if topic is None or topic_config(topic.configs, "message.timestamp.type") != "CreateTime":
+            continue
+        for check in (_like_seconds, _expired):
+            key = journal.cluster_id, topic_id, check
+            if key not in _warned and (warning := check(topic.configs, time_us // 1000, now_ms)):
+                _warned.add(key)
+                logger.warning("topic %s: records with timestamps up to %s", topic.name, warning)
+
+
+def _like_seconds(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
+    """Seconds of 2001 to 2100 that were given as milliseconds are a time of January or February 1970."""
+    if not SECONDS_MIN <= time_ms < SECONDS_MAX:
+        return ""
+    return (
+        f"{format_timestamp_ms(time_ms)} were written. A bigint column 'timestamp' has milliseconds since 1970, and {time_ms} "
+        f"seconds would be {format_timestamp_ms(time_ms * 1000)}: if these are seconds, write timestamp_seconds(column) in "
+        "Spark, or 1000 times the number"
+    )
+
+
+def _expired(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
+    """Event times of a backfill are often older than the retention, and Kafka's sink in Spark drops such records."""
+    retention_ms = topic_config(configs, "retention.ms")
+    if "delete" not in topic_config(configs, "cleanup.policy").split(",") or not 0 <= retention_ms < now_ms - time_ms:
+        return ""
+    return (
+        f"{format_timestamp_ms(time_ms)} were written, which are older than retention.ms={retention_ms}: the next "
+        "`pylog maintain` removes them; set retention.ms=-1 to keep them"
+    )
+
+
+def _persist(journal: Journal, append: Append, patience: RetryPolicy, upkeep: bool) -> Committed:
+    """Propose until it is in.  A refusal after a try of unknown outcome says so: that try may be what is refused now.
+
+    A coordinator that does not answer is waited for again where there is a deadline, or a try that it may have heard.
+    """
+    clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
+    began = clock.monotonic_ms()
+    for left in reversed(range(patience.tries)):
+        try:
+            return journal.propose(append, patience.deadline_ms, upkeep=upkeep)
+        except SparkLogError as error:
+            away, failing = (isinstance(error, kind) for kind in (CoordinatorNotAvailable, StorageUnavailable))
+            error.maybe_applied = error.maybe_applied or (unknown and (away or failing or not error.retriable))
+            waited_for = away and (unknown or patience.deadline_ms is not None)
+            if not (waited_for or isinstance(error, CommitUnknown | ConcurrentChange)):
+                raise
+            unknown = unknown or not away
+            now = clock.monotonic_ms() + wait
+            late = now - began >= STORAGE_MS_MAX and isinstance(error, CommitUnknown)
+            if not left or late or (patience.deadline_ms is not None and now >= patience.deadline_ms):
+                raise
+        clock.sleep_ms(wait)
+        wait = min(2 * wait, patience.backoff_ms_max)
+    raise AssertionError("the last try returns or raises")
+
+
+def _with_pieces(journal: Journal, commit: CommitRecord) -> CommitRecord:
+    """The same commit with its slices in an index object."""
+    name = data_key(commit.upload_epoch, f"{journal.context.unique()}.idx")
+    data, pieces = encode_index(name, parts := index_parts(commit.objects, commit.slices))
+    journal.run(_put(name, data))
+    counts = [0] * len(commit.objects)
+    for number, _ in commit.slices:
+        counts[number] += 1
+    return CommitRecord(
+        **{field: getattr(commit, field) for field in commit.__struct_fields__ if field not in _REPLACED},
+        objects=(*commit.objects, DataObject(name, len(data), 0)),
+        counts=(*counts, len(pieces)),
+        pieces=tuple((part.topic_id, part.partition, piece) for part, piece in zip(parts, pieces, strict=True)),
+    )
+
+
+_REPLACED = ("objects", "slices", "counts", "pieces")
+
+
+def _put(name: str, data: bytes) -> Steps[None]:
+    yield Put(name, (data,))
+
+
+def index_parts(objects: Sequence[DataObject], slices: Sequence[tuple[int, Run]]) -> list[IndexPart]:
+    """Slices by partition, their offsets counted from 0 in each."""
+    parts: dict[TopicKey, list[Slice]] = {}
+    for number, run in slices:
+        part = parts.setdefault((run.topic_id, run.partition), [])
+        start = part[-1].end if part else 0
+        part.append(
+            Slice(
+                start,
+                start + run.rows,
+                objects[number].name,
+                run.position,
+                run.length,
+                run.crc,
+                run.batches,
+                run.min_us,
+                run.max_us,
+            )
+        )
+    return [IndexPart(*key, part) for key, part in sorted(parts.items())]
+
+
+class PlainProducer:
+    """An identity of its own for one writer: a random id, sequences from 0, commits in order.
+
+    Safe for threads: one commit at a time.
+    """
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.after_fork()
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """A child has an identity of its own: under its parent's, one's commits would pass for repeats of the other's."""
+        self._lock = self._journal.context.threads.lock()
+        self._producer = ""
+        self._birth = self._sequence = 0
+
+    def commit(
+        self,
+        epoch: int,
+        uploads: Sequence[Uploaded],
+        groups: Sequence[GroupCommit] = (),
+        patience: RetryPolicy = RETRY_POLICY,
+    ) -> Committed:
+        """Commit once.  After a failure the next commit goes under a new identity."""
+        with self._lock:
+            # After a long upload the producer's id would be as old as that, and a refusal would not be for certain.
+            state = self._journal.recent()
+            if not self._producer or (self._sequence and self._producer not in state.producers):
+                self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
+            identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
+            try:
+                committed = commit_uploads(self._journal, identity, epoch, uploads, groups, patience, upkeep=False)
+            except BaseException:
+                # It may be in, also where an interrupt broke it off: the next one must not pass for a repeat of it.
+                self._producer = ""
+                raise
+            self._sequence += 1
+        self._journal.upkeep_after_commit()  # others commit meanwhile
+        return committed

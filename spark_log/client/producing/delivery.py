@@ -1,0 +1,236 @@
+"""Delivering batches of single records: Arrow columns, one upload, one commit.
+
+A record that cannot be written fails alone.  Whatever the storage does, a commit is made again under the same identity, so
+that it lands once, until the delivery timeout.  Encoding a round (`begin`) and writing it (`deliver`) are two steps, so that one
+round can be encoded while the one before is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from spark_log.client.producing.commit import PlainProducer, RetryPolicy
+from spark_log.client.producing.futures import Columns, Headers, Ints, SentBatch
+from spark_log.client.producing.upload import TopicSpec, Uploader, topic_spec
+from spark_log.client.topics import ensure_topic
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    InvalidRecord,
+    RequestTimedOut,
+    SparkLogError,
+    StorageUnavailable,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide import Committed
+from spark_log.metadata.state import TopicKey
+from spark_log.model import APPEND_TIME
+from spark_log.segment.conform import Rows
+from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
+from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
+from spark_log.store.retry import with_retries_for
+
+SLICE_ROWS = 65_536
+
+
+class _Staged(NamedTuple):
+    """A batch in an upload."""
+
+    batch: SentBatch
+    topic_id: str
+    times: Ints
+    partitions: Ints
+    """Of each record; -1 for those that have an error."""
+    errors: dict[int, BaseException]
+
+
+class Attempt(NamedTuple):
+    """Batches in an upload that is not finished."""
+
+    epoch: int
+    uploader: Uploader
+    staged: list[_Staged]
+    refused: list[tuple[SentBatch, SparkLogError]]
+    """Those whose topic is not there."""
+
+
+class Delivery:
+    """Writes batches, one round after the other."""
+
+    def __init__(self, journal: Journal, settings: dict[str, Any]) -> None:
+        self._journal = journal
+        self._clock = journal.context.clock
+        self._settings = settings
+        self._plain = PlainProducer(journal)
+        self._rng = journal.context.random()
+        self._partitioners: dict[str, Partitioner] = {}
+        self._assigning = journal.context.threads.lock()
+        """Partitioners have a state, and an attempt made again goes on beside the next round's first one."""
+        self._partitioner(settings["partitioner"])
+
+    def begin(self, batches: Sequence[SentBatch]) -> Attempt | None:
+        """Encode batches, of different topics; None where that failed, which `deliver` does again."""
+        try:
+            return self._begin(batches, self._deadline(batches))
+        except SparkLogError:
+            return None
+
+    def deliver(self, batches: Sequence[SentBatch], begun: Attempt | None) -> None:
+        """Write batches and resolve them.  Raises what failed for all that are not resolved."""
+        deadline = self._deadline(batches)
+        wait = self._settings["retry_backoff_ms"]
+        while True:
+            try:
+                left = [batch for batch in batches if batch.count]
+                self._finish(begun or self._begin(left, deadline), deadline)
+                return
+            except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable, CoordinatorNotAvailable) as error:
+                if error.maybe_applied:
+                    raise
+                # Nothing was committed: the upload was refused, or did not get as far.
+                if self._clock.monotonic_ms() + wait >= deadline:
+                    raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
+                begun = None
+                self._clock.sleep_ms(wait)
+                wait = min(2 * wait, self._settings["retry_backoff_max_ms"])
+
+    def _deadline(self, batches: Sequence[SentBatch]) -> int:
+        deadline: int = min(batch.opened_ms for batch in batches) + self._settings["delivery_timeout_ms"]
+        return deadline
+
+    def _begin(self, batches: Sequence[SentBatch], deadline: int) -> Attempt:
+        epoch = self._journal.recent().version
+        store = with_retries_for(self._journal.store, self._clock, deadline - self._clock.monotonic_ms())
+        uploader = Uploader(store, epoch, self._rng, compression=self._settings["compression_type"])
+        attempt = Attempt(epoch, uploader, [], [])
+        try:
+            for batch in batches:
+                self._stage(attempt, batch, deadline)
+        except BaseException:
+            uploader.close()
+            raise
+        return attempt
+
+    def _finish(self, attempt: Attempt, deadline: int) -> None:
+        for batch, error in attempt.refused:
+            batch.fail(error)
+        try:
+            uploaded = attempt.uploader.finish()
+        finally:
+            attempt.uploader.close()
+        patience = RetryPolicy(
+            self._settings["retries"] + 1,
+            deadline,
+            self._settings["retry_backoff_ms"],
+            self._settings["retry_backoff_max_ms"],
+        )
+        committed = self._plain.commit(attempt.epoch, [uploaded], patience=patience) if uploaded.slices else None
+        for one in attempt.staged:
+            self._resolve(one, committed)
+
+    def _stage(self, attempt: Attempt, batch: SentBatch, deadline: int) -> None:
+        """Put a batch into an upload; if its topic is not there and is not created, it is refused."""
+        try:
+            ensure_topic(self._journal, batch.topic, deadline_ms=deadline)
+            spec = topic_spec(self._journal.state, batch.topic)
+        except (StorageUnavailable, CoordinatorNotAvailable):
+            raise
+        except SparkLogError as error:
+            attempt.refused.append((batch, error))
+            return
+        columns = batch.columns
+        assert columns is not None, "it was taken and is not resolved"
+        staged = _Staged(batch, spec.topic_id, columns.times, np.full(batch.count, -1, dtype=np.int64), {})
+        for start in range(0, batch.count, SLICE_ROWS):
+            self._add(attempt.uploader, spec, to_rows(columns, start, start + SLICE_ROWS), staged, start)
+        attempt.staged.append(staged)
+
+    def _add(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, first: int) -> None:
+        """Add rows; of those that are refused, halves, until each wrong record stands alone."""
+        count = rows.records.num_rows
+        try:
+            numbers = self._assign(spec, rows)
+            uploader.append(spec, Rows(rows.records, pa.array(numbers, pa.int64())), self._clock.now_ms())
+        except InvalidRecord as error:
+            if count == 1:
+                staged.errors[first] = error
+                return
+            half = count // 2
+            self._add(uploader, spec, _cut(rows, 0, half), staged, first)
+            self._add(uploader, spec, _cut(rows, half, count - half), staged, first + half)
+        else:
+            staged.partitions[first : first + count] = numbers
+
+    def _assign(self, spec: TopicSpec, rows: Rows) -> Ints:
+        with self._assigning:
+            partitioner = self._partitioners.get(spec.topic_id)
+            if partitioner is None:
+                partitioner = self._partitioners[spec.topic_id] = self._partitioner(self._settings["partitioner"])
+            found = assign_partitions(rows.records, rows.partitions, spec.partitions, partitioner, topic=spec.name)
+        return np.asarray(found, dtype=np.int64)
+
+    def _partitioner(self, name: Any) -> Partitioner:
+        """A function of Kafka's form is asked in send(); what it leaves open goes by the default."""
+        if callable(name) or name in ("default", "murmur2"):
+            return Murmur2Partitioner(self._rng, max(1, self._settings["batch_size"]))
+        return make_partitioner(name, self._rng)
+
+    def _resolve(self, one: _Staged, committed: Committed | None) -> None:
+        bases: dict[int, int] = {}
+        times = one.times
+        if committed is not None:
+            bases = {number: span.start for (topic, number), span in committed.ranges.items() if topic == one.topic_id}
+            times = self._log_times(one, bases)
+        one.batch.resolve(one.partitions, offsets_of(one.partitions, bases), times, one.errors)
+
+    def _log_times(self, one: _Staged, bases: dict[int, int]) -> Ints:
+        """The log's time of the commit, where that is what the topic's records have."""
+        for number, base in bases.items():
+            stamp = self._append_time((one.topic_id, number), base)
+            return one.times if stamp is None else np.full(len(one.times), stamp, dtype=np.int64)
+        return one.times
+
+    def _append_time(self, key: TopicKey, base: int) -> int | None:
+        part = self._journal.state.partitions.get(key)
+        entries = () if part is None else part.entries
+        found = next((entry for entry in reversed(entries) if entry.start <= base), None)
+        return found.min_us // 1000 if found is not None and found.time_kind == APPEND_TIME else None
+
+
+def to_rows(columns: Columns, start: int, end: int) -> Rows:
+    """Single records, those from `start` to `end`, as Arrow columns."""
+    keys, values = columns.keys[start:end], columns.values[start:end]
+    stamps = pa.array(columns.times[start:end] * 1000).view(TIMESTAMP)
+    arrays, schema = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps], RECORD_SCHEMA
+    if columns.headers is not None and any(headers := columns.headers[start:end]):
+        arrays.append(pa.array(list(map(_header_dicts, headers)), HEADERS))
+        schema = RECORD_SCHEMA_HEADERS
+    wanted = None if columns.partitions is None else pa.array(columns.partitions[start:end], pa.int64())
+    return Rows(pa.RecordBatch.from_arrays(arrays, schema=schema), wanted)
+
+
+def _header_dicts(headers: Headers | None) -> list[dict[str, Any]] | None:
+    return [{"key": key, "value": value} for key, value in headers] if headers else None
+
+
+def _cut(rows: Rows, start: int, count: int) -> Rows:
+    wanted = None if rows.partitions is None else rows.partitions.slice(start, count)
+    return Rows(rows.records.slice(start, count), wanted)
+
+
+def offsets_of(partitions: Ints, bases: dict[int, int]) -> Ints:
+    """The offset of each record, counted in each partition from its base in the order of the records; -1 for none."""
+    offsets = np.full(len(partitions), -1, dtype=np.int64)
+    if not bases:
+        return offsets
+    order = np.argsort(partitions, kind="stable")
+    ordered = partitions[order]
+    for number, base in bases.items():
+        low, high = np.searchsorted(ordered, (number, number + 1))
+        offsets[order[low:high]] = np.arange(base, base + high - low)
+    return offsets

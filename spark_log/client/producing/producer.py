@@ -1,0 +1,469 @@
+"""Producers: single records, gathered for a few milliseconds and written together.
+
+`send` appends to the lane of a topic; in the background what was gathered is made columns of, and all partitions of all topics are
+committed at once, so a producer costs one upload and one commit a round, however many records there are.  One thread does that; where
+much is sent a second one takes turns with it, so that a round is encoded while the one before is written.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+from weakref import WeakSet
+
+from spark_log.client.client_settings import PRODUCER, coder, resolve_settings
+from spark_log.client.producing.accumulator import TopicQueue
+from spark_log.client.producing.delivery import Attempt, Delivery
+from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, stamp_of
+from spark_log.client.producing.upload import topic_spec
+from spark_log.client.topics import ensure_topic
+from spark_log.clock import stamps_of
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    InvalidRecord,
+    InvalidRequest,
+    InvalidTimestamp,
+    MessageTooLarge,
+    RequestTimedOut,
+    SparkLogError,
+    UnknownTopicOrPartition,
+)
+from spark_log.journal.fork_safety import renew_after_fork
+from spark_log.journal.journal import Journal
+from spark_log.positions import TIME_MS_MAX
+from spark_log.threads import Thread
+
+logger = logging.getLogger("spark_log")
+
+ROW_OVERHEAD = 16
+"""Bytes of a record beside key, value and headers, as segments count them."""
+ROUNDS = 3
+"""That share the memory: one is gathered, one encoded, one written."""
+
+
+class Producer:
+    """Sends single records.  Safe for threads; a context manager, which waits for what was sent."""
+
+    def __init__(self, journal: Journal, **settings: Any) -> None:
+        self._settings = resolve_settings("producer", PRODUCER, settings)
+        self._journal = journal
+        self._clock = journal.context.clock
+        self._machine = journal.context.threads
+        self._now = stamps_of(self._clock)
+        self._encode_key = coder(self._settings["key_serializer"], "serialize")
+        self._encode_value = coder(self._settings["value_serializer"], "serialize")
+        self._encodes = self._encode_key is not None or self._encode_value is not None
+        chosen = self._settings["partitioner"]
+        self._choose = chosen if callable(chosen) else None
+        self._memory = self._settings["buffer_memory"]
+        self._round = self._memory // ROUNDS
+        """Bytes of a topic in a round, unless it is a single record."""
+        self._no_acks = str(self._settings["acks"]) == "0"
+        self._delivery = Delivery(journal, self._settings)
+        self._refusal: Exception | None = None
+        self._begin()
+        renew_after_fork(self)
+        _open_producers.add(self)
+
+    def _begin(self) -> None:
+        threads = self._machine
+        self._lock = threads.lock()
+        self._work = threads.condition(self._lock)
+        """Something to do for a thread."""
+        self._room = threads.condition(self._lock)
+        """Something was written."""
+        self._lanes: dict[str, TopicQueue] = {}
+        """By topic."""
+        self._admitting: dict[str, TopicQueue] = {}
+        """The same as `send` sees it: none, once nothing more is to be sent."""
+        self._next = threads.lock()
+        """Of the thread whose round is the next: until it is encoded, and it is its turn to be written."""
+        self._turn = threads.lock()
+        """Of the thread that writes.  It is asked for while holding `_next`, so that rounds stay in their order."""
+        self._under_way: list[SentBatch] = []
+        self._buffered = 0
+        """Bytes that the lanes were granted, and of what is under way."""
+        self._urgent = self._closing = self._ended = False
+        self._threads: tuple[Thread, ...] = ()
+
+    def after_fork(self) -> None:
+        """In a child: the threads are the parent's, and so are the records."""
+        batches = (*self._under_way, *(batch for lane in self._lanes.values() for batch in lane.batches))
+        self._begin()
+        self._refusal = InvalidRequest(
+            "this producer was made before the process was forked, and belongs to the parent: make one in the child"
+        )
+        for batch in batches:
+            batch.abandon(self._refusal)
+
+    # ----------------------------------------------------------------------------------------------------------- send
+
+    def send(
+        self,
+        topic: str,
+        value: Any = None,
+        key: Any = None,
+        headers: Sequence[tuple[str, bytes | None]] | None = None,
+        partition: int | None = None,
+        timestamp_ms: int | None = None,
+    ) -> RecordFuture:
+        """Send one record; a future of its place.
+
+        value, key:  bytes, text (as UTF-8), None, or what the serializers take.
+        Raises InvalidRecord, MessageTooLarge, UnknownTopicOrPartition for what can be seen at once; RequestTimedOut if
+        there was no room in `buffer_memory` for `max_block_ms`.
+        """
+        if self._encodes:
+            key, value = self._encoded(key, value)
+        size = ROW_OVERHEAD
+        if value is not None:
+            if type(value) is not bytes:
+                value = to_bytes("value", value)
+            size += len(value)
+        if key is not None:
+            if type(key) is not bytes:
+                key = to_bytes("key", key)
+            size += len(key)
+        if headers:
+            headers = checked_headers(headers)
+            size += sum(len(name) + len(item or b"") + ROW_OVERHEAD for name, item in headers)
+        if timestamp_ms is None:
+            now = self._now  # called as `self._now()` it would be looked for as a method first
+            stamp = now()
+        elif type(timestamp_ms) is int and 0 <= timestamp_ms <= TIME_MS_MAX:
+            stamp = stamp_of(timestamp_ms)
+        else:
+            raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
+        try:
+            lane = self._admitting[topic]
+        except KeyError:
+            lane = self._admit(topic, size)
+        if lane.left < size:
+            lane = self._admit(topic, size)
+        if headers or partition is not None or self._choose is not None:
+            key, lane.rare = (key, headers, self._partition(lane, key, partition)), True
+        lane.left -= size
+        batch, rows = lane.open
+        start = len(rows)
+        future = RecordFuture(batch, start)
+        rows += (future, key, value, stamp)  # in one step
+        if batch.idle or rows[start] is not future:
+            self._see_to(lane, future, rows)
+        return future
+
+    def _encoded(self, key: Any, value: Any) -> tuple[Any, Any]:
+        if self._encode_value is not None and value is not None:
+            value = self._encode_value(value)
+        if self._encode_key is not None and key is not None:
+            key = self._encode_key(key)
+        return key, value
+
+    def _partition(self, lane: TopicQueue, key: bytes | None, partition: int | None) -> int | None:
+        if partition is None and self._choose is not None:
+            numbers = list(range(lane.partitions))
+            partition = self._choose(key, numbers, numbers)
+        if partition is not None and not (type(partition) is int and 0 <= partition < lane.partitions):
+            raise no_partition(lane.topic, partition, lane.partitions)
+        return partition
+
+    def _admit(self, topic: str, size: int) -> TopicQueue:
+        """The lane of a topic, with credit for a record, when there is room."""
+        end = self._clock.monotonic_ms() + self._settings["max_block_ms"]
+        with self._lock:
+            while True:
+                if self._refusal is not None:
+                    raise self._refusal
+                lane = self._lanes.get(topic)
+                if lane is None or not lane.waiting:
+                    lane = self._lane(topic, end)
+                if size > lane.limit:
+                    raise too_large(topic, size, lane.limit)
+                if self._grant(lane, size):
+                    return lane
+                self._wait_for_room(size, end)
+
+    def _lane(self, topic: str, end: int) -> TopicQueue:
+        """A lane that follows what its topic is like now."""
+        # Finding the topic out may take a round trip: others go on sending meanwhile.
+        self._lock.release()
+        try:
+            ensure_topic(self._journal, topic, deadline_ms=end)
+            spec = topic_spec(self._journal.state, topic)
+        except CoordinatorNotAvailable as error:
+            raise RequestTimedOut(
+                f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: {error}"
+            ) from error
+        finally:
+            self._lock.acquire()
+        if self._refusal is not None:
+            raise self._refusal
+        lane = self._lanes.get(topic) or TopicQueue(topic, self._urge, self._machine)
+        lane.follow(spec, self._settings["max_request_size"], self._settings["batch_size"])
+        self._lanes[topic] = self._admitting[topic] = lane
+        self._start(1)
+        return lane
+
+    def _grant(self, lane: TopicQueue, size: int) -> bool:
+        """Give a lane credit for a record, and for more up to a full batch.  False: there is no room."""
+        used = lane.used
+        self._buffered += used - lane.granted  # it gives back what is left
+        lane.granted, lane.left = used, 0
+        if used and used + size > self._round:
+            lane.closed.append(lane.close_batch(self._clock.monotonic_ms()))
+            used, self._urgent = 0, True
+            self._start(2)
+            self._work.notify()
+        room = self._memory - self._buffered
+        # A record larger than the whole buffer goes alone; the threads' own callbacks cannot wait for room.
+        if room < size and self._buffered and not self._is_own_thread():
+            return False
+        full = used + size >= lane.full
+        credit = max(size, min(room, lane.limit, self._round - used, lane.full if full else lane.full - used))
+        lane.granted, lane.left = used + credit, credit
+        self._buffered += credit
+        if full and not self._urgent:
+            self._urgent = True
+            self._work.notify()
+        return True
+
+    def _wait_for_room(self, size: int, end: int) -> None:
+        """Wait until enough was written.  Raises RequestTimedOut after `end`."""
+        while self._refusal is None and self._buffered and self._buffered + size > self._memory:
+            self._urgent = True
+            self._work.notify()
+            rest = end - self._clock.monotonic_ms()
+            if rest <= 0:
+                raise RequestTimedOut(
+                    f"no room for {size} bytes within max_block_ms={self._settings['max_block_ms']}: {self._buffered} "
+                    f"bytes of buffer_memory={self._memory} wait to be written"
+                )
+            self._room.wait(rest / 1000)
+
+    def _see_to(self, lane: TopicQueue, future: RecordFuture, rows: list[Any]) -> None:
+        """Let the thread know of a record in a batch that it takes for empty, or looks at no more."""
+        with self._lock:
+            lane.keep(future, rows)
+            batch, now = lane.open[0], self._clock.monotonic_ms()
+            if not self._ended:
+                if batch.idle and future.batch is batch:
+                    batch.idle, batch.opened_ms = False, now
+                    self._work.notify()
+                return
+            late = lane.close_batch(now)
+        assert self._refusal is not None, "a thread ends when nothing more is to be sent"
+        late.fail(self._refusal)
+
+    def partitions_for(self, topic: str) -> set[int]:
+        """Numbers of a topic's partitions; it is created if that is allowed."""
+        ensure_topic(self._journal, topic)
+        return set(range(topic_spec(self._journal.state, topic).partitions))
+
+    # ----------------------------------------------------------------------------------------------------- the threads
+
+    def _start(self, count: int) -> None:
+        """Have at least so many threads.  Called with the lock held."""
+        while len(self._threads) < count:
+            self._threads += (self._machine.start(self._run, "pylog-producer"),)
+
+    def _is_own_thread(self) -> bool:
+        return any(map(self._machine.is_current, self._threads))
+
+    def _run(self) -> None:
+        batches: tuple[SentBatch, ...] = ()
+        try:
+            while True:
+                with self._next:
+                    batches = self._next_round()
+                    if not batches:
+                        return
+                    for batch in batches:
+                        batch.take()
+                    filled = [batch for batch in batches if batch.count]
+                    begun = self._delivery.begin(filled) if filled else None
+                    self._turn.acquire()
+                try:
+                    self._write(batches, begun)
+                finally:
+                    self._turn.release()
+                batches = ()
+        except BaseException as error:
+            # Never in silence: who waits is told, and so is who sends from now on.
+            logger.exception("the producer's thread failed")
+            self._break(error, batches)
+
+    def _next_round(self) -> tuple[SentBatch, ...]:
+        """What was gathered, after the linger; nothing when the producer is closed."""
+        linger = self._settings["linger_ms"]
+        with self._lock:
+            while not (waiting := self._waiting()) and not self._closing:
+                self._work.wait()
+            while not self._urgent and not self._closing:
+                rest = min(lane.opened_ms for lane in waiting) + linger - self._clock.monotonic_ms()
+                if rest <= 0:
+                    break
+                self._work.wait(rest / 1000)
+            # What comes while a round is written joins the next one; to encode that ahead pays only for much.
+            while self._under_way and not any(lane.closed for lane in self._lanes.values()):
+                self._work.wait()
+            batches = self._take()
+            self._urgent = self._urgent and bool(self._waiting())
+            self._under_way += batches
+            self._ended = not batches
+            return batches
+
+    def _waiting(self) -> list[TopicQueue]:
+        return [lane for lane in self._lanes.values() if lane.waiting]
+
+    def _take(self) -> tuple[SentBatch, ...]:
+        """The first batch of each lane.  Called with the lock held."""
+        batches, now = [], self._clock.monotonic_ms()
+        for lane in self._lanes.values():
+            if lane.closed:
+                batches.append(lane.closed.popleft())
+            elif lane.waiting or lane.open[1]:
+                granted, batch = lane.granted, lane.close_batch(now)
+                self._buffered -= granted - batch.bytes
+                batches.append(batch)
+        return tuple(batches)
+
+    def _write(self, batches: tuple[SentBatch, ...], begun: Attempt | None) -> None:
+        if self._no_acks:
+            for batch in batches:
+                batch.acknowledge()
+        filled = [batch for batch in batches if batch.count]
+        try:
+            if filled:
+                self._delivery.deliver(filled, begun)
+        except SparkLogError as error:
+            logger.warning("records were not acknowledged: %s", error)
+            for batch in filled:
+                batch.fail(error)
+        for batch in batches:
+            batch.resolve(NONE, NONE, NONE, {})
+        with self._lock:
+            self._forget(batches)
+
+    def _forget(self, batches: tuple[SentBatch, ...]) -> None:
+        """A round is over.  Called with the lock held."""
+        self._under_way = [batch for batch in self._under_way if batch not in batches]
+        self._buffered -= sum(batch.bytes for batch in batches)
+        self._room.notify_all()
+        self._work.notify()
+
+    def _break(self, error: BaseException, batches: tuple[SentBatch, ...]) -> None:
+        refusal = RuntimeError(f"the producer's thread failed, nothing more can be sent: {error!r}")
+        refusal.__cause__ = error
+        with self._lock:
+            self._refuse(refusal)
+            left = batches
+            while more := self._take():
+                left += more
+            self._forget(left)
+            self._closing = self._ended = True
+        for batch in left:
+            batch.fail(refusal)
+
+    def _refuse(self, refusal: Exception) -> None:
+        """Let nothing more be sent.  Called with the lock held."""
+        self._refusal = refusal
+        self._admitting.clear()
+
+    def _urge(self) -> None:
+        """End the linger: somebody waits."""
+        if self._is_own_thread():
+            raise InvalidRequest(
+                "a callback cannot wait for records that are on their way: its thread is to write them"
+            )
+        with self._lock:
+            self._urgent = bool(self._waiting())
+            self._work.notify()
+
+    # -------------------------------------------------------------------------------------------------------- the end
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until all that was sent before is in the log, or has failed, and its callbacks have run.
+
+        timeout: seconds.  Raises TimeoutError when they are over.  Failures are told by the futures.
+        """
+        with self._lock:
+            waiting = (*self._under_way, *(batch for lane in self._waiting() for batch in lane.batches))
+        if waiting:
+            self._urge()
+        end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
+        for batch in waiting:
+            rest = None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000
+            if not batch.called_back.wait(rest):
+                raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still on their way")
+
+    def close(self, timeout: float | None = None) -> None:
+        """Flush, and end the threads.  Raises TimeoutError if that takes longer than `timeout` seconds."""
+        with self._lock:
+            if self._refusal is None:
+                self._refuse(InvalidRequest("the producer is closed"))
+            self._closing = True
+            threads = self._threads
+            self._work.notify()
+        end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000
+        for thread in () if self._is_own_thread() else threads:
+            thread.join(None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000)
+            if thread.is_alive():
+                raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still on their way")
+
+    def __enter__(self) -> Producer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_open_producers: WeakSet[Producer] = WeakSet()
+
+
+def _close_all() -> None:
+    """What was sent by a program that ends without closing is written all the same."""
+    for producer in tuple(_open_producers):
+        producer.close()
+
+
+# When functions of `atexit` run, the pools of threads that requests to a bucket go through are closed already.
+getattr(threading, "_register_atexit", atexit.register)(_close_all)
+
+
+def to_bytes(what: str, given: object) -> bytes:
+    """Bytes of a key or value.  Raises InvalidRecord."""
+    if isinstance(given, str):
+        return given.encode()
+    if isinstance(given, bytes | bytearray | memoryview):
+        return bytes(given)
+    raise InvalidRecord(f"{what} is a {type(given).__name__}: give bytes or text, or a {what}_serializer")
+
+
+def checked_headers(headers: object) -> list[tuple[str, bytes | None]]:
+    """Headers as they are kept.  Raises InvalidRecord."""
+    try:
+        pairs = [(name, item) for name, item in headers]  # type: ignore[attr-defined]
+    except (TypeError, ValueError) as error:
+        raise InvalidRecord(f'headers: {headers!r} is not a list of pairs, as [("name", b"value")]') from error
+    for name, _ in pairs:
+        if not isinstance(name, str):
+            raise InvalidRecord(f"headers: the name {name!r} is not a text")
+    return [(name, None if item is None else to_bytes("value", item)) for name, item in pairs]
+
+
+def too_large(topic: str, size: int, limit: int) -> MessageTooLarge:
+    return MessageTooLarge(
+        f"a record of {size} bytes is larger than {limit}, the lesser of max.message.bytes of topic {topic!r} and the "
+        "producer's max_request_size; raise them"
+    )
+
+
+def no_partition(topic: str, partition: object, count: int) -> SparkLogError:
+    if not isinstance(partition, int) or isinstance(partition, bool):
+        return InvalidRecord(f"partition {partition!r} of topic {topic!r} is not a number")
+    return UnknownTopicOrPartition(f"topic {topic!r} has no partition {partition}, it has {count} (0 to {count - 1})")

@@ -1,0 +1,1 @@
+"""Reading: from positions to ranges of objects to Arrow batches."""

@@ -1,0 +1,279 @@
+"""Reading slices from storage, batch by batch.
+
+A slice of one batch, or a small one, is one ranged read, checked against the slice's checksum.  Anything else goes through
+the object's index and reads the batches that overlap, a few at a time; from remote storage the next ones are fetched while
+the present ones are decoded.  `touched` says beforehand what that comes to.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from functools import cache
+from typing import NamedTuple
+
+import pyarrow as pa
+
+from spark_log.client.reading.plan import SliceRead, Window
+from spark_log.errors import CorruptObject, ObjectNotFound
+from spark_log.journal.missing_indexes import damaged_object, missing_object
+from spark_log.model import APPEND_TIME, Slice
+from spark_log.segment.reader import (
+    BatchRef,
+    Index,
+    Place,
+    decode_batch,
+    decode_run,
+    find_batches,
+    first_at_or_after,
+    first_batch_at_or_after,
+    parse_index,
+)
+from spark_log.segment.schema import TIMESTAMP
+from spark_log.store.base import ObjectStore
+
+WHOLE_BYTES_MAX = 1 << 20
+"""A run up to this size is read in one go."""
+SLICES_AHEAD = 8
+"""Small slices that are asked for at a time."""
+GROUP_BYTES_MAX = 1 << 20
+"""Neighbouring batches are read together up to this size."""
+
+
+class Fetched(NamedTuple):
+    """Records of one partition, without gaps."""
+
+    read: SliceRead
+    first: int
+    """Offset of the first one."""
+    records: pa.RecordBatch
+
+
+def fetch(
+    store: ObjectStore,
+    read: SliceRead,
+    columns: Sequence[str] | None = None,
+    window: Window | None = None,
+    coming: Future[bytes] | None = None,
+) -> Iterator[Fetched]:
+    """The records of one planned read, in offset order.
+
+    columns:  of key, value, timestamp, headers; None for all that are there.
+    window:   batches that cannot hold such timestamps are left out, so there may be gaps between what is given.
+    coming:   the bytes of the slice, if `asked_ahead` is fetching them.
+    Raises ObjectNotFound if the object is gone (plan again by offset), CorruptObject for damaged bytes.
+    """
+    piece = read.slice
+    place = Place(piece.object, read.topic, read.topic_id, read.partition)
+    if _in_one_go(piece):
+        batches = _whole(store, read, columns, coming, place)
+    else:
+        batches = _by_index(store, read, columns, window, place)
+    with _named(store, read):
+        for first, records in batches:
+            yield from _cut(read, first, records)
+
+
+@contextmanager
+def _named(store: ObjectStore, read: SliceRead) -> Iterator[None]:
+    """An object that is gone, with the records that it held."""
+    try:
+        yield
+    except ObjectNotFound as error:
+        name = f"{store.url}/{error.key}"
+        raise missing_object(name, error.key, read.topic, read.partition, read.slice.start, read.slice.end) from None
+
+
+@contextmanager
+def _intact(store: ObjectStore, read: SliceRead, start: int, end: int) -> Iterator[None]:
+    """Damage, with the records [start, end) that cannot be read, and what to do."""
+    try:
+        yield
+    except CorruptObject as error:
+        name = f"{store.url}/{read.slice.object}"
+        raise damaged_object(name, read.topic, read.partition, start, end, error) from error
+
+
+def _whole(
+    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, coming: Future[bytes] | None, place: Place
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    piece = read.slice
+    data = _get_whole(store, piece) if coming is None else coming.result()
+    first = piece.start
+    with _intact(store, read, piece.start, piece.end):
+        for records in decode_run(data, piece, columns, place=place):
+            yield first, records
+            first += records.num_rows
+        if first != piece.end:
+            raise CorruptObject(
+                f"the data in {place.at(piece.position)} has {first - piece.start} records, not {piece.end - piece.start}"
+            )
+
+
+def _get_whole(store: ObjectStore, piece: Slice) -> bytes:
+    return store.get(piece.object, piece.position, piece.position + piece.length)
+
+
+def asked_ahead(store: ObjectStore, reads: Sequence[SliceRead]) -> Iterator[tuple[SliceRead, Future[bytes] | None]]:
+    """The reads, and with each the bytes of its slice if it is a small one in remote storage.
+
+    While one is used the next `SLICES_AHEAD` are under way: a range of many small commits does not wait for each in turn.
+    """
+    if store.local or len(reads) < 2:
+        yield from ((read, None) for read in reads)
+        return
+    pool, asked = _pool(os.getpid()), deque[Future[bytes] | None]()
+    for number, read in enumerate(reads):
+        for later in reads[number + len(asked) : number + SLICES_AHEAD]:
+            small = _in_one_go(later.slice) and later.slice.length <= WHOLE_BYTES_MAX
+            asked.append(pool.submit(_get_whole, store, later.slice) if small else None)
+        yield read, asked.popleft()
+
+
+def _by_index(
+    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, window: Window | None, place: Place
+) -> Iterator[tuple[int, pa.RecordBatch]]:
+    piece = read.slice
+    with _intact(store, read, piece.start, piece.end):
+        index = load_index(store, read)
+        groups = _groups(_wanted(index, read, window, place))
+    if groups and _wants_all(read, window):
+        # With its schema and end mark: `touched` knows the bytes of a whole run without the index.
+        groups[0] = groups[0]._replace(start=piece.position)
+        groups[-1] = groups[-1]._replace(end=piece.position + piece.length)
+    for group, data in _loaded(store, piece.object, groups):
+        for ref in group.refs:
+            at, first = ref.position - group.start, piece.start + ref.first
+            with _intact(store, read, first, first + ref.rows):
+                records = decode_batch(data[at : at + ref.length], ref, index, columns, place=place)
+            yield first, records
+
+
+def _in_one_go(piece: Slice) -> bool:
+    return piece.batches == 1 or piece.length <= WHOLE_BYTES_MAX
+
+
+def _wants_all(read: SliceRead, window: Window | None) -> bool:
+    """Whether every batch of the slice overlaps what is wanted."""
+    piece = read.slice
+    within = window is None or (window[0] <= piece.min_us and piece.max_us < window[1])
+    return within and (read.start, read.end) == (piece.start, piece.end)
+
+
+def _wanted(index: Index, read: SliceRead, window: Window | None, place: Place) -> list[BatchRef]:
+    """Batches of the slice that overlap the read and the window."""
+    piece = read.slice
+    window = None if piece.time_kind == APPEND_TIME else window
+    return find_batches(index, piece, (read.start - piece.start, read.end - piece.start), window, place=place)
+
+
+class _Group(NamedTuple):
+    """Neighbouring batches and the bytes that hold them."""
+
+    start: int
+    end: int
+    refs: list[BatchRef]
+
+
+def _groups(refs: Sequence[BatchRef]) -> list[_Group]:
+    """Neighbouring batches, together up to GROUP_BYTES_MAX."""
+    groups: list[_Group] = []
+    for ref in refs:
+        end = ref.position + ref.length
+        last = groups[-1] if groups else None
+        if last and last.end == ref.position and end - last.start <= GROUP_BYTES_MAX:
+            groups[-1] = _Group(last.start, end, [*last.refs, ref])
+        else:
+            groups.append(_Group(ref.position, end, [ref]))
+    return groups
+
+
+def _loaded(store: ObjectStore, name: str, groups: Sequence[_Group]) -> Iterator[tuple[_Group, memoryview]]:
+    """Groups with their bytes; from remote storage one is fetched ahead."""
+    if store.local or len(groups) < 2:
+        for group in groups:
+            yield group, memoryview(store.get(name, group.start, group.end))
+        return
+    pool = _pool(os.getpid())
+    ahead: Future[bytes] = pool.submit(store.get, name, groups[0].start, groups[0].end)
+    for group, following in zip(groups, [*groups[1:], None], strict=True):
+        data = ahead.result()
+        if following is not None:
+            ahead = pool.submit(store.get, name, following.start, following.end)
+        yield group, memoryview(data)
+
+
+@cache
+def _pool(pid: int) -> ThreadPoolExecutor:
+    """One pool a process: Spark forks its workers, and threads do not survive that."""
+    return ThreadPoolExecutor(SLICES_AHEAD, thread_name_prefix=f"pylog-fetch-{pid}")
+
+
+def load_index(store: ObjectStore, read: SliceRead) -> Index:
+    """The index of the object that a read names."""
+    data = store.get(read.slice.object, read.index_position, read.object_size)
+    return parse_index(data, name=read.slice.object, object_size=read.object_size)
+
+
+def _cut(read: SliceRead, first: int, records: pa.RecordBatch) -> Iterator[Fetched]:
+    """The part of a batch that is wanted, with the log's time where that is the slice's."""
+    low, high = max(read.start - first, 0), min(read.end - first, records.num_rows)
+    if low >= high:
+        return
+    if (low, high) != (0, records.num_rows):
+        records = records.slice(low, high - low)
+    if read.slice.time_kind == APPEND_TIME and "timestamp" in records.schema.names:
+        at = records.schema.get_field_index("timestamp")
+        stamp = pa.repeat(pa.scalar(read.slice.min_us, TIMESTAMP), records.num_rows)
+        records = records.set_column(at, records.schema.field(at), stamp)
+    yield Fetched(read, first + low, records)
+
+
+def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | None:
+    """Offset of the first record of a slice, from the read's start on, with a timestamp at or after `time_us`."""
+    piece = read.slice
+    if piece.time_kind == APPEND_TIME:
+        return read.start if piece.min_us >= time_us else None
+    if read.start == piece.start and piece.batches > 1:
+        place = Place(piece.object, read.topic, read.topic_id, read.partition)
+        with _named(store, read), _intact(store, read, piece.start, piece.end):
+            index = load_index(store, read)
+            ref = first_batch_at_or_after(index, piece, time_us, place=place)
+            if ref is None:
+                return None
+            data = store.get(piece.object, ref.position, ref.position + ref.length)
+            row = first_at_or_after([decode_batch(data, ref, index, ["timestamp"], place=place)], time_us)
+        return None if row is None else piece.start + ref.first + row
+    for part in fetch(store, read, ["timestamp"]):
+        row = first_at_or_after([part.records], time_us)
+        if row is not None:
+            return part.first + row
+    return None
+
+
+class Touched(NamedTuple):
+    """What a read takes."""
+
+    records: int
+    """Of the wanted offsets, those in the batches."""
+    batches: int
+    bytes: int
+    """With those of the indexes in which the batches are looked up."""
+
+
+def touched(store: ObjectStore, read: SliceRead, window: Window | None = None) -> Touched:
+    """What `fetch` of the same will read, to the byte; reads an index only where a part of a larger slice is wanted."""
+    piece, records = read.slice, read.end - read.start
+    if _in_one_go(piece):
+        return Touched(records, piece.batches, piece.length)
+    of_index = read.object_size - read.index_position
+    if _wants_all(read, window):
+        return Touched(records, piece.batches, of_index + piece.length)
+    place = Place(piece.object, read.topic, read.topic_id, read.partition)
+    refs = _wanted(load_index(store, read), read, window, place)
+    low, high = read.start - piece.start, read.end - piece.start
+    records = sum(min(ref.first + ref.rows, high) - max(ref.first, low) for ref in refs)
+    return Touched(records, len(refs), of_index + sum(ref.length for ref in refs))

@@ -1,0 +1,201 @@
+"""Planning a read: ranges of offsets to byte ranges of objects."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from itertools import repeat
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from msgspec import Struct
+
+from spark_log.errors import DataLoss, UnknownTopicOrPartition
+from spark_log.journal.index_reads import read_tables
+from spark_log.journal.journal import Journal
+from spark_log.journal.missing_indexes import missing_object
+from spark_log.metadata.records import Piece
+from spark_log.metadata.slice_index import numbers, slices_of
+from spark_log.metadata.state import Partition, State
+from spark_log.model import Slice
+from spark_log.positions import At, Latest, Position
+
+Window = tuple[int, int]
+"""Microseconds, half-open: only batches that may hold such timestamps are read."""
+
+REPLAN_TRIES = 3
+
+
+class OffsetRange(NamedTuple):
+    """Records [start, end) of a partition."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+
+
+class SliceRead(Struct, frozen=True, array_like=True, gc=False):
+    """Records [start, end) out of one slice.  Travels to tasks."""
+
+    topic: str
+    topic_id: str
+    partition: int
+    start: int
+    end: int
+    slice: Slice
+    index_position: int
+    object_size: int
+
+    @property
+    def bytes(self) -> int:
+        """About how many bytes it takes."""
+        piece = self.slice
+        return max(1, piece.length * (self.end - self.start) // (piece.end - piece.start))
+
+
+Known = Mapping[Piece, pa.Table]
+"""Slice indexes that were read already: what a piece of one holds never changes."""
+
+
+def plan_reads(
+    journal: Journal,
+    ranges: Sequence[OffsetRange],
+    window: Window | None = None,
+    known: Known | None = None,
+    state: State | None = None,
+) -> list[SliceRead]:
+    """What to read for `ranges`, in their order; with a window, only slices whose timestamps overlap it.
+
+    state:  by which it is planned; the journal's own if it is None.
+
+    Raises DataLoss for a range that is not there any more, UnknownTopicOrPartition for one that never was, ObjectNotFound
+    for a slice index that the newest state names and the storage does not have.
+    """
+    state, tables = state or journal.state, dict(known or {})
+    gone: set[Piece] = set()
+    for _ in range(REPLAN_TRIES):
+        wanted = [(rng, _overlapping(_partition(state, rng), rng, window)) for rng in ranges if rng.start < rng.end]
+        _check_indexes(journal.store.url, wanted, gone)
+        pieces = {
+            entry for _, entries in wanted for entry in entries if isinstance(entry, Piece) and entry not in tables
+        }
+        tables |= journal.run(read_tables(pieces))
+        gone = pieces - tables.keys()
+        if not gone:
+            return [one for rng, entries in wanted for one in _reads(state, rng, _slices(entries, tables, rng, window))]
+        state = journal.refresh()
+    raise DataLoss("the slice indexes were replaced faster than they could be read; try again")
+
+
+def _check_indexes(url: str, wanted: Iterable[tuple[OffsetRange, Sequence[Slice | Piece]]], gone: Set[Piece]) -> None:
+    """Raises ObjectNotFound if a state that is newer than the look for them still names indexes that were not there."""
+    for rng, entries in wanted:
+        for entry in entries:
+            if entry in gone:
+                name = f"{url}/{entry.object}"
+                raise missing_object(name, entry.object, rng.topic, rng.partition, entry.start, entry.end)
+
+
+def likely_pieces(
+    state: State, topic: str, partitions: Sequence[int] | None, first: Position, last: Position, window: Window | None
+) -> list[Piece]:
+    """Pieces of slice indexes that a read will look into, as far as a state tells that may be old.
+
+    They can be read while the state is refreshed.  One too few costs a round trip, one too many a request.
+    """
+    topic_id = state.names.get(topic)
+    if topic_id is None:
+        return []
+    found = []
+    for number, part in state.topic_partitions(topic_id):
+        start = first.offset if isinstance(first, At) else part.end if isinstance(first, Latest) else part.start
+        end = last.offset if isinstance(last, At) else part.end
+        if partitions is None or number in partitions:
+            rng = OffsetRange(topic, topic_id, number, start, end)
+            found += [entry for entry in _overlapping(part, rng, window) if isinstance(entry, Piece)]
+    return found
+
+
+def _partition(state: State, rng: OffsetRange) -> Partition:
+    part = state.partitions.get((rng.topic_id, rng.partition))
+    topic = state.topics.get(rng.topic_id)
+    if part is None or topic is None or topic.deleted:
+        raise UnknownTopicOrPartition(f"partition {rng.partition} of topic {rng.topic!r} does not exist (any more)")
+    if rng.start < part.start or rng.end > part.end:
+        raise DataLoss(
+            f"offsets {rng.start} to {rng.end} of {rng.topic}-{rng.partition} were asked for, there are {part.start} to {part.end}"
+        )
+    return part
+
+
+def _overlapping(part: Partition, rng: OffsetRange, window: Window | None) -> list[Slice | Piece]:
+    entries = part.entries
+    low = bisect.bisect_right(entries, rng.start, key=lambda entry: entry.end)
+    high = bisect.bisect_left(entries, rng.end, key=lambda entry: entry.start)
+    return [entry for entry in entries[low:high] if _within(entry, window)]
+
+
+def _within(entry: Slice | Piece, window: Window | None) -> bool:
+    return window is None or (entry.min_us < window[1] and entry.max_us >= window[0])
+
+
+def _slices(entries: Sequence[Slice | Piece], tables: Known, rng: OffsetRange, window: Window | None) -> list[Slice]:
+    """Entries that overlap, with pieces resolved."""
+    found: list[Slice] = []
+    for entry in entries:
+        if isinstance(entry, Piece):
+            found += _sealed(tables[entry], rng, window)
+        else:
+            found.append(entry)
+    return found
+
+
+def _sealed(table: pa.Table, rng: OffsetRange, window: Window | None) -> list[Slice]:
+    """The slices of a piece that overlap the range, and the window; no others are made."""
+    low = int(np.searchsorted(numbers(table["end"]), rng.start, "right"))
+    high = int(np.searchsorted(numbers(table["start"]), rng.end))
+    rows = table.slice(low, high - low)
+    if window is None:
+        return slices_of(rows)
+    found = np.flatnonzero((numbers(rows["min_us"]) < window[1]) & (numbers(rows["max_us"]) >= window[0]))
+    rows = rows.slice(found[0], found[-1] - found[0] + 1) if len(found) else rows.slice(0, 0)
+    return [piece for piece in slices_of(rows) if _within(piece, window)]
+
+
+def _reads(state: State, rng: OffsetRange, slices: Sequence[Slice]) -> Iterator[SliceRead]:
+    """The slices, in order and overlapping the range, as far as they lie in it: column by column, there may be a million."""
+    rows = [state.objects[piece.object] for piece in slices]
+    starts, ends = [piece.start for piece in slices], [piece.end for piece in slices]
+    starts[:1] = [max(start, rng.start) for start in starts[:1]]
+    ends[-1:] = [min(end, rng.end) for end in ends[-1:]]
+    return map(
+        SliceRead,
+        repeat(rng.topic),
+        repeat(rng.topic_id),
+        repeat(rng.partition),
+        starts,
+        ends,
+        slices,
+        [row.index_position for row in rows],
+        [row.size for row in rows],
+    )
+
+
+class Chunk(NamedTuple):
+    """Records [start, end) that take about so many bytes."""
+
+    start: int
+    end: int
+    bytes: int
+
+
+def chunks(part: Partition, start: int, end: int) -> Iterator[Chunk]:
+    """Records [start, end) of a partition, as coarse as the state has them: nothing is read for it."""
+    for entry in part.entries:
+        low, high = max(entry.start, start), min(entry.end, end)
+        if low < high:
+            size = entry.bytes if isinstance(entry, Piece) else entry.length
+            yield Chunk(low, high, max(1, size * (high - low) // (entry.end - entry.start)))

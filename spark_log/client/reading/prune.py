@@ -1,0 +1,101 @@
+"""Reads that leave out what a condition cannot match: partitions, offsets, slices and batches, and at last rows."""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+from msgspec.structs import replace
+
+from spark_log.client.reading.fetch import Fetched
+from spark_log.client.reading.plan import Known, OffsetRange, SliceRead, plan_reads
+from spark_log.conditions import ALL, Condition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
+
+
+def plan_matching(
+    journal: Journal,
+    ranges: Sequence[OffsetRange],
+    where: Condition,
+    known: Known | None = None,
+    state: State | None = None,
+) -> list[SliceRead]:
+    """What to read for the records of `ranges` that match, in their order.
+
+    No other partition and no other offset is in it, but for those between the listed ones; records with other timestamps
+    may be (`only_matching` leaves them out).  `known`, `state`, and what is raised, as of `plan_reads`.
+    """
+    clipped = [
+        rng._replace(start=max(rng.start, where.offset.first), end=min(rng.end, where.offset.last + 1))
+        for rng in ranges
+        if rng.partition in where.partition and not where.empty
+    ]
+    reads = plan_reads(journal, clipped, where.window, known, state)
+    if where.offset.among is None:
+        return reads
+    listed = sorted(where.offset.among)
+    return [narrow for read in reads if (narrow := _narrowed(read, listed)) is not None]
+
+
+def _narrowed(read: SliceRead, listed: Sequence[int]) -> SliceRead | None:
+    """From the first to the last listed offset of the read; None if it has none."""
+    low, high = bisect.bisect_left(listed, read.start), bisect.bisect_left(listed, read.end)
+    return replace(read, start=listed[low], end=listed[high - 1] + 1) if low < high else None
+
+
+def spans(reads: Sequence[SliceRead]) -> list[OffsetRange]:
+    """The reads as ranges; neighbours become one."""
+    ranges: list[OffsetRange] = []
+    for read in reads:
+        last = ranges[-1] if ranges else None
+        if last and (last.topic_id, last.partition, last.end) == (read.topic_id, read.partition, read.start):
+            ranges[-1] = last._replace(end=read.end)
+        else:
+            ranges.append(OffsetRange(read.topic, read.topic_id, read.partition, read.start, read.end))
+    return ranges
+
+
+def cut(reads: Sequence[SliceRead], pieces: Sequence[OffsetRange]) -> list[list[SliceRead]]:
+    """The reads of each piece, the pieces being `spans(reads)` cut up, in the same order."""
+    dealt: list[list[SliceRead]] = []
+    at = 0
+    for piece in pieces:
+        dealt.append([])
+        while at < len(reads) and _overlap(reads[at], piece):
+            read = reads[at]
+            dealt[-1].append(replace(read, start=max(read.start, piece.start), end=min(read.end, piece.end)))
+            if read.end > piece.end:  # the rest is the next piece's
+                break
+            at += 1
+    return dealt
+
+
+def _overlap(read: SliceRead, piece: OffsetRange) -> bool:
+    same = (read.topic_id, read.partition) == (piece.topic_id, piece.partition)
+    return same and read.start < piece.end and piece.start < read.end
+
+
+def columns_to_read(columns: Sequence[str], where: Condition) -> list[str]:
+    """The stored columns of a projection, and those that the condition is about."""
+    by_time = where.time_us != ALL and "timestamp" not in columns
+    return [*columns, "timestamp"] if by_time else list(columns)
+
+
+def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.RecordBatch:
+    """The rows of `batch`, which was made of `part`, that match; what the plan has seen to is not looked at again."""
+    times, among = where.time_us, where.offset.among
+    if times == ALL and among is None:
+        return batch
+    keep = np.ones(batch.num_rows, dtype=bool)
+    if times != ALL:
+        found = part.records.column("timestamp").view(pa.int64()).to_numpy()
+        keep &= (found >= times.first) & (found <= times.last)
+    if among is not None:
+        keep &= np.isin(np.arange(part.first, part.first + batch.num_rows), np.fromiter(among, np.int64, len(among)))
+    rows = np.flatnonzero(keep)
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # no copy
+        return batch.slice(int(rows[0]), len(rows))
+    return batch.filter(pa.array(keep)) if len(rows) else batch.slice(0, 0)

@@ -1,0 +1,90 @@
+"""Reading a topic between two positions: `log.scan`, `log.read` and `log.plan`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from spark_log.client.reading.plan import SliceRead, likely_pieces
+from spark_log.client.reading.prune import plan_matching
+from spark_log.client.reading.resolve import partitions_of, ranges_between, resolve, resolve_starts
+from spark_log.client.reading.scan import scan_batches, scan_schema
+from spark_log.client.validate import several
+from spark_log.conditions import Condition, as_condition
+from spark_log.journal.index_reads import read_tables
+from spark_log.journal.journal import Journal
+from spark_log.metadata.consumer_offsets import progress_of, progress_partitions, to_batch
+from spark_log.metadata.state import State
+from spark_log.model import PROGRESS_TOPIC, TopicPartition
+from spark_log.positions import At, parse_position
+
+PIECES_AHEAD = 32
+"""Pieces of slice indexes that a plan reads while it refreshes the state, under the journal's lock."""
+
+
+def scan(
+    journal: Journal,
+    topic: str,
+    partitions: Sequence[int] | None,
+    start: object,
+    end: object,
+    columns: Sequence[str] | None,
+    where: str | Condition | None,
+) -> pa.RecordBatchReader:
+    """Records between two positions as a stream of Arrow batches, partition by partition, in offset order."""
+    schema, condition = scan_schema(columns), as_condition(where)
+    if topic == PROGRESS_TOPIC:
+        batches = iter([_scan_progress(journal, partitions, start, end, schema, condition)])
+    else:
+        batches = scan_batches(journal, plan_scan(journal, topic, partitions, start, end, condition), schema, condition)
+    return pa.RecordBatchReader.from_batches(schema, batches)
+
+
+def _scan_progress(
+    journal: Journal,
+    partitions: Sequence[int] | None,
+    start: object,
+    end: object,
+    schema: pa.Schema,
+    where: Condition,
+) -> pa.RecordBatch:
+    progress, now_ms = progress_of(journal.refresh()), journal.context.clock.now_ms()
+    first, last = parse_position(start, "start"), parse_position(end, "end")
+    if isinstance(last, At):
+        last = At(min(last.offset, progress.end))
+    numbers = progress_partitions(partitions)
+    starts, ends = (progress.offsets_of(dict.fromkeys(numbers, position), now_ms) for position in (first, last))
+    return to_batch(progress.between(starts, ends, where), schema)
+
+
+def plan_scan(
+    journal: Journal,
+    topic: str,
+    partitions: Sequence[int] | None,
+    start: object,
+    end: object,
+    where: str | Condition | None,
+) -> list[SliceRead]:
+    """The parts of objects that a scan of the same reads."""
+    first, last, condition = parse_position(start, "start"), parse_position(end, "end"), as_condition(where)
+    numbers = None if partitions is None else several("partitions", partitions)
+    likely = likely_pieces(journal.state, topic, numbers, first, last, condition.window)[:PIECES_AHEAD]
+    state, known = journal.refresh_beside(read_tables(likely))
+    tps = partitions_of(state, topic) if numbers is None else [TopicPartition(topic, n) for n in numbers]
+    starts = resolve_starts(journal, dict.fromkeys(tps, first))
+    ends = _ends(resolve(journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)
+    return plan_matching(journal, ranges_between(journal.state, starts, ends), condition, known)
+
+
+def _ends(
+    found: dict[TopicPartition, int], tps: Sequence[TopicPartition], last: object, state: State
+) -> dict[TopicPartition, int]:
+    """Ends of a scan: a number beyond the end of a partition means its end."""
+    if not isinstance(last, At):
+        return found
+    ends = {}
+    for tp in tps:
+        part = state.partitions[state.names[tp.topic], tp.partition]
+        ends[tp] = min(last.offset, part.end)
+    return ends

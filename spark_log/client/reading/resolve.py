@@ -1,0 +1,143 @@
+"""Positions to offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from typing_extensions import assert_never
+
+from spark_log.client.reading.fetch import first_offset_at
+from spark_log.client.reading.plan import OffsetRange, plan_reads
+from spark_log.errors import GroupIdNotFound, InvalidRequest, ObjectNotFound, OffsetOutOfRange, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.decide import topic_named
+from spark_log.metadata.state import GroupState, Partition, State, TopicKey
+from spark_log.model import TopicPartition
+from spark_log.positions import At, AtTime, Earliest, Latest, LatestMinus, OfGroup, Position, SinceNow
+
+
+def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]:
+    """Key and state of a partition.  Raises UnknownTopicOrPartition."""
+    topic_id, topic = topic_named(state, tp.topic)
+    if not isinstance(tp.partition, int):
+        raise InvalidRequest(f"partition {tp.partition!r} of topic {tp.topic!r} is not a number")
+    if not 0 <= tp.partition < topic.partitions:
+        raise UnknownTopicOrPartition(
+            f"topic {tp.topic!r} has no partition {tp.partition}, it has {topic.partitions} (0 to {topic.partitions - 1})"
+        )
+    return (topic_id, tp.partition), state.partitions[topic_id, tp.partition]
+
+
+def partitions_of(state: State, topic: str) -> list[TopicPartition]:
+    """All partitions of a topic.  Raises UnknownTopicOrPartition."""
+    _, found = topic_named(state, topic)
+    return [TopicPartition(topic, number) for number in range(found.partitions)]
+
+
+def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+    """The offset that each position comes to in the state the journal has now.
+
+    A time beyond the last record, and a group's position where it has none, come to the end and to the start; one that lies
+    outside of the partition to what is nearest.
+    Raises OffsetOutOfRange for a number outside of the partition.
+    """
+    state, now_ms = journal.state, journal.context.clock.now_ms()
+    offsets: dict[TopicPartition, int] = {}
+    times: dict[TopicPartition, int] = {}
+    for tp, position in positions.items():
+        key, part = partition_of(state, tp)
+        match position:
+            case Earliest():
+                offsets[tp] = part.start
+            case Latest():
+                offsets[tp] = part.end
+            case LatestMinus(records):
+                offsets[tp] = max(part.start, part.end - records)
+            case At(offset):
+                if not part.start <= offset <= part.end:
+                    raise OffsetOutOfRange(
+                        f"offset {offset} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.end}",
+                        start=part.start,
+                        end=part.end,
+                    )
+                offsets[tp] = offset
+            case SinceNow(ms):
+                times[tp] = now_ms - ms
+            case AtTime(ms):
+                times[tp] = ms
+            case OfGroup(name):
+                offsets[tp] = committed_offset(state, name, key, part)
+            case _:
+                assert_never(position)
+    for tp, found in offsets_for_times(journal, times).items():
+        offsets[tp] = partition_of(state, tp)[1].end if found is None else found
+    return {tp: offsets[tp] for tp in positions}
+
+
+def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
+    """Where a read starts: as `resolve`, but what a group has not read and cannot read any more is not passed over.
+
+    Raises OffsetOutOfRange for a group's position before the first record that is there.
+    """
+    state = journal.state
+    for tp, position in positions.items():
+        if isinstance(position, OfGroup):
+            key, part = partition_of(state, tp)
+            known = state.groups.get(position.name, GroupState()).offsets.get(key)
+            if known is not None and known.offset < part.start:
+                raise OffsetOutOfRange(
+                    f"group {position.name!r} stands at offset {known.offset} of {tp.topic}-{tp.partition}, which is not there "
+                    f"any more, there are {part.start} to {part.end}: start at one of them, or move the group",
+                    start=part.start,
+                    end=part.end,
+                )
+    return resolve(journal, positions)
+
+
+def committed_offset(state: State, name: str, key: TopicKey, part: Partition) -> int:
+    """Where a group stands in a partition, its start if nowhere.  Raises GroupIdNotFound."""
+    group = state.groups.get(name)
+    if group is None:
+        raise GroupIdNotFound(f"group {name!r} has committed nothing; `pylog group list` shows those that have")
+    position = group.offsets.get(key)
+    return part.start if position is None else min(max(position.offset, part.start), part.end)
+
+
+def offsets_for_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+    """The first offset whose record has a timestamp at or after the time (ms); None if there is none.
+
+    Timestamps need not be in order: the answer is the first such record by offset.
+    """
+    return {tp: _first_at(journal, tp, ms * 1000) for tp, ms in times.items()}
+
+
+def _first_at(journal: Journal, tp: TopicPartition, time_us: int) -> int | None:
+    for _ in range(3):
+        (topic_id, number), part = partition_of(journal.state, tp)
+        rng = OffsetRange(tp.topic, topic_id, number, part.start, part.end)
+        try:
+            return _search(journal, rng, time_us)
+        except ObjectNotFound:
+            journal.refresh()
+    return _search(journal, rng, time_us)
+
+
+def _search(journal: Journal, rng: OffsetRange, time_us: int) -> int | None:
+    """In order of offsets, the first slice that reaches the time; most often it holds the answer."""
+    for read in plan_reads(journal, [rng], window=(time_us, 2**63 - 1)):
+        found = first_offset_at(journal.store, read, time_us)
+        if found is not None:
+            return found
+    return None
+
+
+def ranges_between(
+    state: State, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> list[OffsetRange]:
+    """Ranges of the partitions in `starts`, in order; empty ones are left out."""
+    keys: Iterable[TopicPartition] = sorted(starts)
+    return [
+        OffsetRange(tp.topic, partition_of(state, tp)[0][0], tp.partition, starts[tp], ends[tp])
+        for tp in keys
+        if starts[tp] < ends[tp]
+    ]

@@ -1,0 +1,219 @@
+"""JoinGroup: who may join, as whom, and whether that starts a round (kafka: GroupMetadataManager.classicGroupJoin)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from spark_log.groups.group import GroupState, Member, ReplaceWrite
+from spark_log.groups.messages import Code, JoinGroupRequest, JoinGroupResponse
+from spark_log.groups.rebalance import (
+    Step,
+    add_member,
+    answer_parked,
+    joined_response,
+    maybe_complete_join,
+    prepare_rebalance,
+    rebalance_or_complete,
+    select_protocol,
+    validate,
+)
+
+_NO_MEMBERS = (GroupState.EMPTY, GroupState.DEAD)
+
+
+def join(step: Step, request: JoinGroupRequest) -> None:
+    """A JoinGroup for a group that exists."""
+    group = step.group
+    if not _has_room(step, request.member_id):
+        _forget(step, request.member_id)
+        step.answer(JoinGroupResponse(error=Code.GROUP_MAX_SIZE_REACHED))
+    elif group.state is GroupState.DEAD:
+        _refuse(step, request, Code.COORDINATOR_NOT_AVAILABLE)
+    elif not _supports(step, request):
+        _refuse(step, request, Code.INCONSISTENT_GROUP_PROTOCOL)
+    elif not request.member_id:
+        _join_new(step, request)
+    elif request.member_id in group.pending:
+        if request.group_instance_id is not None:
+            _refuse(step, request, Code.UNKNOWN_SERVER_ERROR)  # a static member is never given an id in advance
+        else:
+            _add(step, request, request.member_id)
+    else:
+        error = validate(group, request.member_id, request.group_instance_id)
+        if error is Code.NONE and group.state in _NO_MEMBERS:
+            error = Code.UNKNOWN_MEMBER_ID
+        if error is not Code.NONE:
+            _refuse(step, request, error)
+        else:
+            _rejoin(step, request, group.members[request.member_id])
+
+
+def _refuse(step: Step, request: JoinGroupRequest, error: Code) -> None:
+    step.answer(JoinGroupResponse(error=error, member_id=request.member_id))
+
+
+def _has_room(step: Step, member_id: str) -> bool:
+    """Those who wait count while members join, all members otherwise."""
+    group, limit = step.group, step.config.max_size
+    member = group.members.get(member_id)
+    match group.state:
+        case GroupState.EMPTY | GroupState.DEAD:
+            return True
+        case GroupState.PREPARING_REBALANCE:
+            waiting = sum(known.join is not None for known in group.members.values())
+            return (member is not None and member.join is not None) or waiting < limit
+        case _:
+            return member is not None or len(group.members) < limit
+
+
+def _forget(step: Step, member_id: str) -> None:
+    """A member that found no room in the new round is none any more, and neither is who was handed an id."""
+    group = step.group
+    group.pending.pop(member_id, None)
+    member = group.members.pop(member_id, None)
+    if member is not None:
+        if member.group_instance_id is not None:
+            del group.static_ids[member.group_instance_id]
+        if group.leader == member_id:
+            group.leader = next(iter(group.members), None)
+
+
+def _supports(step: Step, request: JoinGroupRequest) -> bool:
+    group = step.group
+    if group.state is GroupState.EMPTY:
+        return bool(request.protocol_type and request.protocols)
+    return request.protocol_type == group.protocol_type and bool(
+        group.supporting(offered.name for offered in request.protocols)
+    )
+
+
+def _join_new(step: Step, request: JoinGroupRequest) -> None:
+    group = step.group
+    if request.group_instance_id is not None and request.group_instance_id in group.static_ids:
+        _replace_static(step, request)
+    elif request.group_instance_id is not None or not request.require_known_member_id:
+        _add(step, request, request.new_member_id)
+    else:
+        group.pending[request.new_member_id] = step.now_ms + request.session_timeout_ms
+        step.wake(group.pending[request.new_member_id])
+        step.answer(JoinGroupResponse(error=Code.MEMBER_ID_REQUIRED, member_id=request.new_member_id))
+
+
+def _add(step: Step, request: JoinGroupRequest, member_id: str) -> None:
+    group = step.group
+    if not group.members:
+        group.protocol_type = request.protocol_type
+    add_member(
+        step,
+        Member(
+            member_id,
+            request.group_instance_id,
+            request.client_id,
+            request.client_host,
+            request.session_timeout_ms,
+            request.rebalance_timeout_ms,
+            request.protocols,
+            join=step.correlation_id,
+        ),
+    )
+    if group.initial is not None:
+        group.initial = group.initial._replace(new_member=True)
+    rebalance_or_complete(step)
+
+
+def _rejoin(step: Step, request: JoinGroupRequest, member: Member) -> None:
+    """A known member joins: the leader, or changed wishes, start a round; otherwise it has missed the last answer."""
+    group = step.group
+    same = member.protocols == request.protocols
+    if group.state is GroupState.COMPLETING_REBALANCE and same:
+        answered = True
+    else:
+        answered = group.state is GroupState.STABLE and same and group.leader != member.member_id
+    if answered:
+        step.touch(member)
+        step.answer(joined_response(group, member))
+    else:
+        _park(step, request, member)
+        rebalance_or_complete(step)
+
+
+def _park(step: Step, request: JoinGroupRequest, member: Member) -> Member:
+    """Keep what the member says of itself now, and have it wait for the round to end."""
+    if member.join is not None:
+        # The member has asked again, so nobody listens to the first request; its connection is set free.
+        step.answer_waiting(
+            member.join, JoinGroupResponse(error=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
+        )
+    parked = replace(
+        member,
+        protocols=request.protocols,
+        session_timeout_ms=request.session_timeout_ms,
+        rebalance_timeout_ms=request.rebalance_timeout_ms,
+        join=step.correlation_id,
+    )
+    step.group.members[member.member_id] = parked
+    return parked
+
+
+def _replace_static(step: Step, request: JoinGroupRequest) -> None:
+    """A static member has started again: the same member under a new id; what waits under the old one is fenced."""
+    group, instance_id = step.group, request.group_instance_id
+    assert instance_id is not None
+    before = group.members.pop(group.static_ids[instance_id])
+    answer_parked(step, before, Code.FENCED_INSTANCE_ID)
+    leader_before = group.leader
+    if group.leader == before.member_id:
+        group.leader = request.new_member_id
+    group.static_ids[instance_id] = request.new_member_id
+    quiet = replace(before, member_id=request.new_member_id, join=None, sync=None, is_new=False)
+    after = _park(step, request, quiet)
+    step.touch(after)
+    if group.state is GroupState.STABLE and select_protocol(group) == group.protocol:
+        before = replace(before, join=None, sync=None)
+        skips = request.supports_skipping_assignment
+        write = ReplaceWrite(group.generation, before, group.members[after.member_id], leader_before, skips)
+        step.journal(group.roster(), write)
+    elif group.state is GroupState.PREPARING_REBALANCE:
+        maybe_complete_join(step)
+    else:
+        prepare_rebalance(step)
+
+
+def replaced(step: Step, write: ReplaceWrite, error: Code) -> None:
+    """The journal has answered for a static member's new id.  If it refused, the old id is in force again."""
+    group, after = step.group, write.after
+    member = group.members.get(after.member_id)
+    current = group.state is GroupState.STABLE and group.generation == write.generation
+    if not current or member is None or member.join != after.join or member.join is None:
+        return  # a round has begun meanwhile, and the member waits for its end
+    if error is not Code.NONE:
+        _roll_back(step, write, error)
+        return
+    joined = replace(member, join=None)
+    step.touch(joined)
+    response = joined_response(group, joined, skip_assignment=write.skips and group.leader == joined.member_id)
+    if not write.skips:
+        # Told to be the leader, an old client would assign anew; so it is told the id that led before.
+        response = replace_leader(response, write.leader_before or "")
+    step.answer_waiting(member.join, response)
+
+
+def replace_leader(response: JoinGroupResponse, leader: str) -> JoinGroupResponse:
+    return JoinGroupResponse(
+        member_id=response.member_id,
+        generation_id=response.generation_id,
+        protocol_type=response.protocol_type,
+        protocol_name=response.protocol_name,
+        leader=leader,
+    )
+
+
+def _roll_back(step: Step, write: ReplaceWrite, error: Code) -> None:
+    group, before, after = step.group, write.before, write.after
+    assert before.group_instance_id is not None and after.join is not None
+    del group.members[after.member_id]
+    group.static_ids[before.group_instance_id] = before.member_id
+    if group.leader == after.member_id:
+        group.leader = before.member_id
+    step.touch(before)
+    step.answer_waiting(after.join, JoinGroupResponse(error=error, generation_id=group.generation))

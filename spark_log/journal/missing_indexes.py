@@ -1,0 +1,58 @@
+"""Objects that the newest state names and the storage does not have, or not as they were written: how errors and warnings say it.
+
+An index object is also gone where a newer state names another one in its place.  So whoever misses one looks at the newest
+state before saying anything.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable, Mapping
+
+from spark_log.errors import CorruptObject, ObjectNotFound
+from spark_log.journal.opening import open_view
+from spark_log.journal.operations import Steps
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import TopicKey
+from spark_log.model import Slice
+
+logger = logging.getLogger("spark_log")
+
+
+def missing_object(name: str, key: str, topic: str, partition: int, start: int, end: int) -> ObjectNotFound:
+    """The error for an object that has records, or the index of records, [start, end) of a partition."""
+    return ObjectNotFound(
+        f"{name} is not there, though it has the offsets {start} to {end - 1} of topic {topic!r}, partition {partition}: "
+        "`pylog verify` lists what is missing; restore it from a copy",
+        key=key,
+    )
+
+
+def damaged_object(name: str, topic: str, partition: int, start: int, end: int, why: object) -> CorruptObject:
+    """The error for an object in which records [start, end) of a partition cannot be read."""
+    return CorruptObject(
+        f"{name} is damaged: offsets {start} to {end - 1} of topic {topic!r}, partition {partition} cannot be read: {why}. Restore "
+        f"it from a copy under the same name (`pylog verify --deep` lists all that is damaged), or read on at offset {end}, or "
+        f"remove what lies before: `pylog topic trim {topic} -p {partition} --to {end}`"
+    )
+
+
+def without_index(
+    wanted: Mapping[TopicKey, Iterable[Slice | Piece]], found: Container[Piece]
+) -> Steps[frozenset[TopicKey]]:
+    """Partitions that have a piece whose index was not found.  Upkeep passes over them and keeps the others small.
+
+    An index that the newest state still names is logged as a warning.
+    """
+    gone = {key: [e for e in entries if isinstance(e, Piece) and e not in found] for key, entries in wanted.items()}
+    gone = {key: pieces for key, pieces in gone.items() if pieces}
+    if gone:
+        state = (yield from open_view()).state
+        for key, pieces in gone.items():
+            part = state.partitions.get(key)
+            for piece in pieces:
+                if part is not None and piece in part.entries:
+                    name = state.topics[key[0]].name
+                    lost = missing_object(piece.object, piece.object, name, key[1], piece.start, piece.end)
+                    logger.warning("upkeep passes over a partition: %s", lost)
+    return frozenset(gone)

@@ -1,0 +1,67 @@
+"""Groups whose partitions several members share through a coordinator, as the log knows them: by the roster of a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from spark_log.errors import GroupInUse
+from spark_log.groups.group import RosterMember
+from spark_log.groups.subscription import CONSUMER, subscribed_topics
+from spark_log.metadata.state import GroupState, State, TopicKey
+from spark_log.text import counted
+
+
+def members_in_force(state: State, group: str) -> tuple[RosterMember, ...]:
+    """Who shares a group.  Without a coordinator nobody watches over members: whoever comes takes the group from them."""
+    roster = state.groups.get(group, GroupState()).roster
+    return roster.members if roster is not None and state.coordinator.in_force else ()
+
+
+def check_not_shared(state: State, group: str) -> None:
+    """Raises GroupInUse if members share the group through a coordinator."""
+    members = members_in_force(state, group)
+    if members:
+        raise group_in_use(group, [member.member_id for member in members])
+
+
+def group_in_use(group: str, member_ids: Sequence[str]) -> GroupInUse:
+    """The error for a change from outside to a group that these members share."""
+    return GroupInUse(
+        f"group {group!r} is shared by {counted(len(member_ids), 'member')}, {member_ids[0]} among them: stop them, or use "
+        "another group",
+        owner=member_ids[0],
+    )
+
+
+def check_deletable(state: State, group: str, keys: tuple[TopicKey, ...]) -> None:
+    """Raises GroupInUse if members share the group, unless they read none of the topics of `keys`."""
+    read = topics_read(state, group)
+    if not keys or read is None or any(state.topics[key[0]].name in read for key in keys if key[0] in state.topics):
+        check_not_shared(state, group)
+
+
+def topics_read(state: State, group: str) -> frozenset[str] | None:
+    """By the members that share it; None if they do not say."""
+    roster = state.groups.get(group, GroupState()).roster
+    if roster is None or not members_in_force(state, group):
+        return frozenset()
+    if roster.protocol_type != CONSUMER:
+        return None
+    return subscribed_topics(member.subscription for member in roster.members)
+
+
+def expired_positions(state: State, name: str, limit: int) -> Iterator[TopicKey]:
+    """Positions of a group that has a roster, by Kafka's rules, where what was there at `limit` is too old.
+
+    Of a group that members share, those of topics that none of them reads; of an empty one, all at the same time.
+    """
+    group = state.groups[name]
+    if not members_in_force(state, name):
+        if group.seen <= limit:
+            yield from group.offsets
+        return
+    read = topics_read(state, name)
+    if read is not None:
+        for key, position in group.offsets.items():
+            if position.time <= limit and state.topics[key[0]].name not in read:
+                yield key

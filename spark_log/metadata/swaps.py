@@ -1,0 +1,113 @@
+"""Swaps, prepared: other entries for the same records, with the count of what each object gains and loses.
+
+Pure.  The caller has read the indexes of the pieces that are replaced, and has uploaded nothing yet: `build_swap` also
+gives the bytes of the index object that the swap names.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from spark_log.metadata.records import Change, Piece, SwapRecord
+from spark_log.metadata.slice_index import IndexPart, encode_index
+from spark_log.metadata.state import Partition, TopicKey
+from spark_log.model import DataObject, Slice
+
+FOLD = 2
+"""A piece is folded into the next one if it has at most this many times its slices: so there are few of them (log n)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """One partition's part of a swap."""
+
+    key: TopicKey
+    edition: int
+    old: tuple[Slice | Piece, ...]
+    """Neighbouring entries of the partition."""
+    old_slices: Sequence[Slice]
+    """The same with pieces resolved."""
+    new_slices: Sequence[Slice]
+    sealed: bool
+    """The new slices go into an index object."""
+
+
+def build_swap(
+    upload_epoch: int,
+    rewrites: Sequence[Rewrite],
+    index_name: str,
+    objects: Sequence[DataObject] = (),
+    uncounted: Mapping[str, int] = MappingProxyType({}),
+) -> tuple[SwapRecord, bytes]:
+    """The swap that carries out `rewrites`, and the bytes of its index object (empty: it needs none).
+
+    uncounted:  slices of each object that go with the old entries, and are not among `old_slices`: their index is lost.
+    """
+    parts = [IndexPart(*rw.key, rw.new_slices) for rw in rewrites if rw.sealed and rw.new_slices]
+    data, made = encode_index(index_name, parts) if parts else (b"", [])
+    pieces = {(part.topic_id, part.partition): piece for part, piece in zip(parts, made, strict=True)}
+    before = _count(rw.old_slices for rw in rewrites)
+    before.update(entry.object for rw in rewrites for entry in rw.old if isinstance(entry, Piece))
+    before.update(uncounted)
+    after = _count(rw.new_slices for rw in rewrites)
+    after.update(piece.object for piece in made)
+    index = (DataObject(index_name, len(data), 0),) if data else ()
+    swap = SwapRecord(
+        upload_epoch=upload_epoch,
+        changes=tuple(_change(rw, pieces.get(rw.key)) for rw in rewrites),
+        objects=(*objects, *index),
+        added=dict(sorted((after - before).items())),
+        removed=dict(sorted((before - after).items())),
+    )
+    return swap, data
+
+
+def _count(groups: Iterable[Sequence[Slice]]) -> Counter[str]:
+    return Counter(piece.object for group in groups for piece in group)
+
+
+def _change(rw: Rewrite, piece: Piece | None) -> Change:
+    topic_id, number = rw.key
+    return Change(
+        topic_id,
+        number,
+        rw.edition,
+        rw.old[0].start,
+        rw.old[-1].end,
+        () if rw.sealed else tuple(rw.new_slices),
+        (piece,) if piece else (),
+    )
+
+
+def resolve(entries: Iterable[Slice | Piece], resolved: Mapping[Piece, Sequence[Slice]]) -> list[Slice]:
+    """Entries as slices, pieces looked up in `resolved`."""
+    slices: list[Slice] = []
+    for entry in entries:
+        if isinstance(entry, Piece):
+            slices += resolved[entry]
+        else:
+            slices.append(entry)
+    return slices
+
+
+def seal_range(part: Partition) -> tuple[int, int]:
+    """Entries of a partition to put into one piece: the slices at its end, and the pieces before that fold into it."""
+    entries, low, slices = part.entries, len(part.entries), 0
+    while low and (size := _slices(entries[low - 1])) <= (FOLD * slices if isinstance(entries[low - 1], Piece) else 1):
+        low, slices = low - 1, slices + size
+    return low, len(entries)
+
+
+def _slices(entry: Slice | Piece) -> int:
+    return entry.slices if isinstance(entry, Piece) else 1
+
+
+def prune_range(part: Partition, deleted: bool) -> tuple[int, int]:
+    """Entries at the front of a partition that lie below its start; all of them if its topic is deleted."""
+    if deleted:
+        return 0, len(part.entries)
+    high = next((i for i, entry in enumerate(part.entries) if entry.end > part.start), len(part.entries))
+    return 0, high

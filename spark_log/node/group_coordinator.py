@@ -1,0 +1,510 @@
+"""Groups that members share, where the coordinator runs: the machines, their timers, and who waits for an answer.
+
+All of it runs on the event loop of the server.  What a machine wants durable goes through the coordinator like any other
+change, in the order of the machine's tickets, and what depends on it is answered when the log has it.  A group without members is
+not kept here: the log has all that there is to know of it, and others may have changed it there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+from spark_log.clock import Clock
+from spark_log.errors import (
+    FencedInstanceId,
+    IllegalGeneration,
+    InvalidRequest,
+    NotCoordinator,
+    RebalanceInProgress,
+    SparkLogError,
+)
+from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, Roster, StepOutcome, restore
+from spark_log.groups.machine import next_deadline, step, tick
+from spark_log.groups.messages import (
+    Code,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    Journaled,
+    LeaveGroupRequest,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    Request,
+    Response,
+)
+from spark_log.groups.offsets import check_delete_group, check_delete_offsets, may_expire
+from spark_log.groups.rebalance import Step, remove_member
+from spark_log.journal.operations import Answered
+from spark_log.metadata.commands import (
+    UNFENCED,
+    AnyCommand,
+    Append,
+    CommitOffsets,
+    Committer,
+    DeleteOffsets,
+    SetGeneration,
+    SeveralCommands,
+)
+from spark_log.metadata.decide import check_group_free
+from spark_log.metadata.records import GroupCommit
+from spark_log.metadata.rosters import group_in_use
+from spark_log.metadata.state import GroupState as Stored
+from spark_log.metadata.state import State
+from spark_log.model import TopicPartition
+from spark_log.net.messages import GroupView
+from spark_log.node.metrics import group_text
+
+TIMEOUT_MS_MAX = 2**31 - 1
+TOLD_S = 0.03
+"""In so long the threads that send heartbeats have heard of a round; then their consumers, who wait for records, are woken."""
+TICK_AGAIN_MS = 1
+"""Timers of the event loop may be a little early."""
+logger = logging.getLogger("spark_log")
+
+
+class GroupJournal(Protocol):
+    """What groups need of a coordinator."""
+
+    @property
+    def state(self) -> State: ...
+
+    @property
+    def epoch(self) -> int:
+        """Under which it leads; 0: it does not."""
+
+    def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]: ...
+
+    def not_leading(self) -> NotCoordinator: ...
+
+
+class _Held(NamedTuple):
+    """A heartbeat that waits for news."""
+
+    request: HeartbeatRequest
+    answer: asyncio.Future[Response]
+
+
+class Groups:
+    """The groups of one coordinator."""
+
+    def __init__(self, journal: GroupJournal, clock: Clock, unique: _Unique, config: GroupConfig) -> None:
+        """
+        unique:  draws an id that nobody else has.
+        """
+        self._journal = journal
+        self._clock = clock
+        self._unique = unique
+        self._config = config
+        self._epoch = 0
+        self._groups: dict[str, Group] = {}
+        self._bases: dict[str, int] = {}
+        """Generations that the log knew when groups began to be kept here."""
+        self._generations: dict[str, int] = {}
+        """Of groups that were forgotten here with generations that the log does not know."""
+        self._waiting: dict[int, asyncio.Future[Response]] = {}
+        self._held: dict[str, list[_Held]] = {}
+        self._stirs: dict[str, asyncio.Future[None]] = {}
+        self._writing: dict[str, asyncio.Future[Answered]] = {}
+        """The last write of each group that is on its way."""
+        self._correlation_id = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_ms = 0
+        """When it runs out."""
+        self._began_ms = clock.now_ms() - clock.monotonic_ms()
+        self._rebalances = 0
+
+    # ------------------------------------------------------------------------------------------------------------ requests
+
+    async def ask(self, request: Request, wait_ms: int, client_host: str) -> Response:
+        """What a member is answered.
+
+        wait_ms:  a heartbeat that has no news waits so long for some.
+        Raises NotCoordinator, also of those who wait when another one leads; GroupInUse at a join, while a stream has the group.
+        """
+        self.notice()
+        if not self._epoch:
+            raise self._journal.not_leading()
+        if isinstance(request, JoinGroupRequest):
+            if not 0 <= request.rebalance_timeout_ms <= TIMEOUT_MS_MAX:
+                raise InvalidRequest(
+                    f"max_poll_interval_ms: {request.rebalance_timeout_ms} is not possible; give 1 to {TIMEOUT_MS_MAX}"
+                )
+            check_group_free(self._journal.state, request.group_id, self._clock.now_ms())
+            new_id = f"{request.group_instance_id or request.client_id or 'consumer'}-{self._unique()}"
+            request = msgspec.structs.replace(request, new_member_id=new_id, client_host=client_host)
+        answer = await self._step(request)
+        if isinstance(request, HeartbeatRequest) and wait_ms > 0:
+            return await self._news(request, answer, wait_ms)
+        if isinstance(request, LeaveGroupRequest) and request.group_id in self._writing:
+            await asyncio.wait([self._writing[request.group_id]])  # who has left is not in the log any more
+        return answer
+
+    async def _news(self, request: HeartbeatRequest, answer: Response, wait_ms: int) -> Response:
+        """The answer to a heartbeat, as soon as it says that something has happened, or after `wait_ms`."""
+        group = self._groups.get(request.group_id)
+        if answer != HeartbeatResponse() or group is None:
+            return answer
+        # Not so long that the member could be taken for dead meanwhile.
+        longest_ms = min(wait_ms, group.members[request.member_id].session_timeout_ms // 3)
+        held = _Held(request, asyncio.get_running_loop().create_future())
+        self._held.setdefault(request.group_id, []).append(held)
+        try:
+            await asyncio.wait([held.answer], timeout=longest_ms / 1000)
+        finally:
+            self._release(held)
+        return held.answer.result() if held.answer.done() else answer
+
+    def stirred(self, group_id: str) -> asyncio.Future[None] | None:
+        """Is done when members begin to share a group out anew, a little after they were told; None if nobody shares it."""
+        if group_id not in self._groups:
+            return None
+        return self._stirs.setdefault(group_id, asyncio.get_running_loop().create_future())
+
+    def _stir(self, group_id: str) -> None:
+        stirred = self._stirs.pop(group_id, None)
+        if stirred is not None:
+            stirred.set_result(None)
+
+    def _release(self, held: _Held) -> None:
+        """Nobody waits for it any more."""
+        left = [other for other in self._held.get(held.request.group_id, ()) if other is not held]
+        if left:
+            self._held[held.request.group_id] = left
+        else:
+            self._held.pop(held.request.group_id, None)
+
+    def refusal(self, command: AnyCommand) -> SparkLogError | None:
+        """Why a client may not commit or delete positions of a group; None if it may, or the command does neither.
+
+        A command that is sent again, and changes nothing since it is in, is not refused: whoever has the group by now.
+        The command checks once more when it is decided, by what the log knows: that is the members of the last generation,
+        not those that have joined since.
+        """
+        if isinstance(command, SeveralCommands):
+            return next((error for one in command.commands if (error := self.refusal(one)) is not None), None)
+        if not isinstance(command, CommitOffsets | Append | DeleteOffsets) or not command.groups():
+            return None
+        self.notice()
+        if not self._epoch:
+            return self._journal.not_leading()
+        error = self._needed(command) if isinstance(command, DeleteOffsets) else self._unfit(command)
+        return None if error is None or self._is_repeat(command) else error
+
+    def _is_repeat(self, command: CommitOffsets | Append | DeleteOffsets) -> bool:
+        """Whether the log has what the command would change.  A commit without positions changes nothing at any time."""
+        if isinstance(command, CommitOffsets) and not command.commit.offsets:
+            return False
+        try:
+            return not command(self._journal.state, self._clock.now_ms()).records
+        except Exception:  # noqa: BLE001  a command that makes no sense is told so where it is decided
+            return False
+
+    def _unfit(self, command: CommitOffsets | Append) -> SparkLogError | None:
+        """The error for positions that a client may not commit."""
+        transactional = isinstance(command, Append)
+        found = [self._judged(group, by, transactional) for group, by in _committers(command)]
+        found += [self._used(group_id) for group_id in _changed_from_outside(command)]
+        return next((error for error in found if error is not None), None)
+
+    def _used(self, group_id: str) -> SparkLogError | None:
+        """The error for a client that is not a member, if there are members."""
+        group = self._groups.get(group_id)
+        return group_in_use(group_id, list(group.members)) if group is not None and group.members else None
+
+    def _needed(self, deletion: DeleteOffsets) -> SparkLogError | None:
+        """The error for a deletion of positions that members need."""
+        group_id, state = deletion.group, self._journal.state
+        group = self._groups.get(group_id)
+        named = [
+            TopicPartition(state.topics[topic_id].name, number)
+            for topic_id, number in deletion.partitions
+            if topic_id in state.topics
+        ]
+        if deletion.partitions:
+            error, each = check_delete_offsets(group, named, stored=group_id in state.groups)
+            codes = {error, *each.values()}
+        else:
+            codes = {check_delete_group(group, stored=group_id in state.groups)}
+        return self._used(group_id) if codes & {Code.NON_EMPTY_GROUP, Code.GROUP_SUBSCRIBED_TO_TOPIC} else None
+
+    def _judged(self, commit: GroupCommit, by: Committer, transactional: bool) -> SparkLogError | None:
+        group_id = commit.group
+        answered = self._step(
+            OffsetCommitRequest(
+                group_id=group_id,
+                member_id=by.member_id,
+                group_instance_id=by.group_instance_id,
+                generation_id=commit.generation,
+                transactional=transactional,
+            )
+        )
+        found = answered.result()
+        assert isinstance(found, OffsetCommitResponse), "commits are judged at once"
+        group = self._groups.get(group_id)
+        return _refused(found.error, group_id, -1 if group is None else group.generation)
+
+    # ---------------------------------------------------------------------------------------------------------- the machine
+
+    def _step(self, request: Request) -> asyncio.Future[Response]:
+        """The answer to come."""
+        self._correlation_id += 1
+        number = self._correlation_id
+        answer = self._waiting[number] = asyncio.get_running_loop().create_future()
+        group = self._known(request.group_id)
+        outcome = step(
+            group,
+            request,
+            self._now_ms(),
+            correlation_id=number,
+            config=self._config,
+            generation=self._last_generation(request.group_id),
+        )
+        self._take(request.group_id, group, outcome)
+        return answer
+
+    def _last_generation(self, group_id: str) -> int:
+        return max(self._generations.get(group_id, 0), self._journal.state.last_generation(group_id))
+
+    def _known(self, group_id: str) -> Group | None:
+        """The group as it is here, or else as the log has it."""
+        stored = self._journal.state.groups.get(group_id)
+        group = self._groups.get(group_id)
+        if group is not None and stored is not None and self._is_taken(group, stored):
+            self._drop(group)
+            group = None
+        if group is not None:
+            return group
+        self._bases[group_id] = 0 if stored is None else stored.generation
+        return None if stored is None else self._restored(group_id, stored)
+
+    def _is_taken(self, group: Group, stored: Stored) -> bool:
+        """Whether somebody has taken the group since it is kept here, whom nobody kept out before its first assignment."""
+        alone = stored.roster is None and stored.generation > self._bases.get(group.group_id, 0)
+        return alone or stored.generation > group.generation
+
+    def _restored(self, group_id: str, stored: Stored) -> Group:
+        generation = max(stored.generation, self._generations.get(group_id, 0))
+        roster = stored.roster or Roster(stored.generation)
+        return restore(group_id, roster if roster.members else roster._replace(generation=generation), self._now_ms())
+
+    def _drop(self, group: Group) -> None:
+        """Somebody else has had the group meanwhile, so who joins it or waits is no member."""
+        at = Step(group.copy(), self._now_ms(), self._config)
+        for member in tuple(at.group.members.values()):
+            remove_member(at, member)
+        at.group.state, at.group.pending, at.group.writes = GroupState.EMPTY, {}, {}
+        self._take(group.group_id, group, at.outcome())
+
+    def _take(self, group_id: str, before: Group | None, outcome: StepOutcome) -> None:
+        """Keep the group that came of a step, send answers on their way, and have written what is to be written."""
+        group = outcome.group
+        if group is None or _is_idle(group):
+            self._groups.pop(group_id, None)
+            self._bases.pop(group_id, None)
+            if group is not None and group.generation > self._last_generation(group_id):
+                self._generations[group_id] = group.generation
+        else:
+            self._groups[group_id] = group
+        for number, response in outcome.replies:
+            answer = self._waiting.pop(number, None)
+            if answer is not None and not answer.done():
+                answer.set_result(response)
+        for record in outcome.records:
+            self._write(group_id, record)
+        if group is not None and _begins_to_rebalance(before, group):
+            self._rebalances += 1
+        if group is not None and before is not None and _gist(before) != _gist(group):
+            self._tell_held(group_id)
+            asyncio.get_running_loop().call_later(TOLD_S, self._stir, group_id)
+        due = None if group is None else next_deadline(group)
+        if due is not None and (self._timer is None or due < self._due_ms):
+            self._set_timer(due)
+
+    def _tell_held(self, group_id: str) -> None:
+        """Those who wait for news, if there are any for them."""
+        for held in self._held.get(group_id, ()):
+            if not held.answer.done():
+                found = self._step(held.request).result()
+                if found != HeartbeatResponse():
+                    held.answer.set_result(found)
+
+    def _write(self, group_id: str, record: JournalRecord) -> None:
+        """Have a generation written; the machine goes on when it is."""
+        epoch, command = self._epoch, SetGeneration(group=group_id, roster=record.roster)
+        writing = self._writing[group_id] = asyncio.wrap_future(self._journal.submit([command]))
+        writing.add_done_callback(lambda done: self._written(epoch, group_id, record.ticket, done))
+
+    def _written(self, epoch: int, group_id: str, ticket: int, done: asyncio.Future[Answered]) -> None:
+        if self._writing.get(group_id) is done:
+            del self._writing[group_id]
+        error = _error_of(done)
+        group = self._groups.get(group_id)
+        if epoch != self._epoch or group is None:
+            return
+        if error is not None:
+            logger.warning("a generation of group %s was not written: %s", group_id, error)
+        journaled = Journaled(group_id=group_id, ticket=ticket, error=_code_of(error))
+        self._take(group_id, group, step(group, journaled, self._now_ms(), config=self._config))
+
+    # ----------------------------------------------------------------------------------------------------------- operators
+
+    def views(self) -> tuple[GroupView, ...]:
+        """The groups that members share now."""
+        self.notice()
+        return tuple(
+            GroupView(group_id=group_id, state=group.state.value, roster=group.roster())
+            for group_id, group in sorted(self._groups.items())
+        )
+
+    def metrics_text(self) -> str:
+        """Of all groups, those of the log that nobody shares among them."""
+        return group_text(self._journal.state, self.views(), self._rebalances)
+
+    # -------------------------------------------------------------------------------------------------------------- timers
+
+    def _now_ms(self) -> int:
+        """Goes on evenly, whatever happens to the clock on the wall."""
+        return int(self._began_ms + self._clock.monotonic_ms())
+
+    def _set_timer(self, due_ms: int | None) -> None:
+        """One for all groups, when the first of their timers runs out."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_ms is not None:
+            left_ms = max(due_ms - self._now_ms(), 0) + TICK_AGAIN_MS
+            self._due_ms = due_ms
+            self._timer = asyncio.get_running_loop().call_later(left_ms / 1000, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self.notice()
+        now_ms = self._now_ms()
+        for group_id, group in tuple(self._groups.items()):
+            due = next_deadline(group)
+            if due is not None and due <= now_ms:
+                self._tick_one(group_id, group, now_ms)
+        self._set_timer(self._first_due())
+
+    def _tick_one(self, group_id: str, group: Group, now_ms: int) -> None:
+        try:
+            self._take(group_id, group, tick(group, now_ms, config=self._config))
+        except Exception:
+            # The timers of all others hang on this one.  Its members find the group as the log has it.
+            logger.exception("group %s broke off, and goes on from what the log has of it", group_id)
+            self._groups.pop(group_id, None)
+
+    def _first_due(self) -> int | None:
+        return min((at for group in self._groups.values() if (at := next_deadline(group)) is not None), default=None)
+
+    # --------------------------------------------------------------------------------------------------------- who leads
+
+    def notice(self) -> None:
+        """Take notice of who leads: a coordinator that begins has the groups as the log has them, with their members."""
+        epoch = self._journal.epoch
+        if epoch == self._epoch:
+            return
+        self._epoch, self._groups, self._bases, self._generations = epoch, {}, {}, {}
+        waiting, self._waiting = self._waiting, {}
+        held, self._held = self._held, {}
+        for answer in [*waiting.values(), *(one.answer for several in held.values() for one in several)]:
+            if not answer.done():
+                answer.set_exception(self._journal.not_leading())
+        for group_id in tuple(self._stirs):
+            self._stir(group_id)
+        if epoch:
+            for group_id, stored in self._journal.state.groups.items():
+                if stored.roster is not None and stored.roster.members:
+                    self._groups[group_id] = self._restored(group_id, stored)
+                    self._bases[group_id] = stored.generation
+        self._set_timer(self._first_due())
+
+    def held_positions(self) -> tuple[tuple[str, str, int], ...]:
+        """Positions that must not expire now: of groups whose members join and sync.  May be called from any thread."""
+        stored = self._journal.state.groups
+        return tuple(
+            (group_id, *key)
+            for group_id, group in tuple(self._groups.items())
+            if not may_expire(group) and group_id in stored
+            for key in stored[group_id].offsets
+        )
+
+
+class _Unique(Protocol):
+    def __call__(self) -> str: ...
+
+
+def _is_idle(group: Group) -> bool:
+    return group.state is GroupState.EMPTY and not group.pending and not group.writes
+
+
+def _begins_to_rebalance(before: Group | None, group: Group) -> bool:
+    was = None if before is None else before.state
+    return group.state is GroupState.PREPARING_REBALANCE and was is not GroupState.PREPARING_REBALANCE
+
+
+def _gist(group: Group) -> tuple[object, ...]:
+    """Changes whenever a heartbeat of the group may be answered otherwise."""
+    return group.state, group.generation, len(group.members), *group.static_ids.values()
+
+
+def _error_of(done: asyncio.Future[Answered]) -> SparkLogError | None:
+    error = done.exception()
+    if error is None:
+        outcome = done.result().outcomes[0]
+        return outcome if isinstance(outcome, SparkLogError) else None
+    assert isinstance(error, SparkLogError), error
+    return error
+
+
+def _committers(command: CommitOffsets | Append) -> list[tuple[GroupCommit, Committer]]:
+    """Positions in a command that members commit, and who says to."""
+    if isinstance(command, CommitOffsets):
+        return [] if command.by is None else [(command.commit, command.by)]
+    by = dict(command.by)
+    return [(commit, by[commit.group]) for commit in command.commit.groups if commit.group in by]
+
+
+def _changed_from_outside(command: CommitOffsets | Append) -> list[str]:
+    """Groups whose positions a client commits that is not a member."""
+    if isinstance(command, CommitOffsets):
+        commits: tuple[GroupCommit, ...] = (command.commit,) if command.by is None else ()
+    else:
+        members = {group_id for group_id, _ in command.by}
+        commits = tuple(commit for commit in command.commit.groups if commit.group not in members)
+    return [commit.group for commit in commits if commit.generation == UNFENCED]
+
+
+def _code_of(error: SparkLogError | None) -> Code:
+    if error is None:
+        return Code.NONE
+    if isinstance(error, NotCoordinator):
+        return Code.NOT_COORDINATOR
+    return Code.COORDINATOR_NOT_AVAILABLE if error.retriable or error.maybe_applied else Code.UNKNOWN_SERVER_ERROR
+
+
+def _refused(error: Code, group_id: str, current: int) -> SparkLogError | None:
+    """What a commit is refused with."""
+    match error:
+        case Code.NONE:
+            return None
+        case Code.REBALANCE_IN_PROGRESS:
+            return RebalanceInProgress(
+                f"group {group_id!r} is being shared out anew: poll(), and commit what was polled since"
+            )
+        case Code.FENCED_INSTANCE_ID:
+            return FencedInstanceId(
+                f"group {group_id!r}: another consumer has started with the same group_instance_id and has this one's place"
+            )
+        case _:
+            return IllegalGeneration(
+                f"group {group_id!r}: the consumer is not, or no longer, a member in generation {current} ({error.value}); "
+                "poll() makes it one again, and what it had may be another's",
+                current=current,
+            )

@@ -1,0 +1,66 @@
+"""Requests that wait for news."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import pairwise
+
+from spark_log.net.long_poll import WOKEN_MAX, LongPolls, Topics
+
+
+def test_thousands_are_woken_a_few_at_a_time() -> None:
+    """Whatever else came to the event loop meanwhile is done in between."""
+
+    async def scenario() -> list[int]:
+        waiters = LongPolls()
+        waiting = [waiters.join(("a",)) for _ in range(10 * WOKEN_MAX)]
+        waiters.wake({"a"})
+        seen = []
+        while sum(waiter.done() for waiter in waiting) < len(waiting):
+            seen.append(sum(waiter.done() for waiter in waiting))
+            await asyncio.sleep(0)
+        return seen
+
+    seen = asyncio.run(scenario())
+    assert seen[0] == WOKEN_MAX
+    assert all(later - earlier <= WOKEN_MAX for earlier, later in pairwise(seen))
+
+
+def woken(touched: set[str] | None, *waited_for: Topics) -> list[bool]:
+    """Who of those that wait for these topics is woken."""
+
+    async def scenario() -> list[bool]:
+        waiters = LongPolls()
+        waiting = [waiters.join(topics) for topics in waited_for]
+        waiters.wake(touched)
+        return [waiter.done() for waiter in waiting]
+
+    return asyncio.run(scenario())
+
+
+def test_only_those_are_woken_whose_topics_were_touched() -> None:
+    """And those who wait for anything; the others wait on."""
+    assert woken({"a", "c"}, ("a",), ("b",), ("b", "c"), None, ()) == [True, False, True, True, False]
+    assert woken(set(), ("a",), None) == [False, True]
+
+
+def test_everybody_is_woken_if_nobody_knows_what_was_touched() -> None:
+    """Those as well who wait for no topic."""
+    assert woken(None, ("a",), ("a", "b"), None, ()) == [True, True, True, True]
+
+
+def test_who_has_left_is_not_woken() -> None:
+    """Also between being due and being woken."""
+
+    async def scenario() -> None:
+        waiters = LongPolls()
+        waiting = [waiters.join(("a", "b")) for _ in range(WOKEN_MAX + 1)]
+        waiters.wake({"a"})
+        last = next(waiter for waiter in waiting if not waiter.done())
+        for waiter in waiting:
+            waiters.leave(("a", "b"), waiter)
+        waiters.wake({"b"})
+        await asyncio.sleep(0)
+        assert last.cancelled()
+
+    asyncio.run(scenario())
