@@ -1,32 +1,45 @@
-# Python 3.10 or newer with venv, and Java 17 or newer, are all that must be there.
+# Prerequisites: Python 3.10 or newer with venv, and Java 17 or newer.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 
-# Spark's workers and its search for data sources take these, and python3 of the path otherwise.
+# The Python of Spark's workers and of its search for data sources.
 export PYSPARK_PYTHON := $(BIN)/python
 export PYSPARK_DRIVER_PYTHON := $(BIN)/python
-# Another Spark's home would be taken before the one in the environment.
+# SPARK_HOME takes precedence over the Spark in the environment.
 unexport SPARK_HOME
 
-# The editable install links file by file, so it is made anew when dependencies or the set of files change, not their contents.
-INSTALLED := $(VENV)/installed-$(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
+# The editable install links file by file, so it is repeated when dependencies or the set of files change, not their contents.
+FILES := $(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
+# Everything that tests and benchmarks need, and the half of it that runs a job.
+ALL := $(VENV)/installed-all-$(FILES)
+RUN := $(VENV)/installed-run-$(FILES)
+LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
+PIP_INSTALL = rm -rf $(VENV)/installed-* build && $(BIN)/python -m pip install --disable-pip-version-check --editable
 
 .PHONY: setup quickstart test test-kafka test-azure check sim chaos bench bench-kafka bench-clients pictures flames docs clean links-are-gone
 
-setup: $(INSTALLED)
+setup: $(ALL)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 links-are-gone:
 
-$(INSTALLED): $(VENV)/bin/python $(if $(wildcard build/__editable__*),,links-are-gone)
-	rm -rf $(VENV)/installed-* build
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[spark,s3,server,dev,examples]'
-	touch $@
+# pip shows its progress when it downloads, and is quiet when it only links files anew.
+$(ALL): QUIET := $(if $(wildcard $(VENV)/installed-all-*),--quiet)
+$(ALL): $(VENV)/bin/python $(LINKED)
+	@$(if $(QUIET),,echo "Installing pylog, and all that its tests need, in $(VENV): 1.6 GB")
+	@$(PIP_INSTALL) '.[spark,s3,server,dev,examples]' $(QUIET)
+	@touch $(ALL) $(RUN)
 
-quickstart: setup
+$(RUN): QUIET := $(if $(wildcard $(VENV)/installed-*),--quiet)
+$(RUN): $(VENV)/bin/python $(LINKED)
+	@$(if $(QUIET),,echo "Installing pylog, Spark and the quickstart's events in $(VENV): 0.9 GB")
+	@$(PIP_INSTALL) '.[spark,examples]' $(QUIET)
+	@touch $(RUN)
+
+quickstart: $(RUN)
 	SPARK_CONF_DIR=$(CURDIR)/conf $(BIN)/python jobs/quickstart.py
 
 # One process for what shares a Spark, and one for all else: tests/conftest.py.
@@ -46,7 +59,7 @@ check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -q tests/unit/test_imports.py
+	$(BIN)/python -m pytest -q tests/unit/test_imports.py tests/docs/test_prose.py
 
 sim: setup
 	$(BIN)/python -m spark_log.testing.simulation --seeds 20000 --jobs 2
@@ -60,7 +73,7 @@ chaos: setup
 bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
-# How cost grows, and what an object store costs: measured, drawn into docs/pictures, written into docs/performance.md.
+# How cost grows, and what an object store costs: measured, drawn into docs/pictures, written into docs/measurements.md.
 pictures: setup
 	$(BIN)/python benchmarks/growth.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/object_store.py --json docs/pictures/figures.json

@@ -1,4 +1,4 @@
-"""Draws what `growth.py` and `object_store.py` found: pictures as SVG, and the tables of docs/performance.md between its marks.
+"""Draws what `growth.py` and `object_store.py` found: pictures as SVG, and the tables of docs/measurements.md between its marks.
 
     python benchmarks/_pictures.py          from docs/pictures/figures.json, which `make pictures` writes anew first
 
@@ -12,13 +12,14 @@ import argparse
 import json
 import math
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
 ROOT = Path(__file__).parent.parent
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "measurements.md"
 FOLDER = ROOT / "docs" / "pictures"
 FIGURES = FOLDER / "figures.json"
 TITLES = {
@@ -93,7 +94,8 @@ def growth_markdown(figures: Mapping[str, Any]) -> str:
         for cost, values in table["costs"].items():
             points = " | ".join(_number(value) for value in values)
             parts.append(f"| {cost} | {points} | {table['exponents'][cost]:+.2f} | {table['growth'][cost]} |")
-        parts += ["", f"What bounds it: {table['bound']}.", ""]
+        limit = textwrap.fill(f"The limit: {table['bound']}.", 120, break_long_words=False, break_on_hyphens=False)
+        parts += ["", limit, ""]
     return "\n".join([*parts, f"Measured {machine_line(figures['machine'])}."])
 
 

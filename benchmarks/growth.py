@@ -174,7 +174,7 @@ def by_commits(sizes: Sizes) -> Table:
         list(map(float, sizes.commits)),
         costs,
         "a commit is two files and a listing; the state keeps a row for each object until `pylog maintain` merges them: "
-        "whoever opens the log reads it, and once in 100 commits it is written down",
+        "each open reads it, and once in 100 commits it is written",
     )
 
 
@@ -273,7 +273,7 @@ def by_writers(sizes: Sizes) -> Table:
         "writers",
         list(map(float, sizes.writers)),
         costs,
-        "one log has one next version: writers take it in turn, who loses the race tries again, and two cores are shared",
+        "one log has one next version: writers take it in turn, a writer that loses the race retries, and two cores are shared",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from api_reference import reference_markdown as api_markdown
 from pyspark_pylog.options import option_table
 
 from spark_log import settings
@@ -13,6 +14,7 @@ DOCS = Path(__file__).parent
 PAGES = {
     "topic-configs.md": settings.reference_markdown,
     "cli.md": reference.reference_markdown,
+    "api.md": api_markdown,
     "options.md": option_table.reference_markdown,
 }
 

@@ -1,11 +1,12 @@
 """Copies topics of Kafka into a log, with keys, headers and timestamps, and takes consumer groups along.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION jobs/mirror_kafka.py \\
-        --bootstrap-servers host:9092 --topics orders,payments --url s3://bucket/log --checkpoint s3://bucket/mirror --groups '*'
+        --bootstrap-servers host:9092 --topics orders,payments \\
+        --url s3://bucket/log --checkpoint s3://bucket/mirror --groups '*'
 
-Every record lands once, in its partition and in order, however often the job is killed; each run goes on where the one before
-it ended.  Which offset in Kafka became which offset here is kept in the topic --map, and committed groups are set to the same
-records here.  The cut-over: stop the producers, run this once more, start producers and consumers on the log.
+Every record is copied once, in its partition and in order, even if the job is killed; each run continues where the
+last one ended.  The topic --map keeps which offset in Kafka became which offset here, and committed groups are set to
+the same records here.  The cut-over: stop the producers, run this once more, start producers and consumers on the log.
 docs/from-kafka.md has it step by step.
 """
 
@@ -37,7 +38,7 @@ from spark_log.settings import TOPIC_CONFIGS, validate_topic_configs
 
 TIMEOUT_MS = 60_000
 NOTE = "kafka:"
-"""Positions that were set by this job say so, and may be set again; one that a consumer here has committed is left alone."""
+"""Note of positions that this job has set and may set again; it leaves alone what a consumer here committed."""
 RECORD = "topic string, partition int, key binary, value binary, timestamp timestamp, headers array<struct<key: string, value: binary>>"
 OWN_TIME = "message.timestamp.type"
 """Not carried over: the copy keeps the timestamps that the records have."""
@@ -329,7 +330,7 @@ def start_copy(
 ) -> StreamingQuery:
     """The query that copies a topic up to the end that it has now.
 
-    The sink writes a micro-batch once, records and map in one commit, whether Spark runs it again or a new checkpoint does:
+    The sink writes a micro-batch once, records and map in one commit, also if Spark or a new checkpoint runs it again:
     then the map says where to go on.  The producer's name keeps any other copier of the topic out.
     """
     topic_id = log.admin.describe_topics([topic])[topic].topic_id

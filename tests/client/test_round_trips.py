@@ -1,4 +1,4 @@
-"""How often an object store is waited for: bounds that hold whatever its latency.  docs/performance.md has the same figures."""
+"""How often an object store is waited for: bounds that hold whatever its latency.  docs/measurements.md has the same figures."""
 
 from __future__ import annotations
 

@@ -34,6 +34,8 @@ spark.createDataFrame([(b"v",)], "value binary").write.format("pylog").mode("app
 print("found", spark.read.format("pylog").option("subscribe", "t").load(sys.argv[1]).count())
 """
 
+BUILD_SDIST = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+
 
 class Installed(NamedTuple):
     """An environment with pylog in it."""
@@ -85,13 +87,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.glob("spark_log-*.whl"))
 
 
-@pytest.fixture(scope="module", params=["wheel", "editable"])
-def installed(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    """pylog in a fresh environment, either way."""
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The archive of sources that a release publishes."""
+    folder = tmp_path_factory.mktemp("sdist")
+    project = copy_of_project(folder / "project")
+    run(sys.executable, "-c", BUILD_SDIST, folder, cwd=project)
+    return next(folder.glob("spark_log-*.tar.gz"))
+
+
+@pytest.fixture(scope="module", params=["wheel", "sdist", "editable"])
+def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    """pylog in a fresh environment, each way."""
     folder = tmp_path_factory.mktemp(request.param)
     python = environment(folder / "venv")
-    if request.param == "wheel":
-        install(python, [wheel], folder)
+    if request.param != "editable":
+        install(python, [request.getfixturevalue(request.param)], folder)
         return Installed(python.parent, folder / "venv")
     project = copy_of_project(folder / "project")
     install(python, ["--editable", project], folder)
@@ -104,6 +115,13 @@ def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
     expected |= {str(file.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("*.py")}
     names = zipfile.ZipFile(wheel).namelist()
     assert {name for name in names if name.endswith((".py", ".typed")) and ".data/" not in name} == expected
+
+
+def test_the_sdist_gives_the_same_wheel(sdist: Path, wheel: Path, tmp_path: Path) -> None:
+    """File by file: nothing that the wheel needs is missing in the archive of sources."""
+    run(*PIP, "wheel", *OFFLINE, "--wheel-dir", tmp_path, sdist, cwd=tmp_path)
+    (again,) = tmp_path.glob("*.whl")
+    assert sorted(zipfile.ZipFile(again).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
 
 
 @pytest.mark.parametrize("folder", ["jobs", "conf"])

@@ -18,7 +18,7 @@ from spark_log import errors
 from spark_log.client import client_settings as clients
 from spark_log.settings import CLUSTER_CONFIGS, TOPIC_CONFIGS
 from tests.unit.test_pages import ROOT, prose
-from tests.unit.test_promises import PROMISED
+from tests.unit.test_promises import GUIDES, PROMISED
 
 _OPERATORS = {ast.Mult: operator.mul, ast.LShift: operator.lshift, ast.Pow: operator.pow, ast.Sub: operator.sub}
 
@@ -120,7 +120,6 @@ WORDS = {1: "one", 2: "two", 8: "eight", 20: "twenty", 50: "fiftieth"}
 NUMBERS = {
     "README.md": [
         f"a topic that a write creates has {WORDS[config('num.partitions')]}",
-        "first round takes {} s or {}".format(*(conf_seconds("initial.rebalance.delay") * n for n in (1, 2))),
         f"runs {int(line_of('Makefile', r'--seeds ([0-9]+)')):,} seeds",
         "| Kafka {} and Spark's connector {} |".format(
             line_of(KAFKA, r"kafka_2.13:([0-9]+\.[0-9]+)"), line_of(KAFKA, r"kafka-0-10_2.13:([0-9]+\.[0-9]+)")
@@ -201,7 +200,7 @@ NUMBERS = {
         f"| {constant(CONNECT, 'CONNECT_S'):g} s for a connection, {constant(CLIENT, 'FIRST_ANSWER_S'):g} s for the",
         f"`is silent: no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
         f"{constant(CLIENT, 'FIRST_ANSWER_S'):g} s`",
-        f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and go on",
+        f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and continue",
         f"`--takeover-after` ({TAKEOVER_S} s)",
         {1000: "`CommitUnknown` within a second of its time"}[constant("spark_log/journal/protocol.py", "ASK_MS_MIN")],
         f"for `--storage-timeout` ({STORAGE_S} s) | it steps down",
@@ -215,6 +214,9 @@ NUMBERS = {
         f"every {constant(SERVE, 'maintain_ms') // 60_000} minutes (`--maintain-every`",
     ],
     "docs/performance.md": [
+        f"after {FIRST_MS:g} to {LAST_MS:g} ms, on an object store up to {LAST_REMOTE_MS:g}",
+    ],
+    "docs/measurements.md": [
         f"a twentieth of the time since the last record, {FIRST_MS:g} to {LAST_MS:g} ms",
         f"woken {WORDS[constant('spark_log/net/long_poll.py', 'WOKEN_MAX')]} at a time",
         f"read {WORDS[constant('spark_log/net/long_poll.py', 'RESUMED_MAX')]} at a time",
@@ -223,7 +225,6 @@ NUMBERS = {
         f"asked for {WORDS[constant(FETCH, 'SLICES_AHEAD')]} at a time",
         f"written every {config('metadata.checkpoint.interval')} versions",
         f"one larger than {WHOLE} is wanted",
-        f"after {FIRST_MS:g} to {LAST_MS:g} ms, on an object store up to {LAST_REMOTE_MS:g}",
         f"a writer takes its buffer ({constant('spark_log/client/producing/upload.py', 'BUFFER_BYTES') >> 20} MB)",
     ],
     "docs/format/metadata.md": [
@@ -284,13 +285,14 @@ def test_refused_settings_of_clients_are_on_the_page() -> None:
 
 
 PERFORMANCE = " ".join((ROOT / "docs/performance.md").read_text(encoding="utf-8").split())
+MEASURED = " ".join((ROOT / "docs/measurements.md").read_text(encoding="utf-8").split())
 README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
 
 
 def stock(line: str) -> tuple[float, str]:
     """Of a line of the comparison with Kafka: the ratio with stock settings, and what it is of."""
-    found = re.search(rf"\| {re.escape(line)} \| ([0-9.]+) \((.*?)\) \|", PERFORMANCE)
-    assert found is not None, f"docs/performance.md has no line {line!r}"
+    found = re.search(rf"\| {re.escape(line)} \| ([0-9.]+) \((.*?)\) \|", MEASURED)
+    assert found is not None, f"docs/measurements.md has no line {line!r}"
     return float(found[1]), found[2]
 
 
@@ -319,14 +321,14 @@ def test_the_latency_of_a_record_is_the_same_on_every_page() -> None:
 
 def test_a_ratio_that_two_pages_give_is_the_same() -> None:
     """How much faster a projection is."""
-    ratio = re.search(r"the value only, against all columns \| same \| ([0-9.]+) times as fast", PERFORMANCE)
+    ratio = re.search(r"the value only, against all columns \| same \| ([0-9.]+) times as fast", MEASURED)
     assert ratio is not None
     assert f"reads about {ratio[1]} times as fast" in (ROOT / "docs/spark.md").read_text(encoding="utf-8")
 
 
 def test_commits_a_second_are_those_of_the_page() -> None:
     """What the README says of busy writers on an object store."""
-    found = re.search(r"commits a second of 8 writers on an object store \| `object_store.py` \| ([0-9]+)", PERFORMANCE)
+    found = re.search(r"commits a second of 8 writers on an object store \| `object_store.py` \| ([0-9]+)", MEASURED)
     assert found is not None
     assert f"about {found[1]} with 8 busy writers on an object store" in README
 
@@ -342,7 +344,7 @@ def test_partitions_cost_what_the_page_says() -> None:
 
 def test_every_script_on_the_page_exists() -> None:
     """Each figure of `pylog alone` names the benchmark that gives it."""
-    table = prose(ROOT / "docs/performance.md").partition("| question | script |")[2].partition("\n\n")[0]
+    table = prose(ROOT / "docs/measurements.md").partition("| question | script |")[2].partition("\n\n")[0]
     rows = [line.split("|")[2].strip() for line in table.splitlines()[2:]]
     assert len(rows) > 10
     for script in rows:
@@ -355,7 +357,7 @@ def test_every_script_on_the_page_exists() -> None:
 def test_every_error_that_a_page_names_exists() -> None:
     """Names in backquotes that look like an error of pylog are classes of spark_log.errors."""
     known = {name for name in dir(errors) if isinstance(getattr(errors, name), type)}
-    for page in PROMISED:
+    for page in {*PROMISED, *GUIDES}:
         text = prose(ROOT / page)
         raised = re.findall(r"(?:raises?|gets?|is|with|fails with|error) `([A-Z][a-z]+(?:[A-Z][a-z]+)+)`", text)
         raised += re.findall(r"\(`([A-Z][a-z]+(?:[A-Z][a-z]+)+)`\)", text)
