@@ -49,7 +49,7 @@ def info(session: CommandSession) -> None:
         "coordinator_epoch": state.coordinator.epoch,
         "topics": len(state.names),
         "partitions": len(state.partitions),
-        "records": sum(part.end - part.start for part in state.partitions.values()),
+        "records": sum(part.readable_end - part.start for part in state.partitions.values()),
         "objects": len(state.objects),
         "bytes": sum(row.size for row in state.objects.values()),
         "groups": len(state.groups),

@@ -23,9 +23,8 @@ from spark_log.positions import Earliest, Position
 if TYPE_CHECKING:
     from types import FrameType
 
-    import pyarrow as pa
-
     from spark_log.client.log import Log
+    from spark_log.client.reading.fetch import Fetched
     from spark_log.metadata.state import State
     from spark_log.model import TopicPartition
 
@@ -158,14 +157,17 @@ class _Consumption:
 
     def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
         """Print records until there are no more, or enough."""
-        out, left = sys.stdout.buffer, count
+        from spark_log.client.reading.scan import scan_schema, to_batch
+        from spark_log.model import TopicPartition
+
+        out, left, schema = sys.stdout.buffer, count, scan_schema(columns)
         while left is None or left > 0:
             printed = 0
-            for tp, first, batch in self._batches(columns):
-                batch = batch if left is None else batch.slice(0, left - printed)
-                out.writelines(write(batch))
-                self._at[tp] = first + batch.num_rows
-                printed += batch.num_rows
+            for part in self._parts(columns):
+                part = part if left is None else part.head(left - printed)
+                out.writelines(write(to_batch(part, schema)))
+                self._at[TopicPartition(part.read.topic, part.read.partition)] = part.end
+                printed += len(part.offsets)
                 if left is not None and printed >= left:
                     break
             out.flush()
@@ -175,23 +177,21 @@ class _Consumption:
             if not printed:
                 time.sleep(WAIT_SECONDS)
 
-    def _batches(self, columns: Sequence[str]) -> Iterator[tuple[TopicPartition, int, pa.RecordBatch]]:
+    def _parts(self, columns: Sequence[str]) -> Iterator[Fetched]:
         """(partition, offset of the first record, records) up to the present end."""
         from spark_log.client.reading.plan import plan_reads
         from spark_log.client.reading.resolve import partition_of, partitions_of, ranges_between
-        from spark_log.client.reading.scan import RECORD_COLUMNS, fetch_ranges, scan_schema, to_batch
-        from spark_log.model import TopicPartition
+        from spark_log.client.reading.scan import RECORD_COLUMNS, fetch_ranges
 
-        journal, schema = self._log.journal, scan_schema(columns)
+        journal = self._log.journal
         state = journal.poll()
         if self._partition is None:
             for tp in (tp for topic in self._wanted.matching(state) for tp in partitions_of(state, topic)):
                 self._at.setdefault(tp, 0)
-        ends = {tp: partition_of(state, tp)[1].end for tp in self._at}
+        ends = {tp: partition_of(state, tp)[1].readable_end for tp in self._at}
         reads = plan_reads(journal, ranges_between(state, self._at, ends))
         wanted = [name for name in columns if name in RECORD_COLUMNS]
-        for part in fetch_ranges(journal, reads, wanted):
-            yield TopicPartition(part.read.topic, part.read.partition), part.first, to_batch(part, schema)
+        yield from fetch_ranges(journal, reads, wanted)
 
 
 @contextmanager

@@ -169,7 +169,7 @@ def _shifted(state: State, name: str, tps: Iterable[TopicPartition], by: int) ->
                 f"group {name!r} has no committed offset in {tp.topic}-{tp.partition} to shift: give --to POSITION"
             )
         _, part = partition_of(state, tp)
-        new[tp] = min(max(committed[tp] + by, part.start), part.end)
+        new[tp] = min(max(committed[tp] + by, part.start), part.readable_end)
     return new
 
 

@@ -104,9 +104,9 @@ def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
     rows = []
     for name, topic_id in sorted(state.names.items()):
         parts = [part for _, part in state.topic_partitions(topic_id)]
-        size = sum(chunk.bytes for part in parts for chunk in chunks(part, part.start, part.end))
-        records = sum(part.end - part.start for part in parts)
-        appended = sum(part.end for part in parts)
+        size = sum(chunk.bytes for part in parts for chunk in chunks(part, part.start, part.readable_end))
+        records = sum(part.readable_end - part.start for part in parts)
+        appended = sum(part.readable_end for part in parts)
         rows.append({"topic": name, "partitions": len(parts), "records": records, "bytes": size, "end": appended})
     if internal:
         records = len(progress_of(state).records)
@@ -254,5 +254,5 @@ def offsets(session: CommandSession, name: str, position: Position | None) -> No
         )
         return
     parts = [(tp.partition, partition_of(log.journal.state, tp)[1]) for tp in tps]
-    rows = [{"partition": number, "start": part.start, "end": part.end} for number, part in parts]
+    rows = [{"partition": number, "start": part.start, "end": part.readable_end} for number, part in parts]
     emit_rows(session, ["partition", "start", "end"], rows)

@@ -140,7 +140,7 @@ class Trim(Command, frozen=True, kw_only=True, tag="trim"):
         for topic_id, partition, offset in self.starts:
             part = state.partitions.get((topic_id, partition))
             if part is not None or not self.known_only:
-                wanted[topic_id, partition] = part.end if part is not None and offset == WHOLE else offset
+                wanted[topic_id, partition] = part.readable_end if part is not None and offset == WHOLE else offset
         return d.decide_trim(state, wanted)
 
     def topics(self, state: State) -> Sequence[str]:

@@ -184,11 +184,11 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
         part = state.partitions.get(key)
         if part is None:
             raise UnknownTopicOrPartition(f"partition {key[1]} of topic id {key[0]} does not exist")
-        if not 0 <= start <= part.end:
+        if not 0 <= start <= part.readable_end:
             raise OffsetOutOfRange(
-                f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: possible are {part.start} to its end, {part.end}",
+                f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: possible are {part.start} to its end, {part.readable_end}",
                 start=part.start,
-                end=part.end,
+                end=part.readable_end,
             )
         if start > part.start:
             records.append(r.TrimRecord(topic_id=key[0], partition=key[1], start=start))

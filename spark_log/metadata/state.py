@@ -42,6 +42,11 @@ class Partition(NamedTuple):
     entries: tuple[Slice | Piece, ...] = ()
     """In offset order, without gaps, up to `end`; the first ones may lie below `start`."""
 
+    @property
+    def readable_end(self) -> int:
+        """The high watermark: readers see the records before it.  These are all that are committed."""
+        return self.end
+
 
 class ObjectRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """One live object.  There may be many: the garbage collector does not follow them."""

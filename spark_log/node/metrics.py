@@ -128,7 +128,7 @@ def group_text(state: State, shared: Sequence[GroupView], rebalances: int) -> st
 
 def _records(state: State) -> dict[tuple[str, ...], int]:
     return {
-        (name,): sum(part.end - part.start for _, part in state.topic_partitions(topic_id))
+        (name,): sum(part.readable_end - part.start for _, part in state.topic_partitions(topic_id))
         for name, topic_id in sorted(state.names.items())
     }
 
@@ -138,7 +138,7 @@ def _lags(state: State) -> dict[tuple[str, ...], int]:
     for group, known in sorted(state.groups.items()):
         for key, position in known.offsets.items():
             part, labels = state.partitions[key], (group, state.topics[key[0]].name)
-            lags[labels] = lags.get(labels, 0) + max(0, part.end - max(part.start, position.offset))
+            lags[labels] = lags.get(labels, 0) + max(0, part.readable_end - max(part.start, position.offset))
     return lags
 
 

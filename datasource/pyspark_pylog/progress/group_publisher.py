@@ -87,7 +87,7 @@ class GroupProgress:
             key = (state.names[tp.topic], tp.partition)
             if key in offsets:
                 part, offset = state.partitions[key], offsets[key].offset
-                found[tp] = min(max(offset, part.start), part.end)
+                found[tp] = min(max(offset, part.start), part.readable_end)
                 losses += [Loss(tp, offset, part.start, TRIMMED)] if offset < part.start else []
         report(losses, fail)
         return found

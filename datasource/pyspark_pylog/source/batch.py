@@ -262,7 +262,7 @@ def _fetched(
     try:
         for part in fetch(store, read, columns, options.where.window, coming):
             yield part
-            at = part.first + part.records.num_rows
+            at = part.end
     except ObjectNotFound as error:
         yield from _again(store, replace(read, start=at), columns, options, error)
 

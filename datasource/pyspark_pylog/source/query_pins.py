@@ -92,7 +92,7 @@ def pin_of(state: State) -> Pin:
 
 def _topic(state: State, topic_id: str) -> PinnedTopic:
     parts = [part for _, part in state.topic_partitions(topic_id)]
-    return PinnedTopic(topic_id, [part.start for part in parts], [part.end for part in parts])
+    return PinnedTopic(topic_id, [part.start for part in parts], [part.readable_end for part in parts])
 
 
 def encode(file: msgspec.Struct) -> bytes:

@@ -95,12 +95,12 @@ def _stated(state: State, tp: TopicPartition, position: Position) -> int | None:
     key, part = partition_of(state, tp)
     if isinstance(position, OfGroup):
         known = state.groups.get(position.name, GroupState()).offsets.get(key)
-        return None if known is None else min(known.offset, part.end)
+        return None if known is None else min(known.offset, part.readable_end)
     if not isinstance(position, At):
         return None
-    if position.offset > part.end:
+    if position.offset > part.readable_end:
         raise InvalidRequest(
-            f"option startingOffsets: {position.offset} is beyond the end of {tp.topic}-{tp.partition}, {part.end}"
+            f"option startingOffsets: {position.offset} is beyond the end of {tp.topic}-{tp.partition}, {part.readable_end}"
         )
     return position.offset
 
@@ -159,7 +159,7 @@ def batch_ranges(journal: Journal, options: ReadOptions) -> tuple[State, list[Of
 def _ranges(journal: Journal, options: ReadOptions) -> list[OffsetRange]:
     state = journal.state
     tps = sorted(wanted_partitions(state, options))
-    stops = _end_offsets(journal, options, {tp: partition_of(state, tp)[1].end for tp in tps})
+    stops = _end_offsets(journal, options, {tp: partition_of(state, tp)[1].readable_end for tp in tps})
     starts = start_offsets(journal, options, tps, stops=stops)
     for tp in tps:
         asked = options.start.of(tp)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, StructField, StructType
 
@@ -80,7 +79,7 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
             case "partition":
                 columns.append(_constant(read.partition, pa.int32(), rows))
             case "offset":
-                columns.append(pa.array(np.arange(part.first, part.first + rows, dtype=np.int64)))
+                columns.append(pa.array(part.offset_array()))
             case "timestampType":
                 columns.append(_constant(int(read.slice.time_kind != 0), pa.int32(), rows))
             case "headers":
@@ -89,7 +88,7 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
                 columns.append(part.records.column(name))
         if columns[-1].null_count and not schema.field(name).nullable:
             raise InvalidRequest(
-                f"schema: column {name!r} is NOT NULL there, and null between offsets {part.first} and {part.first + rows - 1} "
+                f"schema: column {name!r} is NOT NULL there, and null between offsets {part.offsets[0]} and {part.offsets[-1]} "
                 f"of {read.topic}-{read.partition}: leave NOT NULL out, and filter after load"
             )
     return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -98,9 +98,9 @@ def _first(start: Offset, end: Offset, tp: TopicPartition) -> int | None:
 
 
 def _check_end(tp: TopicPartition, wanted: int, part: Partition) -> None:
-    if wanted > part.end:
+    if wanted > part.readable_end:
         raise DataLoss(
-            f"the checkpoint stands at offset {wanted} of {tp.topic}-{tp.partition}, beyond the end of the log, {part.end}: "
+            f"the checkpoint stands at offset {wanted} of {tp.topic}-{tp.partition}, beyond the end of the log, {part.readable_end}: "
             "this log is an older copy, or another one; restore the newer copy, or start the query with a new checkpoint"
         )
 
@@ -126,5 +126,5 @@ def _vanished(state: State, options: ReadOptions, at: Offset, there: Ends) -> li
         else:
             why = f"topic {tp.topic!r} has fewer partitions now"
         part = None if then is None else state.partitions.get((then, tp.partition))
-        losses.append(Loss(tp, known, None if part is None else part.end, why))
+        losses.append(Loss(tp, known, None if part is None else part.readable_end, why))
     return losses

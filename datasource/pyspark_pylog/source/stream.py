@@ -180,7 +180,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _ends(self, state: State) -> Ends:
         tps = wanted_partitions(state, self.options)
-        return {tp: state.partitions[state.names[tp.topic], tp.partition].end for tp in tps}
+        return {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in tps}
 
     def _refreshed(self) -> State:
         return patiently(lambda: self.journal.refresh(), self.options, self.clock)

@@ -202,7 +202,7 @@ class Admin:
         ]
         live = [piece for piece in slices if piece.end > part.start]
         size = sum(piece.length for piece in live) + sum(piece.bytes for piece in missing)
-        return PartitionDescription(number, part.start, part.end, size, len({piece.object for piece in live}))
+        return PartitionDescription(number, part.start, part.readable_end, size, len({piece.object for piece in live}))
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
         """Raise topics' partition counts to new totals."""

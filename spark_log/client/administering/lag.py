@@ -57,8 +57,8 @@ class Standing(NamedTuple):
     @property
     def unread(self) -> OffsetRange:
         """What is there and was not read."""
-        start = min(max(self.position.offset, self.part.start), self.part.end)
-        return OffsetRange(self.tp.topic, self.topic_id, self.tp.partition, start, self.part.end)
+        start = min(max(self.position.offset, self.part.start), self.part.readable_end)
+        return OffsetRange(self.tp.topic, self.topic_id, self.tp.partition, start, self.part.readable_end)
 
 
 def standings(state: State, group: str) -> Iterator[Standing]:
@@ -90,7 +90,7 @@ def _lag(at: Standing, times: dict[OffsetRange, int], now_ms: int) -> PartitionL
         tp=at.tp,
         position=at.position,
         start=part.start,
-        end=part.end,
+        end=part.readable_end,
         trimmed=max(0, part.start - at.position.offset),
         records=unread.end - unread.start,
         bytes=sum(chunk.bytes for chunk in chunks(part, unread.start, unread.end)),

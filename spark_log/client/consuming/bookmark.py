@@ -52,8 +52,8 @@ class Bookmark:
         for tp in [tp for topic in self.topics for tp in partitions_of(state, topic)]:
             key, part = partition_of(state, tp)
             committed = self._committed[key] = state.groups.get(self.name, GroupState()).offsets.get(key)
-            self.starts[tp] = part.start if committed is None else min(committed.offset, part.end)
-            self.ends[tp] = part.end
+            self.starts[tp] = part.start if committed is None else min(committed.offset, part.readable_end)
+            self.ends[tp] = part.readable_end
             self._keys[tp] = key
         return self
 

@@ -205,7 +205,7 @@ class Consumer:
         parts = self._wait(timeout_ms, _limit(max_records, 2**63 - 1), self._settings["fetch_max_bytes"])
         for part in parts:
             tp = TopicPartition(part.read.topic, part.read.partition)
-            self._spots[tp].position = part.first + part.records.num_rows
+            self._spots[tp].position = part.end
         return pa.Table.from_batches([to_batch(part, SCAN_SCHEMA) for part in parts], schema=SCAN_SCHEMA)
 
     def _wait(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
@@ -529,7 +529,7 @@ class Consumer:
         self._check_open()
         state = self._journal.refresh()
         found = {tp: partition_of(state, tp)[1] for tp in partitions}
-        return {tp: part.start if which == EARLIEST else part.end for tp, part in found.items()}
+        return {tp: part.start if which == EARLIEST else part.readable_end for tp, part in found.items()}
 
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]

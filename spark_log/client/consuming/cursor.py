@@ -41,7 +41,7 @@ class Cursor:
 
     def ready(self, state: State) -> bool:
         """Whether there is a record to give."""
-        return self.at < state.partitions[self._key].end
+        return self.at < state.partitions[self._key].readable_end
 
     @property
     def buffered(self) -> bool:
@@ -58,17 +58,16 @@ class Cursor:
         part = self._rest or self._waiter.answer(self._under_way, lambda: self._next(state))
         if part is None:
             return None
-        count = part.records.num_rows
-        self._rest = part._replace(first=part.first + rows, records=part.records.slice(rows)) if rows < count else None
-        if rows < count:
-            part = part._replace(records=part.records.slice(0, rows))
-        self.at = part.first + part.records.num_rows
+        self._rest = None
+        if rows < len(part.offsets):
+            self._rest, part = part.tail(rows), part.head(rows)
+        self.at = part.end
         return part
 
     def _next(self, state: State) -> Fetched | None:
         part = next(self._coming, None)
         if part is None and self.ready(state):
-            end = min(state.partitions[self._key].end, self.at + PLAN_RECORDS)
+            end = min(state.partitions[self._key].readable_end, self.at + PLAN_RECORDS)
             ahead = OffsetRange(self._tp.topic, self._key[0], self._tp.partition, self.at, end)
             self._coming = fetch_ranges(self._journal, plan_reads(self._journal, [ahead]), RECORD_COLUMNS)
             part = next(self._coming)
@@ -111,7 +110,7 @@ def to_records(
             ConsumerRecord,
             repeat(part.read.topic),
             repeat(part.read.partition),
-            range(part.first, part.first + part.records.num_rows),
+            part.offsets if isinstance(part.offsets, range) else part.offsets.tolist(),
             times,
             keys,
             values,
@@ -137,7 +136,7 @@ def _decoded(part: Fetched, column: str, decode: Coder) -> tuple[Sequence[Any], 
         for value in values:
             decoded.append(None if value is None else decode(value))
     except Exception as error:  # noqa: BLE001  the user's function may raise anything
-        topic, partition, offset = part.read.topic, part.read.partition, part.first + len(decoded)
+        topic, partition, offset = part.read.topic, part.read.partition, int(part.offsets[len(decoded)])
         failed = RecordDeserialization(
             f"{topic}-{partition}, offset {offset}: the {column} cannot be deserialized: {error!r}; "
             f"seek to {offset + 1} to go past it",

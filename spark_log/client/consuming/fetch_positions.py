@@ -165,7 +165,7 @@ class Reading:
         at = spot.cursor.at if spot.cursor is not None else spot.position
         if at is None:
             at = self._committed(state, spot)
-        if at is not None and part.start <= at <= part.end:
+        if at is not None and part.start <= at <= part.readable_end:
             if spot.position is None:
                 spot.position = at
             return at
@@ -179,19 +179,21 @@ class Reading:
     def _reset(self, state: State, tp: TopicPartition, spot: FetchPosition, at: int | None) -> int:
         part, policy = state.partitions[spot.key], self._settings["auto_offset_reset"]
         if at is not None:
-            logger.warning("offset %d of %s-%d is not there, there are %d to %d", at, *tp, part.start, part.end)
+            logger.warning(
+                "offset %d of %s-%d is not there, there are %d to %d", at, *tp, part.start, part.readable_end
+            )
         if policy == "earliest" or (at is None and spot.new):
             return part.start
         if policy == "latest":
-            return part.end
+            return part.readable_end
         if at is None:
             raise NoOffsetForPartition(
                 f"{tp.topic}-{tp.partition}: group {self._settings['group_id']!r} has committed no offset and "
                 "auto_offset_reset is 'none'; seek() or commit one"
             )
         raise OffsetOutOfRange(
-            f"offset {at} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.end}, and "
+            f"offset {at} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.readable_end}, and "
             "auto_offset_reset is 'none'; seek() to one that is there",
             start=part.start,
-            end=part.end,
+            end=part.readable_end,
         )

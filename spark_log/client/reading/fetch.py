@@ -13,8 +13,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from spark_log.client.reading.plan import SliceRead, Window
@@ -43,13 +45,35 @@ GROUP_BYTES_MAX = 1 << 20
 """Neighbouring batches are read together up to this size."""
 
 
+Offsets: TypeAlias = "range | npt.NDArray[np.int64]"
+"""Ascending; a range where there are no holes."""
+
+
 class Fetched(NamedTuple):
-    """Records of one partition, without gaps."""
+    """Records of one partition, at least one, and the offset of each."""
 
     read: SliceRead
-    first: int
-    """Offset of the first one."""
+    offsets: Offsets
     records: pa.RecordBatch
+
+    @property
+    def end(self) -> int:
+        """The offset after the last one."""
+        return int(self.offsets[-1]) + 1
+
+    def head(self, rows: int) -> Fetched:
+        """The first `rows` records."""
+        return Fetched(self.read, self.offsets[:rows], self.records.slice(0, rows))
+
+    def tail(self, rows: int) -> Fetched:
+        """The records after the first `rows`."""
+        return Fetched(self.read, self.offsets[rows:], self.records.slice(rows))
+
+    def offset_array(self) -> npt.NDArray[np.int64]:
+        """int64, one a record."""
+        if isinstance(self.offsets, range):
+            return np.arange(self.offsets.start, self.offsets.stop, dtype=np.int64)
+        return self.offsets
 
 
 def fetch(
@@ -229,7 +253,7 @@ def _cut(read: SliceRead, first: int, records: pa.RecordBatch) -> Iterator[Fetch
         at = records.schema.get_field_index("timestamp")
         stamp = pa.repeat(pa.scalar(read.slice.min_us, TIMESTAMP), records.num_rows)
         records = records.set_column(at, records.schema.field(at), stamp)
-    yield Fetched(read, first + low, records)
+    yield Fetched(read, range(first + low, first + high), records)
 
 
 def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | None:
@@ -250,7 +274,7 @@ def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | 
     for part in fetch(store, read, ["timestamp"]):
         row = first_at_or_after([part.records], time_us)
         if row is not None:
-            return part.first + row
+            return int(part.offsets[row])
     return None
 
 

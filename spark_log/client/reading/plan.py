@@ -111,8 +111,10 @@ def likely_pieces(
         return []
     found = []
     for number, part in state.topic_partitions(topic_id):
-        start = first.offset if isinstance(first, At) else part.end if isinstance(first, Latest) else part.start
-        end = last.offset if isinstance(last, At) else part.end
+        start = (
+            first.offset if isinstance(first, At) else part.readable_end if isinstance(first, Latest) else part.start
+        )
+        end = last.offset if isinstance(last, At) else part.readable_end
         if partitions is None or number in partitions:
             rng = OffsetRange(topic, topic_id, number, start, end)
             found += [entry for entry in _overlapping(part, rng, window) if isinstance(entry, Piece)]
@@ -124,9 +126,9 @@ def _partition(state: State, rng: OffsetRange) -> Partition:
     topic = state.topics.get(rng.topic_id)
     if part is None or topic is None or topic.deleted:
         raise UnknownTopicOrPartition(f"partition {rng.partition} of topic {rng.topic!r} does not exist (any more)")
-    if rng.start < part.start or rng.end > part.end:
+    if rng.start < part.start or rng.end > part.readable_end:
         raise DataLoss(
-            f"offsets {rng.start} to {rng.end} of {rng.topic}-{rng.partition} were asked for, there are {part.start} to {part.end}"
+            f"offsets {rng.start} to {rng.end} of {rng.topic}-{rng.partition} were asked for, there are {part.start} to {part.readable_end}"
         )
     return part
 

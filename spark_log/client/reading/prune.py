@@ -94,7 +94,7 @@ def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.
         found = part.records.column("timestamp").view(pa.int64()).to_numpy()
         keep &= (found >= times.first) & (found <= times.last)
     if among is not None:
-        keep &= np.isin(np.arange(part.first, part.first + batch.num_rows), np.fromiter(among, np.int64, len(among)))
+        keep &= np.isin(part.offset_array(), np.fromiter(among, np.int64, len(among)))
     rows = np.flatnonzero(keep)
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # no copy
         return batch.slice(int(rows[0]), len(rows))

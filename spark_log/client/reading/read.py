@@ -86,5 +86,5 @@ def _ends(
     ends = {}
     for tp in tps:
         part = state.partitions[state.names[tp.topic], tp.partition]
-        ends[tp] = min(last.offset, part.end)
+        ends[tp] = min(last.offset, part.readable_end)
     return ends

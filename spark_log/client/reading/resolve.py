@@ -50,15 +50,15 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
             case Earliest():
                 offsets[tp] = part.start
             case Latest():
-                offsets[tp] = part.end
+                offsets[tp] = part.readable_end
             case LatestMinus(records):
-                offsets[tp] = max(part.start, part.end - records)
+                offsets[tp] = max(part.start, part.readable_end - records)
             case At(offset):
-                if not part.start <= offset <= part.end:
+                if not part.start <= offset <= part.readable_end:
                     raise OffsetOutOfRange(
-                        f"offset {offset} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.end}",
+                        f"offset {offset} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.readable_end}",
                         start=part.start,
-                        end=part.end,
+                        end=part.readable_end,
                     )
                 offsets[tp] = offset
             case SinceNow(ms):
@@ -70,7 +70,7 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
             case _:
                 assert_never(position)
     for tp, found in offsets_for_times(journal, times).items():
-        offsets[tp] = partition_of(state, tp)[1].end if found is None else found
+        offsets[tp] = partition_of(state, tp)[1].readable_end if found is None else found
     return {tp: offsets[tp] for tp in positions}
 
 
@@ -87,9 +87,9 @@ def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position
             if known is not None and known.offset < part.start:
                 raise OffsetOutOfRange(
                     f"group {position.name!r} stands at offset {known.offset} of {tp.topic}-{tp.partition}, which is not there "
-                    f"any more, there are {part.start} to {part.end}: start at one of them, or move the group",
+                    f"any more, there are {part.start} to {part.readable_end}: start at one of them, or move the group",
                     start=part.start,
-                    end=part.end,
+                    end=part.readable_end,
                 )
     return resolve(journal, positions)
 
@@ -100,7 +100,7 @@ def committed_offset(state: State, name: str, key: TopicKey, part: Partition) ->
     if group is None:
         raise GroupIdNotFound(f"group {name!r} has committed nothing; `pylog group list` shows those that have")
     position = group.offsets.get(key)
-    return part.start if position is None else min(max(position.offset, part.start), part.end)
+    return part.start if position is None else min(max(position.offset, part.start), part.readable_end)
 
 
 def offsets_for_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
@@ -114,7 +114,7 @@ def offsets_for_times(journal: Journal, times: Mapping[TopicPartition, int]) -> 
 def _first_at(journal: Journal, tp: TopicPartition, time_us: int) -> int | None:
     for _ in range(3):
         (topic_id, number), part = partition_of(journal.state, tp)
-        rng = OffsetRange(tp.topic, topic_id, number, part.start, part.end)
+        rng = OffsetRange(tp.topic, topic_id, number, part.start, part.readable_end)
         try:
             return _search(journal, rng, time_us)
         except ObjectNotFound:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
-import numpy as np
 import pyarrow as pa
 
 from spark_log.client.reading.fetch import Fetched, asked_ahead, fetch
@@ -56,7 +55,7 @@ def _fetch(
     try:
         for part in fetch(journal.store, read, columns, window, coming):
             yield part
-            at = part.first + part.records.num_rows
+            at = part.end
     except ObjectNotFound:
         if not tries:
             raise
@@ -83,7 +82,7 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
     made = {
         "topic": lambda: pa.repeat(pa.scalar(part.read.topic), rows),
         "partition": lambda: pa.repeat(pa.scalar(part.read.partition, pa.int32()), rows),
-        "offset": lambda: pa.array(np.arange(part.first, part.first + rows, dtype=np.int64)),
+        "offset": lambda: pa.array(part.offset_array()),
     }
     columns = [made[field.name]() if field.name in made else part.records.column(field.name) for field in schema]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
