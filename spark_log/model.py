@@ -18,7 +18,7 @@ LATEST = -1
 """Stands for the end of a partition, as in Kafka."""
 
 PROGRESS_TOPIC = "__consumer_offsets"
-"""Where groups stand, as records that are made of the log's state (metadata/progress_topic.py).  It is only read."""
+"""Where groups stand, as records that are made of the log's state (metadata/consumer_offsets.py).  It is only read."""
 
 CREATE_TIME = 0
 """A slice's timestamps are the records' own, set by their producers."""

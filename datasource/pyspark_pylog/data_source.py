@@ -45,7 +45,7 @@ class DefaultSource(DataSource):
         with plain_errors():
             options = read_options(self.options, streaming=False)
             if options.of_progress:
-                from pyspark_pylog.source.consumer_offsets import ProgressReader
+                from pyspark_pylog.source.consumer_offsets_topic import ProgressReader
 
                 return ProgressReader(options, arrow_schema(schema))
             return LogReader(options, arrow_schema(schema))
@@ -66,7 +66,7 @@ class DefaultSource(DataSource):
         try:
             options = read_options(self.options, streaming=True)
             if options.of_progress:
-                from pyspark_pylog.source.consumer_offsets import ProgressStreamReader
+                from pyspark_pylog.source.consumer_offsets_topic import ProgressStreamReader
 
                 return ProgressStreamReader(options, arrow_schema(schema))
             return LogStreamReader(options, arrow_schema(schema))

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location, ReadOptions
-from spark_log.client.route import open_journal, storage_url
+from spark_log.client.open_journal import open_journal, storage_url
 from spark_log.clock import Clock
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.journal import Journal

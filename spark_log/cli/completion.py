@@ -51,8 +51,6 @@ def _of_log(ctx: click.Context, names: Callable[[State], Iterable[str]], incompl
 
     def find() -> None:
         try:
-            import spark_log.client.route  # noqa: F401
-
             imported.set()  # a busy machine imports slowly: that is not the log's time
             found.extend(_matching(names(session.journal().state), incomplete))
         except Exception:  # noqa: BLE001  # the user is typing: the command itself reports what is wrong

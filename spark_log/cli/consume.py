@@ -102,7 +102,7 @@ def _print_progress(
     follow: bool,
 ) -> None:
     """The committed offsets of groups; with `follow` also later commits."""
-    from spark_log.client.reading.scan import scan_schema
+    from spark_log.client.reading.scan_batches import scan_schema
     from spark_log.metadata.consumer_offsets import progress_of, progress_partitions, to_batch
 
     schema, out, left = scan_schema(columns), sys.stdout.buffer, count
@@ -157,7 +157,7 @@ class _Consumption:
 
     def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
         """Print records until there are no more, or enough."""
-        from spark_log.client.reading.scan import scan_schema, to_batch
+        from spark_log.client.reading.scan_batches import scan_schema, to_batch
         from spark_log.model import TopicPartition
 
         out, left, schema = sys.stdout.buffer, count, scan_schema(columns)
@@ -181,7 +181,7 @@ class _Consumption:
         """(partition, offset of the first record, records) up to the present end."""
         from spark_log.client.reading.plan import plan_reads
         from spark_log.client.reading.resolve import partition_of, partitions_of, ranges_between
-        from spark_log.client.reading.scan import RECORD_COLUMNS, fetch_ranges
+        from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_ranges
 
         journal = self._log.journal
         state = journal.poll()

@@ -129,7 +129,7 @@ def dump_metadata(session: CommandSession, of_state: bool) -> None:
     import msgspec
 
     from spark_log.journal.object_names import LOG
-    from spark_log.metadata.checkpoint import state_json
+    from spark_log.metadata.checkpoint_format import state_json
     from spark_log.metadata.records import decode_batch
 
     log = session.connect()

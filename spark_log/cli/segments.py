@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_log.client.log import Log
     from spark_log.metadata.records import Piece
     from spark_log.metadata.state import State
-    from spark_log.segment.index import Index
+    from spark_log.segment.batch_index import Index
 
 INDEX_GUESS = 1 << 16
 """Bytes of an object's end that are read in the hope that its index is in them."""
@@ -81,7 +81,7 @@ def _batches(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]
 
 
 def _load_index(log: Log, name: str) -> Index:
-    from spark_log.segment.index import TAIL, TAIL_BYTES, parse_index
+    from spark_log.segment.batch_index import TAIL, TAIL_BYTES, parse_index
 
     store, size = log.journal.store, _size(log, name)
     data = store.get(name, max(0, size - INDEX_GUESS), size)

@@ -73,7 +73,7 @@ class CommandSession:
 
     def journal(self, *, create: bool = False) -> Journal:
         """The journal of the log, which takes fewer imports.  Raises as `connect` does."""
-        from spark_log.client.route import open_journal
+        from spark_log.client.open_journal import open_journal
 
         profile, url = self._of_url(), self.url
         if not url:

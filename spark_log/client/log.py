@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from spark_log.client.open_journal import open_journal
 from spark_log.client.producing.append import Appender, check_acks, txn_identity_if_given
 from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.read import plan_scan, scan
-from spark_log.client.reading.scan import SCAN_SCHEMA
-from spark_log.client.route import open_journal
+from spark_log.client.reading.scan import plan_scan, scan
+from spark_log.client.reading.scan_batches import SCAN_SCHEMA
 from spark_log.client.topics import create_topic
 from spark_log.conditions import Condition
 from spark_log.journal.journal import Journal

@@ -15,9 +15,9 @@ from spark_log.journal.object_names import (
     log_version,
 )
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
-from spark_log.journal.operations import Delete, Get, List, Put, Steps
 from spark_log.journal.protocol import Context
-from spark_log.metadata.checkpoint import check_checkpoint, decode_checkpoint, encode_checkpoint
+from spark_log.journal.store_operations import Delete, Get, List, Put, Steps
+from spark_log.metadata.checkpoint_format import check_checkpoint, decode_checkpoint, encode_checkpoint
 from spark_log.metadata.records import decode_batch
 
 logger = logging.getLogger("spark_log")

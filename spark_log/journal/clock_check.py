@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from spark_log.clock import Clock
 from spark_log.errors import ClockSkewed
-from spark_log.journal.operations import Steps, StoreTime
 from spark_log.journal.reserve import with_reserve
+from spark_log.journal.store_operations import Steps, StoreTime
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 

@@ -9,8 +9,8 @@ from spark_log.journal.object_names import (
     upload_epoch,
 )
 from spark_log.journal.opening import View
-from spark_log.journal.operations import Delete, List, Steps
 from spark_log.journal.protocol import Context
+from spark_log.journal.store_operations import Delete, List, Steps
 from spark_log.metadata.state import State
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from spark_log.journal.operations import Get, Op, Steps
+from spark_log.journal.store_operations import Get, Op, Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.model import Slice
@@ -29,7 +29,7 @@ def read_found(entries: Iterable[Slice | Piece]) -> Steps[dict[Piece, list[Slice
 
 
 def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table]]:
-    """The rows of each piece, without pieces whose index object is gone: the view is old, or it is missing (`missing.py`).
+    """The rows of each piece, without pieces whose index object is gone: the view is old, or it is missing (`missing_indexes.py`).
 
     Pieces that lie side by side are read together: a seal puts those of all partitions into one object.
     """

@@ -28,14 +28,14 @@ from spark_log.errors import (
 )
 from spark_log.journal.checkpointing import checkpoint_and_truncate, look_again
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.limits import LIMITS, StepLimits
 from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, LOG
 from spark_log.journal.opening import View, follow, open_view, poll, refresh, state_at
-from spark_log.journal.operations import Get, Link, List, Put, PutAnswer, PutNew, Steps, beside, run
 from spark_log.journal.protocol import Context, Proposal, is_led_elsewhere, propose, unanswered
 from spark_log.journal.reserve import has_reserve, keep_reserve
+from spark_log.journal.store_operations import Get, Link, List, Put, PutAnswer, PutNew, Steps, beside, run
 from spark_log.journal.upkeep import is_due, seal_and_expire
+from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config

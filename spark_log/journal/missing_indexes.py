@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.opening import open_view
-from spark_log.journal.operations import Steps
+from spark_log.journal.store_operations import Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import TopicKey
 from spark_log.model import Slice

@@ -39,7 +39,6 @@ from spark_log.errors import (
     ThrottlingQuotaExceeded,
 )
 from spark_log.journal.clock_check import ClockWatch, check_clock, stamp_of
-from spark_log.journal.limits import LIMITS, StepLimits
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import (
     View,
@@ -52,8 +51,9 @@ from spark_log.journal.opening import (
     restored_error,
     went_back,
 )
-from spark_log.journal.operations import Answered, Ask, Delete, Get, Op, PutAnswer, PutNew, Sleep, Steps
 from spark_log.journal.reserve import makes_room, with_reserve
+from spark_log.journal.store_operations import Answered, Ask, Delete, Get, Op, PutAnswer, PutNew, Sleep, Steps
+from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import AnyRecord, Batch, encode_batch, first_line
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from spark_log.errors import NoSpace, StorageError
-from spark_log.journal.operations import Delete, Get, Op, Put, Steps
+from spark_log.journal.store_operations import Delete, Get, Op, Put, Steps
 from spark_log.metadata import records as r
 from spark_log.store.base import ObjectStore
 

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from spark_log.journal.index_reads import read_found
-from spark_log.journal.limits import StepLimits
 from spark_log.journal.missing_indexes import without_index
 from spark_log.journal.object_names import (
     data_key,
 )
 from spark_log.journal.opening import View
-from spark_log.journal.operations import Put, Steps
 from spark_log.journal.protocol import Context, Proposal, propose
+from spark_log.journal.store_operations import Put, Steps
+from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey

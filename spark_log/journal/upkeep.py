@@ -12,9 +12,9 @@ from spark_log.journal.object_names import (
     checkpoint_version,
 )
 from spark_log.journal.opening import View
-from spark_log.journal.operations import Steps
 from spark_log.journal.protocol import Context, Proposal, propose
 from spark_log.journal.sealing import prune, seal
+from spark_log.journal.store_operations import Steps
 from spark_log.metadata.commands import Expire, Fence
 from spark_log.settings import cluster_config
 

@@ -17,7 +17,7 @@ from spark_log.groups.group import Roster
 from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
 from spark_log.metadata.replay import replay_records
-from spark_log.metadata.rosters import check_deletable, check_not_shared
+from spark_log.metadata.shared_groups import check_deletable, check_not_shared
 from spark_log.metadata.state import GroupState, State, TopicKey
 
 TRANSACTIONAL = "txn:"

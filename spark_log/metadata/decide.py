@@ -37,11 +37,11 @@ from spark_log.errors import (
 )
 from spark_log.groups.group import Roster
 from spark_log.groups.messages import Code
-from spark_log.groups.offsets import METADATA_BYTES_MAX, check_metadata
+from spark_log.groups.offset_deletion import METADATA_BYTES_MAX, check_metadata
 from spark_log.metadata import records as r
 from spark_log.metadata.features import SUPPORTED, levels_of
 from spark_log.metadata.replay import admits, known_objects, next_generation
-from spark_log.metadata.rosters import expired_positions, members_in_force
+from spark_log.metadata.shared_groups import expired_positions, members_in_force
 from spark_log.metadata.state import GroupState, ProducerState, State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.positions import format_timestamp_ms

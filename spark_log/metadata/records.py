@@ -28,7 +28,7 @@ BATCH_VERSION = 1
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Slices of one partition that lie in an index object instead of the state: rows of one Arrow stream (index.py)."""
+    """Slices of one partition that lie in an index object instead of the state: rows of one Arrow stream (slice_index.py)."""
 
     start: int
     end: int

@@ -22,11 +22,11 @@ from spark_log.errors import (
 )
 from spark_log.groups.messages import Request, Response
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.operations import Answered, Changes
+from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import Command
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
-from spark_log.net.connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
+from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
 from spark_log.net.kafka_probe import is_kafka
 from spark_log.net.messages import (
     GROUP_PATHS,

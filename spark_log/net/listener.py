@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from spark_log.net.connections import Connections, Peer
+from spark_log.net.connection_limits import Connections, Peer
 
 BACKLOG = 4096
 AT_ONCE = 50

@@ -29,7 +29,7 @@ from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.metadata.commands import AnyCommand
 from spark_log.net import audit
 from spark_log.net.address import is_own_host
-from spark_log.net.connections import ConnectionLimits, Connections, Peer
+from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer
 from spark_log.net.listener import Listener
 from spark_log.net.long_poll import LongPolls, PausedConnections
 from spark_log.net.messages import (

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from spark_log.errors import NotCoordinator, SparkLogError
 from spark_log.groups.messages import Request, Response
-from spark_log.journal.operations import Answered
+from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import AnyCommand
 from spark_log.metadata.state import State
-from spark_log.net.connections import Connections
+from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import GroupView, Health
 from spark_log.net.quotas import Usage
 

@@ -30,12 +30,12 @@ from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
 from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.journal import Journal
-from spark_log.journal.operations import Answered, Changes
 from spark_log.journal.protocol import Proposal
+from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.metadata.state import State
-from spark_log.net.connections import Connections
+from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed

@@ -38,9 +38,9 @@ from spark_log.groups.messages import (
     Request,
     Response,
 )
-from spark_log.groups.offsets import check_delete_group, check_delete_offsets, may_expire
+from spark_log.groups.offset_deletion import check_delete_group, check_delete_offsets, may_expire
 from spark_log.groups.rebalance import Step, remove_member
-from spark_log.journal.operations import Answered
+from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import (
     UNFENCED,
     AnyCommand,
@@ -53,7 +53,7 @@ from spark_log.metadata.commands import (
 )
 from spark_log.metadata.decide import check_group_free
 from spark_log.metadata.records import GroupCommit
-from spark_log.metadata.rosters import group_in_use
+from spark_log.metadata.shared_groups import group_in_use
 from spark_log.metadata.state import GroupState as Stored
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition

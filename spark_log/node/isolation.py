@@ -9,7 +9,7 @@ from typing import TypeVar
 from spark_log.errors import CorruptObject, SparkLogError, StorageUnavailable
 from spark_log.journal.index_reads import read_pieces
 from spark_log.journal.opening import View, refresh
-from spark_log.journal.operations import Steps
+from spark_log.journal.store_operations import Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from spark_log.errors import CorruptObject
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.opening import View, refresh
-from spark_log.journal.operations import Steps
 from spark_log.journal.protocol import Context
 from spark_log.journal.sealing import swap_in
+from spark_log.journal.store_operations import Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import Rewrite, prune_range, resolve

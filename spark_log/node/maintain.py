@@ -19,10 +19,10 @@ from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.object_names import DATA, META, checkpoint_version
 from spark_log.journal.opening import View, open_view
-from spark_log.journal.operations import List, Steps, Sweep
 from spark_log.journal.protocol import Context
 from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
+from spark_log.journal.store_operations import List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire, is_due
 from spark_log.metadata.decide import decide_fence, decide_trim
 from spark_log.metadata.replay import next_version, replay_records
@@ -31,7 +31,7 @@ from spark_log.node.isolation import Failures, OnFailure, log_failure
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.merge import Progress, Tally, plan_merge
 from spark_log.node.merge import merge as merge_steps
-from spark_log.node.query_pins import drop_pins
+from spark_log.node.pin_cleanup import drop_pins
 from spark_log.node.retention import expire_records, find_expired
 from spark_log.settings import cluster_config
 

@@ -17,20 +17,20 @@ import pyarrow as pa
 
 from spark_log.errors import CorruptObject, StorageUnavailable
 from spark_log.journal.index_reads import read_pieces
-from spark_log.journal.limits import StepLimits
 from spark_log.journal.missing_indexes import damaged_object
 from spark_log.journal.object_names import data_key
 from spark_log.journal.opening import View, refresh
-from spark_log.journal.operations import Get, Op, Put, Steps
 from spark_log.journal.protocol import Context
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
+from spark_log.journal.store_operations import Get, Op, Put, Steps
+from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Slice
 from spark_log.node.isolation import OnFailure, partition_name, raise_failure, resolve_each
 from spark_log.node.merge_policy import SEGMENT_BYTES, find_stretches, is_worth, live_bytes, thin_objects, window_ms
-from spark_log.segment.index import Index
+from spark_log.segment.batch_index import Index
 from spark_log.segment.reader import BatchRef, Place, decode_batch, decode_run, find_batches, parse_index
 from spark_log.segment.schema import DEFAULT_COMPRESSION, TIMESTAMP
 from spark_log.segment.writer import SegmentWriter

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from spark_log.client.administering.group_listing import describe_group
 from spark_log.groups.group import LIVE_STATES
 from spark_log.metadata.state import State
-from spark_log.net.connections import Connections
+from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import GroupView
 from spark_log.net.quotas import Usage
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.journal.opening import View
-from spark_log.journal.operations import Steps
 from spark_log.journal.protocol import Context, Proposal, propose
+from spark_log.journal.store_operations import Steps
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey

@@ -24,7 +24,7 @@ from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
-from spark_log.journal.operations import Get, List, Steps
+from spark_log.journal.store_operations import Get, List, Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey

@@ -17,7 +17,7 @@ from crc32c import crc32c
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.model import Run, Slice
 from spark_log.segment import ipc
-from spark_log.segment.index import TAIL_BYTES, Index, parse_index
+from spark_log.segment.batch_index import TAIL_BYTES, Index, parse_index
 from spark_log.segment.schema import RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
 
 __all__ = [

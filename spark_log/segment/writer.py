@@ -20,8 +20,8 @@ from crc32c import crc32c
 from spark_log.errors import StorageError
 from spark_log.model import Run
 from spark_log.segment import ipc
+from spark_log.segment.batch_index import BatchEntry, encode_index
 from spark_log.segment.conform import header_counts, micros
-from spark_log.segment.index import BatchEntry, encode_index
 from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
 
 _MIB = 1 << 20

@@ -55,7 +55,7 @@ BACKENDS = {
 class FsspecStore:
     """Objects under a prefix of a bucket.
 
-    storage_options:  of the fsspec file system, see options.py for those that come as text.
+    storage_options:  of the fsspec file system, see fsspec_options.py for those that come as text.
     """
 
     local = False

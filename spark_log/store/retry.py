@@ -14,8 +14,8 @@ from typing import TypeVar
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import StorageUnavailable
-from spark_log.store.background import Slot, Unfinished
 from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.bounded_waits import Slot, Unfinished
 
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")

@@ -28,7 +28,7 @@ from spark_log.groups.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from spark_log.groups.offsets import (
+from spark_log.groups.offset_deletion import (
     METADATA_BYTES_MAX,
     check_delete_group,
     check_delete_offsets,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from spark_log.client.log import Log
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, META
-from spark_log.metadata.checkpoint import encode_checkpoint
+from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.metadata.state import State
 from spark_log.model import NewTopic
 from spark_log.node.maintain import maintain_once

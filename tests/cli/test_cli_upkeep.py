@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from spark_log.journal.journal import Journal
-from spark_log.journal.limits import StepLimits
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
+from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.store.local import LocalStore
 from tests.cli.commands import Pylog
 

@@ -9,7 +9,7 @@ from spark_log.client.producing.futures import RecordFuture
 from spark_log.threads import SYSTEM_THREADS
 
 
-def lane(granted: int = 0, left: int = 0) -> TopicQueue:
+def queue(granted: int = 0, left: int = 0) -> TopicQueue:
     """Nobody can be urged here."""
     made = TopicQueue("orders", lambda: None, SYSTEM_THREADS)
     made.granted, made.left = granted, left
@@ -34,7 +34,7 @@ def taken(from_: TopicQueue, now_ms: int = 5) -> list[Any]:
 
 def test_a_record_that_comes_after_the_closing_finds_the_batch_idle() -> None:
     """So that whoever appends it sees to it; it is in the next batch, and its future knows."""
-    orders = lane()
+    orders = queue()
     first = sent(orders, b"1")
     old, rows = orders.open
     batch = orders.close_batch(now_ms=5)
@@ -50,7 +50,7 @@ def test_a_record_that_comes_after_the_closing_finds_the_batch_idle() -> None:
 
 def test_a_record_that_was_counted_stays() -> None:
     """Who finds the mark after appending in time has nothing to do."""
-    orders = lane()
+    orders = queue()
     future, rows = sent(orders, b"1"), orders.open[1]
     batch = orders.close_batch(now_ms=5)
     orders.keep(future, rows)
@@ -59,7 +59,7 @@ def test_a_record_that_was_counted_stays() -> None:
 
 def test_two_that_send_at_the_same_instant_find_their_own_places() -> None:
     """Both have taken the same start for theirs; the second is moved to where its row is."""
-    orders = lane()
+    orders = queue()
     batch, rows = orders.open
     first, second = RecordFuture(batch, 0), RecordFuture(batch, 0)
     rows += (first, None, b"1", 0)
@@ -70,14 +70,14 @@ def test_two_that_send_at_the_same_instant_find_their_own_places() -> None:
 
 def test_closing_ends_the_credit() -> None:
     """What was used of it is the batch's, and who sends next has to ask for more."""
-    orders = lane(granted=100, left=30)
+    orders = queue(granted=100, left=30)
     assert orders.close_batch(now_ms=5).bytes == 70
     assert (orders.granted, orders.left, orders.used) == (0, 0, 0)
 
 
 def test_a_batch_is_as_old_as_its_first_record() -> None:
     """Which is when the thread was woken; of one that came in between, the age is not known."""
-    orders = lane()
+    orders = queue()
     orders.open[0].idle, orders.open[0].opened_ms = False, 3
     assert orders.close_batch(now_ms=5).opened_ms == 3
     assert orders.close_batch(now_ms=9).opened_ms == 9
@@ -85,7 +85,7 @@ def test_a_batch_is_as_old_as_its_first_record() -> None:
 
 def test_times_are_those_of_the_clock_or_given() -> None:
     """The clock's are nanoseconds; given ones reach further than nanoseconds do."""
-    orders = lane()
+    orders = queue()
     latest = (2**63 - 1) // 1000
     for stamp in (1_700_000_000_123_999_999, -1 - 0, -1 - latest):
         sent(orders, b"x", stamp)

@@ -12,7 +12,7 @@ import pytest
 
 import spark_log
 from spark_log.client.consuming.consumer import Consumer
-from spark_log.client.reading.scan import SCAN_SCHEMA
+from spark_log.client.reading.scan_batches import SCAN_SCHEMA
 from spark_log.errors import (
     IllegalGeneration,
     InvalidRequest,

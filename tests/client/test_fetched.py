@@ -10,7 +10,7 @@ from spark_log.client.consuming.cursor import to_records
 from spark_log.client.reading.fetch import Fetched, Offsets
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.prune import only_matching
-from spark_log.client.reading.scan import SCAN_SCHEMA, to_batch
+from spark_log.client.reading.scan_batches import SCAN_SCHEMA, to_batch
 from spark_log.conditions import as_condition
 from spark_log.model import Slice
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS

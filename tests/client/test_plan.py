@@ -14,9 +14,9 @@ from spark_log.client.producing.upload import Uploaded
 from spark_log.client.reading.plan import OffsetRange, SliceRead, Window, plan_reads
 from spark_log.journal.index_reads import neighbours, read_pieces
 from spark_log.journal.journal import Journal
-from spark_log.journal.limits import StepLimits
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
+from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.swaps import resolve
 from spark_log.model import DataObject, Run
 from spark_log.store.memory import MemoryStore

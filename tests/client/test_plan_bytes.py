@@ -16,7 +16,7 @@ import spark_log
 from spark_log import NewTopic
 from spark_log.client.reading.fetch import WHOLE_BYTES_MAX, Touched, fetch, touched
 from spark_log.client.reading.plan import SliceRead
-from spark_log.client.reading.scan import scan_batches, scan_schema
+from spark_log.client.reading.scan_batches import scan_batches, scan_schema
 from spark_log.conditions import as_condition
 from spark_log.metadata.records import Piece
 from spark_log.node.maintain import checkpoint, merge

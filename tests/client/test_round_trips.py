@@ -11,9 +11,9 @@ import pytest
 import spark_log
 from spark_log.client.reading.fetch import WHOLE_BYTES_MAX
 from spark_log.journal.journal import Journal
-from spark_log.journal.limits import LIMITS
 from spark_log.journal.opening import HOLE_PROBES
-from spark_log.journal.operations import Get, Steps, beside, run
+from spark_log.journal.store_operations import Get, Steps, beside, run
+from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.records import Piece
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore

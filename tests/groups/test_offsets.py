@@ -8,7 +8,7 @@ import pytest
 
 from spark_log.groups.group import Group, GroupState
 from spark_log.groups.messages import Code, MemberProtocol
-from spark_log.groups.offsets import check_delete_group, check_delete_offsets, check_metadata, may_expire
+from spark_log.groups.offset_deletion import check_delete_group, check_delete_offsets, check_metadata, may_expire
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.model import TopicPartition
 from tests.groups.members import Coordinator

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 import spark_log
-from spark_log.net.connections import ConnectionLimits
+from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.node.serve import Running
 from tests.net.asking import TOKENS, make_certificate
 from tests.services import Services

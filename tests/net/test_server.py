@@ -37,7 +37,7 @@ from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run, TopicPartition
 from spark_log.net.address import Target, parse_target
 from spark_log.net.client import HttpLink
-from spark_log.net.connections import ConnectionLimits
+from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.server import Server
 from spark_log.net.tokens import Grant, check_allowed, parse_tokens
 from spark_log.node.serve import Running

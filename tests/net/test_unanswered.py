@@ -17,7 +17,7 @@ from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import Target, this_host
 from spark_log.net.client import HttpLink
-from spark_log.net.connection import Endpoint
+from spark_log.net.client_connection import Endpoint
 from tests.services import Services
 
 SHORT_S = 20.0

@@ -20,7 +20,7 @@ from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, ConcurrentChange, CoordinatorNotAvailable, InvalidRequest, NotCoordinator
 from spark_log.journal.journal import Journal
-from spark_log.journal.operations import Answered, Changes
+from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopic, JoinGroup, RemoveMember
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.state import Leadership as Holder

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.journal.limits import LIMITS
+from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.store.local import LocalStore
 from tests.services import Services
 

@@ -35,7 +35,7 @@ from spark_log.groups.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from spark_log.journal.operations import Answered
+from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import (
     AnyCommand,
     Append,

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.client.route import open_journal
+from spark_log.client.open_journal import open_journal
 from spark_log.errors import CommitUnknown, CoordinatorNotAvailable, InconsistentClusterId, NotCoordinator
 from spark_log.journal.journal import Journal
 from spark_log.net.address import this_host

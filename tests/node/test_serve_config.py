@@ -9,7 +9,7 @@ import pytest
 
 from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
-from spark_log.net.connections import ConnectionLimits
+from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.serve import Config, check_config, read_config
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, connect
-from spark_log.metadata.checkpoint import encode_checkpoint
+from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.node.maintain import checkpoint, maintain_once
 from spark_log.node.verify import verify
 from tests.node.logs import append_small, new_log

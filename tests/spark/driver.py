@@ -14,8 +14,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_pylog import DefaultSource
 from pyspark_pylog.open_log import store_of
 from pyspark_pylog.options.parse import ReadOptions, read_options
-from pyspark_pylog.source.batch import LogReader, ReadTask, read_batches
+from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.query_pins import PinNames
+from pyspark_pylog.source.read_task import ReadTask, read_batches
 from pyspark_pylog.source.stream import LogStreamReader
 
 from spark_log.clock import Clock

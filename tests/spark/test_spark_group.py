@@ -22,7 +22,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark_pylog.options.parse import read_options
 from pyspark_pylog.progress.group_publisher import SESSION_MS, GroupProgress
-from pyspark_pylog.source.stream_offsets import Offset, offset_at
+from pyspark_pylog.source.offset_format import Offset, offset_at
 
 import spark_log
 from spark_log import NewTopic, TopicPartition

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.types import StructType
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.options.kafka_options import PARTITIONERS, READS, REFUSED, TUNING, WRITES
+from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, READS, REFUSED, TUNING, WRITES
 from pyspark_pylog.options.option_table import ALL
 from pyspark_pylog.options.parse import WriteOptions, read_options, write_options
 

@@ -10,7 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark_pylog.open_log import patiently
 from pyspark_pylog.options.parse import read_options
-from pyspark_pylog.source.batch import LogReader, ReadTask
+from pyspark_pylog.source.batch import LogReader
+from pyspark_pylog.source.read_task import ReadTask
 from pyspark_pylog.source.splits import task_bytes
 
 import spark_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pyspark_pylog.options.kafka_options import REFUSED, TUNING
+from pyspark_pylog.options.kafka_client_settings import REFUSED, TUNING
 from pyspark_pylog.options.option_table import ALL, reference_markdown
 
 PAGE = Path(__file__).parents[2] / "docs" / "options.md"

@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark_pylog.options.parse import ReadOptions, read_options
-from pyspark_pylog.source.consumer_offsets import ProgressReader, ProgressStreamReader, pinned_progress
+from pyspark_pylog.source.consumer_offsets_topic import ProgressReader, ProgressStreamReader, pinned_progress
 from pyspark_pylog.source.query_pins import POSITIONS_MAX, encode, pin_of, pinned
 from pyspark_pylog.source.ranges import wanted_partitions
 

@@ -89,7 +89,7 @@ def days(ms: int) -> str:
     return f"{ms // 86_400_000} days"
 
 
-CONNECT = "spark_log/net/connection.py"
+CONNECT = "spark_log/net/client_connection.py"
 CLIENT = "spark_log/net/client.py"
 SERVER = "spark_log/net/server.py"
 CONF = "conf/coordinator.ini"
@@ -153,7 +153,7 @@ NUMBERS = {
     ],
     "docs/clients.md": [
         {1000: "within a second after its timeout"}[constant("spark_log/client/consuming/consumer.py", "LATE_MS")],
-        f"of {constant('spark_log/groups/offsets.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
+        f"of {constant('spark_log/groups/offset_deletion.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as Kafka's)",
         f"when nobody has used it for {IDENTITIES}",
         f"no run has moved for {IDENTITIES}",
@@ -229,12 +229,12 @@ NUMBERS = {
     ],
     "docs/format/metadata.md": [
         f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 124",
-        f"pylog-checkpoint {constant('spark_log/metadata/checkpoint.py', 'VERSION')} <",
+        f"pylog-checkpoint {constant('spark_log/metadata/checkpoint_format.py', 'VERSION')} <",
         f"format of the whole log, {constant('spark_log/journal/log_format.py', 'FORMAT_VERSION')};",
         f"more than {constant('spark_log/client/producing/commit.py', 'SLICES_INLINE_MAX'):,} slices",
     ],
     "docs/format/segment.md": [
-        f"format version {constant('spark_log/segment/index.py', 'VERSION')}",
+        f"format version {constant('spark_log/segment/batch_index.py', 'VERSION')}",
         f"close a batch at {constant('spark_log/segment/writer.py', '__init__.batch_rows'):,} rows or "
         f"{mib(constant('spark_log/segment/writer.py', '__init__.batch_bytes'))}",
         f"read whole (up to {WHOLE}, or of one batch)",

@@ -1,6 +1,6 @@
 """Every option of the data source: its name, where it is used, its default and its meaning, as data.
 
-`docs/options.md` is `reference_markdown()`; `options.py` gives the texts their values.
+`docs/options.md` is `reference_markdown()`; `parse.py` gives the texts their values.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from pyspark_pylog.options.kafka_options import PARTITIONERS, REFUSED, WITHOUT_EFFECT
+from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, REFUSED, WITHOUT_EFFECT
 
 
 @dataclass(frozen=True, slots=True)

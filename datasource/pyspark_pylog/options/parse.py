@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 
 from pyspark_pylog.options.bounds import Bounds, check_batch, check_named, check_order, parse_bounds, parse_json
-from pyspark_pylog.options.kafka_options import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
+from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
 from pyspark_pylog.options.option_table import INTERNAL, SPARKS, SPELLING, names, spelt
 from pyspark_pylog.options.patterns import finds, parse_pattern
 from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, positive, size, whole

@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import Any
 
 from pyspark_pylog.source.loss import TRIMMED, Loss, report
-from pyspark_pylog.source.stream_offsets import Offset
+from pyspark_pylog.source.offset_format import Offset
 from spark_log.client.consuming.membership import Membership, SessionWish
 from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
 from spark_log.journal.journal import Journal

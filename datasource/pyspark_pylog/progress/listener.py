@@ -35,7 +35,7 @@ logger = logging.getLogger("spark_log")
 
 
 class MetricsListener(StreamingQueryListener):
-    """Writes what it hears to a file, in OpenMetrics form (`metrics.py`)."""
+    """Writes what it hears to a file, in OpenMetrics form (`openmetrics.py`)."""
 
     def __init__(self, path: str, clock: Clock | None = None) -> None:
         folder = os.path.dirname(os.path.abspath(path))

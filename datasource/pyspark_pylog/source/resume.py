@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.source.loss import TRIMMED, Loss
+from pyspark_pylog.source.offset_format import Ends, Offset
 from pyspark_pylog.source.ranges import is_asked_for
-from pyspark_pylog.source.stream_offsets import Ends, Offset
 from spark_log.client.reading.plan import OffsetRange
 from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.metadata.state import Partition, State

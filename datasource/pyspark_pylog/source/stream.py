@@ -1,8 +1,8 @@
 """The streaming source: what Spark calls, and when it is answered.
 
 The reader lives in one process as long as the query runs; what it knows of the log is kept there and dropped when Spark
-pickles it for the tasks.  Where it stands is Spark's to keep (`offsets.py`); how it goes on from there is decided in
-`advance.py`, how far in `limits.py`.
+pickles it for the tasks.  Where it stands is Spark's to keep (`offset_format.py`); how it goes on from there is decided in
+`resume.py`, how far in `rate_limits.py`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from pyspark_pylog.open_log import journal_of, patiently, store_of
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain, plain_errors
 from pyspark_pylog.progress.group_publisher import GroupProgress
-from pyspark_pylog.source.batch import ReadTask, deal_out, read_batches
+from pyspark_pylog.source.batch import deal_out
 from pyspark_pylog.source.loss import Loss, report
+from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.source.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, share
+from pyspark_pylog.source.read_task import ReadTask, read_batches
 from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges
-from pyspark_pylog.source.stream_offsets import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.consuming.backoff import PollBackoff

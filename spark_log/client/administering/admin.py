@@ -46,7 +46,7 @@ from spark_log.metadata.commands import (
 )
 from spark_log.metadata.decide import topic_named
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
-from spark_log.metadata.rosters import members_in_force
+from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import EARLIEST, LATEST, NewTopic, OffsetAndMetadata, Slice, TopicPartition
 from spark_log.net.client import HttpLink

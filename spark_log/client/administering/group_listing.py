@@ -15,7 +15,7 @@ from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable, NotC
 from spark_log.groups.group import GroupState, Roster, RosterMember
 from spark_log.groups.subscription import CONSUMER, decode_assignment
 from spark_log.journal.journal import Journal
-from spark_log.metadata.rosters import members_in_force
+from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.net.client import HttpLink

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_reads
-from spark_log.client.reading.scan import fetch_ranges
+from spark_log.client.reading.scan_batches import fetch_ranges
 from spark_log.errors import GroupIdNotFound
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import Partition, Position, State

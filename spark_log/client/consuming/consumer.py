@@ -35,7 +35,7 @@ from spark_log.client.consuming.subscribed_topics import SubscribedTopics
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import OffsetRange, plan_reads
 from spark_log.client.reading.resolve import offsets_for_times, partition_of
-from spark_log.client.reading.scan import SCAN_SCHEMA, fetch_ranges, to_batch
+from spark_log.client.reading.scan_batches import SCAN_SCHEMA, fetch_ranges, to_batch
 from spark_log.client.validate import times_ms
 from spark_log.errors import (
     IllegalGeneration,
@@ -48,7 +48,7 @@ from spark_log.metadata.commands import Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import EARLIEST, LATEST, ConsumerRecord, OffsetAndMetadata, TopicPartition
-from spark_log.store.background import Slot, Unfinished, Waiter
+from spark_log.store.bounded_waits import Slot, Unfinished, Waiter
 
 logger = logging.getLogger("spark_log")
 

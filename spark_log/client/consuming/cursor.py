@@ -12,12 +12,12 @@ import pyarrow as pa
 
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import OffsetRange, plan_reads
-from spark_log.client.reading.scan import RECORD_COLUMNS, fetch_ranges
+from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_ranges
 from spark_log.errors import RecordDeserialization
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ConsumerRecord, TopicPartition
-from spark_log.store.background import Slot, Waiter
+from spark_log.store.bounded_waits import Slot, Waiter
 
 PLAN_RECORDS = 1_000_000
 """Plans reach so far ahead at most."""

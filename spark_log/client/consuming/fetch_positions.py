@@ -23,7 +23,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice, TopicPartition
-from spark_log.store.background import Unfinished, Waiter
+from spark_log.store.bounded_waits import Unfinished, Waiter
 
 logger = logging.getLogger("spark_log")
 

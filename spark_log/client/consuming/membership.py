@@ -1,6 +1,6 @@
 """A consumer's place in its group.  Embedded it takes all partitions, and a newer consumer takes them from it.
 
-How consumers share a group through a coordinator is in `sharing.py`; a consumer does not know which it has.
+How consumers share a group through a coordinator is in `group_member.py`; a consumer does not know which it has.
 
 Positions are committed under the generation that was taken, so what a consumer commits that was replaced is refused.  A
 member with a session (a stream) is not replaced as long as it gives signs of life, but by itself when it comes back.

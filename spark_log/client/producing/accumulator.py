@@ -1,10 +1,10 @@
-"""Lanes: what was sent to one topic and is not on its way yet.
+"""Queues: what was sent to one topic and is not on its way yet.
 
-`send` appends to the rows of a lane's open batch without a lock, which would cost as much as all else it does.  Two things make
+`send` appends to the rows of a queue's open batch without a lock, which would cost as much as all else it does.  Two things make
 that safe.  Appending a row to a list is one step.  And who closes the batch marks it as idle before counting what is in it, while
 `send` looks at the mark after it has appended: either the record was counted, or `send` finds the mark and sees to it.
 
-Bytes are counted against a credit that the lane was granted, and only who has used it up asks for more, under the lock.  Threads
+Bytes are counted against a credit that the queue was granted, and only who has used it up asks for more, under the lock.  Threads
 that send at the same instant may be counted as one: the limits of `batch_size` and `buffer_memory` are off by so many records.
 """
 

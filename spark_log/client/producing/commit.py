@@ -18,7 +18,7 @@ from spark_log.errors import (
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
-from spark_log.journal.operations import Put, Steps
+from spark_log.journal.store_operations import Put, Steps
 from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.records import CommitRecord, GroupCommit

@@ -1,6 +1,6 @@
 """Producers: single records, gathered for a few milliseconds and written together.
 
-`send` appends to the lane of a topic; in the background what was gathered is made columns of, and all partitions of all topics are
+`send` appends to the queue of a topic; in the background what was gathered is made columns of, and all partitions of all topics are
 committed at once, so a producer costs one upload and one commit a round, however many records there are.  One thread does that; where
 much is sent a second one takes turns with it, so that a round is encoded while the one before is written.
 """
@@ -76,7 +76,7 @@ class Producer:
         """Something to do for a thread."""
         self._room = threads.condition(self._lock)
         """Something was written."""
-        self._lanes: dict[str, TopicQueue] = {}
+        self._queues: dict[str, TopicQueue] = {}
         """By topic."""
         self._admitting: dict[str, TopicQueue] = {}
         """The same as `send` sees it: none, once nothing more is to be sent."""
@@ -86,13 +86,13 @@ class Producer:
         """Of the thread that writes.  It is asked for while holding `_next`, so that rounds stay in their order."""
         self._under_way: list[SentBatch] = []
         self._buffered = 0
-        """Bytes that the lanes were granted, and of what is under way."""
+        """Bytes that the queues were granted, and of what is under way."""
         self._urgent = self._closing = self._ended = False
         self._threads: tuple[Thread, ...] = ()
 
     def after_fork(self) -> None:
         """In a child: the threads are the parent's, and so are the records."""
-        batches = (*self._under_way, *(batch for lane in self._lanes.values() for batch in lane.batches))
+        batches = (*self._under_way, *(batch for queue in self._queues.values() for batch in queue.batches))
         self._begin()
         self._refusal = InvalidRequest(
             "this producer was made before the process was forked, and belongs to the parent: make one in the child"
@@ -139,20 +139,20 @@ class Producer:
         else:
             raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
         try:
-            lane = self._admitting[topic]
+            queue = self._admitting[topic]
         except KeyError:
-            lane = self._admit(topic, size)
-        if lane.left < size:
-            lane = self._admit(topic, size)
+            queue = self._admit(topic, size)
+        if queue.left < size:
+            queue = self._admit(topic, size)
         if headers or partition is not None or self._choose is not None:
-            key, lane.rare = (key, headers, self._partition(lane, key, partition)), True
-        lane.left -= size
-        batch, rows = lane.open
+            key, queue.rare = (key, headers, self._partition(queue, key, partition)), True
+        queue.left -= size
+        batch, rows = queue.open
         start = len(rows)
         future = RecordFuture(batch, start)
         rows += (future, key, value, stamp)  # in one step
         if batch.idle or rows[start] is not future:
-            self._see_to(lane, future, rows)
+            self._see_to(queue, future, rows)
         return future
 
     def _encoded(self, key: Any, value: Any) -> tuple[Any, Any]:
@@ -162,32 +162,32 @@ class Producer:
             key = self._encode_key(key)
         return key, value
 
-    def _partition(self, lane: TopicQueue, key: bytes | None, partition: int | None) -> int | None:
+    def _partition(self, queue: TopicQueue, key: bytes | None, partition: int | None) -> int | None:
         if partition is None and self._choose is not None:
-            numbers = list(range(lane.partitions))
+            numbers = list(range(queue.partitions))
             partition = self._choose(key, numbers, numbers)
-        if partition is not None and not (type(partition) is int and 0 <= partition < lane.partitions):
-            raise no_partition(lane.topic, partition, lane.partitions)
+        if partition is not None and not (type(partition) is int and 0 <= partition < queue.partitions):
+            raise no_partition(queue.topic, partition, queue.partitions)
         return partition
 
     def _admit(self, topic: str, size: int) -> TopicQueue:
-        """The lane of a topic, with credit for a record, when there is room."""
+        """The queue of a topic, with credit for a record, when there is room."""
         end = self._clock.monotonic_ms() + self._settings["max_block_ms"]
         with self._lock:
             while True:
                 if self._refusal is not None:
                     raise self._refusal
-                lane = self._lanes.get(topic)
-                if lane is None or not lane.waiting:
-                    lane = self._lane(topic, end)
-                if size > lane.limit:
-                    raise too_large(topic, size, lane.limit)
-                if self._grant(lane, size):
-                    return lane
+                queue = self._queues.get(topic)
+                if queue is None or not queue.waiting:
+                    queue = self._lane(topic, end)
+                if size > queue.limit:
+                    raise too_large(topic, size, queue.limit)
+                if self._grant(queue, size):
+                    return queue
                 self._wait_for_room(size, end)
 
     def _lane(self, topic: str, end: int) -> TopicQueue:
-        """A lane that follows what its topic is like now."""
+        """A queue that follows what its topic is like now."""
         # Finding the topic out may take a round trip: others go on sending meanwhile.
         self._lock.release()
         try:
@@ -201,19 +201,19 @@ class Producer:
             self._lock.acquire()
         if self._refusal is not None:
             raise self._refusal
-        lane = self._lanes.get(topic) or TopicQueue(topic, self._urge, self._machine)
-        lane.follow(spec, self._settings["max_request_size"], self._settings["batch_size"])
-        self._lanes[topic] = self._admitting[topic] = lane
+        queue = self._queues.get(topic) or TopicQueue(topic, self._urge, self._machine)
+        queue.follow(spec, self._settings["max_request_size"], self._settings["batch_size"])
+        self._queues[topic] = self._admitting[topic] = queue
         self._start(1)
-        return lane
+        return queue
 
-    def _grant(self, lane: TopicQueue, size: int) -> bool:
-        """Give a lane credit for a record, and for more up to a full batch.  False: there is no room."""
-        used = lane.used
-        self._buffered += used - lane.granted  # it gives back what is left
-        lane.granted, lane.left = used, 0
+    def _grant(self, queue: TopicQueue, size: int) -> bool:
+        """Give a queue credit for a record, and for more up to a full batch.  False: there is no room."""
+        used = queue.used
+        self._buffered += used - queue.granted  # it gives back what is left
+        queue.granted, queue.left = used, 0
         if used and used + size > self._round:
-            lane.closed.append(lane.close_batch(self._clock.monotonic_ms()))
+            queue.closed.append(queue.close_batch(self._clock.monotonic_ms()))
             used, self._urgent = 0, True
             self._start(2)
             self._work.notify()
@@ -221,9 +221,9 @@ class Producer:
         # A record larger than the whole buffer goes alone; the threads' own callbacks cannot wait for room.
         if room < size and self._buffered and not self._is_own_thread():
             return False
-        full = used + size >= lane.full
-        credit = max(size, min(room, lane.limit, self._round - used, lane.full if full else lane.full - used))
-        lane.granted, lane.left = used + credit, credit
+        full = used + size >= queue.full
+        credit = max(size, min(room, queue.limit, self._round - used, queue.full if full else queue.full - used))
+        queue.granted, queue.left = used + credit, credit
         self._buffered += credit
         if full and not self._urgent:
             self._urgent = True
@@ -243,17 +243,17 @@ class Producer:
                 )
             self._room.wait(rest / 1000)
 
-    def _see_to(self, lane: TopicQueue, future: RecordFuture, rows: list[Any]) -> None:
+    def _see_to(self, queue: TopicQueue, future: RecordFuture, rows: list[Any]) -> None:
         """Let the thread know of a record in a batch that it takes for empty, or looks at no more."""
         with self._lock:
-            lane.keep(future, rows)
-            batch, now = lane.open[0], self._clock.monotonic_ms()
+            queue.keep(future, rows)
+            batch, now = queue.open[0], self._clock.monotonic_ms()
             if not self._ended:
                 if batch.idle and future.batch is batch:
                     batch.idle, batch.opened_ms = False, now
                     self._work.notify()
                 return
-            late = lane.close_batch(now)
+            late = queue.close_batch(now)
         assert self._refusal is not None, "a thread ends when nothing more is to be sent"
         late.fail(self._refusal)
 
@@ -302,12 +302,12 @@ class Producer:
             while not (waiting := self._waiting()) and not self._closing:
                 self._work.wait()
             while not self._urgent and not self._closing:
-                rest = min(lane.opened_ms for lane in waiting) + linger - self._clock.monotonic_ms()
+                rest = min(queue.opened_ms for queue in waiting) + linger - self._clock.monotonic_ms()
                 if rest <= 0:
                     break
                 self._work.wait(rest / 1000)
             # What comes while a round is written joins the next one; to encode that ahead pays only for much.
-            while self._under_way and not any(lane.closed for lane in self._lanes.values()):
+            while self._under_way and not any(queue.closed for queue in self._queues.values()):
                 self._work.wait()
             batches = self._take()
             self._urgent = self._urgent and bool(self._waiting())
@@ -316,16 +316,16 @@ class Producer:
             return batches
 
     def _waiting(self) -> list[TopicQueue]:
-        return [lane for lane in self._lanes.values() if lane.waiting]
+        return [queue for queue in self._queues.values() if queue.waiting]
 
     def _take(self) -> tuple[SentBatch, ...]:
-        """The first batch of each lane.  Called with the lock held."""
+        """The first batch of each queue.  Called with the lock held."""
         batches, now = [], self._clock.monotonic_ms()
-        for lane in self._lanes.values():
-            if lane.closed:
-                batches.append(lane.closed.popleft())
-            elif lane.waiting or lane.open[1]:
-                granted, batch = lane.granted, lane.close_batch(now)
+        for queue in self._queues.values():
+            if queue.closed:
+                batches.append(queue.closed.popleft())
+            elif queue.waiting or queue.open[1]:
+                granted, batch = queue.granted, queue.close_batch(now)
                 self._buffered -= granted - batch.bytes
                 batches.append(batch)
         return tuple(batches)
@@ -390,7 +390,7 @@ class Producer:
         timeout: seconds.  Raises TimeoutError when they are over.  Failures are told by the futures.
         """
         with self._lock:
-            waiting = (*self._under_way, *(batch for lane in self._waiting() for batch in lane.batches))
+            waiting = (*self._under_way, *(batch for queue in self._waiting() for batch in queue.batches))
         if waiting:
             self._urge()
         end = None if timeout is None else self._clock.monotonic_ms() + timeout * 1000

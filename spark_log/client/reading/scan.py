@@ -1,88 +1,90 @@
-"""Arrow batches of a range, with partition and offset: what `log.scan` and `log.read` give."""
+"""Reading a topic between two positions: `log.scan`, `log.read` and `log.plan`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Sequence
 
 import pyarrow as pa
 
-from spark_log.client.reading.fetch import Fetched, asked_ahead, fetch
-from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, Window, plan_reads
-from spark_log.client.reading.prune import columns_to_read, only_matching
+from spark_log.client.reading.plan import SliceRead, likely_pieces
+from spark_log.client.reading.prune import plan_matching
+from spark_log.client.reading.resolve import partitions_of, ranges_between, resolve, resolve_starts
+from spark_log.client.reading.scan_batches import scan_batches, scan_schema
 from spark_log.client.validate import several
-from spark_log.conditions import EVERYTHING, Condition
-from spark_log.errors import InvalidRequest, ObjectNotFound
+from spark_log.conditions import Condition, as_condition
+from spark_log.journal.index_reads import read_tables
 from spark_log.journal.journal import Journal
-from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
+from spark_log.metadata.consumer_offsets import progress_of, progress_partitions, to_batch
+from spark_log.metadata.state import State
+from spark_log.model import PROGRESS_TOPIC, TopicPartition
+from spark_log.positions import At, parse_position
 
-SCAN_SCHEMA = pa.schema(
-    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), *RECORD_SCHEMA_HEADERS]
-)
-"""topic, partition, offset, key, value, timestamp, headers."""
-
-RECORD_COLUMNS = tuple(RECORD_SCHEMA_HEADERS.names)
-
-
-def scan_schema(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema of a scan that asks for `columns`, in their order; all for None.  Raises InvalidRequest."""
-    if columns is None:
-        return SCAN_SCHEMA
-    columns = several("columns", columns)
-    unknown = [name for name in columns if name not in SCAN_SCHEMA.names]
-    if unknown:
-        raise InvalidRequest(f"columns {unknown} are not there; possible are {', '.join(SCAN_SCHEMA.names)}")
-    return pa.schema([SCAN_SCHEMA.field(name) for name in columns])
+PIECES_AHEAD = 32
+"""Pieces of slice indexes that a plan reads while it refreshes the state, under the journal's lock."""
 
 
-def fetch_ranges(
-    journal: Journal, reads: Sequence[SliceRead], columns: Sequence[str] | None, window: Window | None = None
-) -> Iterator[Fetched]:
-    """The records of planned reads; an object that a merge has replaced meanwhile is planned again by offset."""
-    for read, coming in asked_ahead(journal.store, reads):
-        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming)
-
-
-def _fetch(
+def scan(
     journal: Journal,
-    read: SliceRead,
+    topic: str,
+    partitions: Sequence[int] | None,
+    start: object,
+    end: object,
     columns: Sequence[str] | None,
-    window: Window | None,
-    tries: int,
-    coming: Future[bytes] | None = None,
-) -> Iterator[Fetched]:
-    at = read.start
-    try:
-        for part in fetch(journal.store, read, columns, window, coming):
-            yield part
-            at = part.end
-    except ObjectNotFound:
-        if not tries:
-            raise
-        journal.refresh()
-        rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
-        for again in plan_reads(journal, [rest], window):
-            yield from _fetch(journal, again, columns, window, tries - 1)
+    where: str | Condition | None,
+) -> pa.RecordBatchReader:
+    """Records between two positions as a stream of Arrow batches, partition by partition, in offset order."""
+    schema, condition = scan_schema(columns), as_condition(where)
+    if topic == PROGRESS_TOPIC:
+        batches = iter([_scan_progress(journal, partitions, start, end, schema, condition)])
+    else:
+        batches = scan_batches(journal, plan_scan(journal, topic, partitions, start, end, condition), schema, condition)
+    return pa.RecordBatchReader.from_batches(schema, batches)
 
 
-def scan_batches(
-    journal: Journal, reads: Sequence[SliceRead], schema: pa.Schema, where: Condition = EVERYTHING
-) -> Iterator[pa.RecordBatch]:
-    """The records of planned reads that match, as batches of `schema`, fields of SCAN_SCHEMA."""
-    wanted = columns_to_read([name for name in schema.names if name in RECORD_COLUMNS], where)
-    for part in fetch_ranges(journal, reads, wanted, where.window):
-        batch = only_matching(to_batch(part, schema), part, where)
-        if batch.num_rows:
-            yield batch
+def _scan_progress(
+    journal: Journal,
+    partitions: Sequence[int] | None,
+    start: object,
+    end: object,
+    schema: pa.Schema,
+    where: Condition,
+) -> pa.RecordBatch:
+    progress, now_ms = progress_of(journal.refresh()), journal.context.clock.now_ms()
+    first, last = parse_position(start, "start"), parse_position(end, "end")
+    if isinstance(last, At):
+        last = At(min(last.offset, progress.end))
+    numbers = progress_partitions(partitions)
+    starts, ends = (progress.offsets_of(dict.fromkeys(numbers, position), now_ms) for position in (first, last))
+    return to_batch(progress.between(starts, ends, where), schema)
 
 
-def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
-    """Records with the columns of `schema`; headers that a run does not have are null."""
-    rows = part.records.num_rows
-    made = {
-        "topic": lambda: pa.repeat(pa.scalar(part.read.topic), rows),
-        "partition": lambda: pa.repeat(pa.scalar(part.read.partition, pa.int32()), rows),
-        "offset": lambda: pa.array(part.offset_array()),
-    }
-    columns = [made[field.name]() if field.name in made else part.records.column(field.name) for field in schema]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+def plan_scan(
+    journal: Journal,
+    topic: str,
+    partitions: Sequence[int] | None,
+    start: object,
+    end: object,
+    where: str | Condition | None,
+) -> list[SliceRead]:
+    """The parts of objects that a scan of the same reads."""
+    first, last, condition = parse_position(start, "start"), parse_position(end, "end"), as_condition(where)
+    numbers = None if partitions is None else several("partitions", partitions)
+    likely = likely_pieces(journal.state, topic, numbers, first, last, condition.window)[:PIECES_AHEAD]
+    state, known = journal.refresh_beside(read_tables(likely))
+    tps = partitions_of(state, topic) if numbers is None else [TopicPartition(topic, n) for n in numbers]
+    starts = resolve_starts(journal, dict.fromkeys(tps, first))
+    ends = _ends(resolve(journal, {tp: last for tp in tps if not isinstance(last, At)}), tps, last, state)
+    return plan_matching(journal, ranges_between(journal.state, starts, ends), condition, known)
+
+
+def _ends(
+    found: dict[TopicPartition, int], tps: Sequence[TopicPartition], last: object, state: State
+) -> dict[TopicPartition, int]:
+    """Ends of a scan: a number beyond the end of a partition means its end."""
+    if not isinstance(last, At):
+        return found
+    ends = {}
+    for tp in tps:
+        part = state.partitions[state.names[tp.topic], tp.partition]
+        ends[tp] = min(last.offset, part.readable_end)
+    return ends

@@ -16,7 +16,7 @@ import msgspec
 
 from spark_log.errors import ObjectNotFound, StorageUnavailable
 from spark_log.journal.log_format import FORMAT_VERSION, Format
-from spark_log.journal.operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Sleep, Steps, StoreTime
+from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Sleep, Steps, StoreTime
 from spark_log.store.base import Bytes
 from spark_log.testing.sim.threads import SimulatedThread
 from spark_log.testing.sim.world import World

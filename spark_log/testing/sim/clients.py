@@ -28,7 +28,7 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.operations import Steps
+from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import TopicKey
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_once

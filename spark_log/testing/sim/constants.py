@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spark_log.journal import opening
-from spark_log.journal.limits import StepLimits
+from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata import replay
 
 CLOCK_SKEW_MAX_MS = 60_000

@@ -10,15 +10,15 @@ from dataclasses import replace
 from typing import Any
 
 from spark_log.journal import checkpointing, garbage_collection, opening, sealing, upkeep
-from spark_log.journal.limits import LIMITS
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
-from spark_log.journal.operations import Sleep, Steps
 from spark_log.journal.protocol import Proposal
+from spark_log.journal.store_operations import Sleep, Steps
+from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide import decide_release
 from spark_log.metadata.state import State
-from spark_log.testing.sim.others import expire
+from spark_log.testing.sim.readers_and_upkeep import expire
 from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Violation
 

@@ -16,11 +16,11 @@ from msgspec.structs import replace as with_values
 from spark_log.journal import checkpointing, garbage_collection, object_names, opening, protocol, sealing
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
 from spark_log.journal.opening import View
-from spark_log.journal.operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
 from spark_log.journal.protocol import Context
+from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
 from spark_log.metadata import decide, replay, swaps
 from spark_log.metadata import records as r
-from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import Decision
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
 from spark_log.metadata.replay import admits
@@ -28,7 +28,7 @@ from spark_log.metadata.state import GroupState, ProducerState, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node import merge, retention
 from spark_log.settings import cluster_config
-from spark_log.testing.sim import others
+from spark_log.testing.sim import readers_and_upkeep
 from spark_log.testing.sim.constants import Patch, patched
 from spark_log.testing.sim.oracle import LINK, unlinked
 from spark_log.testing.sim.setting import Simulation
@@ -478,7 +478,7 @@ MUTATIONS = {
     ),
     "hold_from_plan": Mutation(
         "a reader counts its grace from the start of its load",
-        (Patch(others, "grace_start", _grace_from_plan),),
+        (Patch(readers_and_upkeep, "grace_start", _grace_from_plan),),
     ),
     "any_clock": Mutation(
         "a clock that is far from the store's stamps nothing",

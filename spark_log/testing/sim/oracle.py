@@ -39,7 +39,7 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_ve
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.metadata import records as r
 from spark_log.metadata import replay
-from spark_log.metadata.checkpoint import decode_checkpoint
+from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.records import Piece

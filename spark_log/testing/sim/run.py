@@ -7,14 +7,14 @@ from functools import partial
 from typing import NamedTuple
 
 from spark_log.errors import SparkLogError
-from spark_log.journal.operations import Steps
+from spark_log.journal.store_operations import Steps
 from spark_log.testing.sim import clients
 from spark_log.testing.sim.constants import patched
 from spark_log.testing.sim.content import SegmentCodec
 from spark_log.testing.sim.coordinators import MEMBERS, coordinator, member, operator
 from spark_log.testing.sim.idle import abandon
 from spark_log.testing.sim.mutations import mutated
-from spark_log.testing.sim.others import (
+from spark_log.testing.sim.readers_and_upkeep import (
     bit_rot,
     consumer,
     follower,

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Protocol
 
-from spark_log.journal.operations import Steps
+from spark_log.journal.store_operations import Steps
 from spark_log.testing.sim.world import World
 from spark_log.threads import Event, Lock, Thread, WaitCondition
 

@@ -2,7 +2,7 @@
 
 The store is linearizable: an operation takes effect at one point between its request and its answer.  A request may be
 lost, an answer may be lost, and a request may outlive its caller's timeout and take effect thousands of steps later.  As
-`journal.ops.run` does, reads, listings, deletes and puts of unique names are repeated until they are answered, or given up
+`journal.store_operations.run` does, reads, listings, deletes and puts of unique names are repeated until they are answered, or given up
 with StorageUnavailable; a put-if-absent is asked once.  One step is one millisecond.  Each process has a clock of its own,
 which is set now and then, and is off by `skew_ms` at most, or by ten years.  The store's clock is right.
 
@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from spark_log.errors import CoordinatorNotAvailable, StorageUnavailable
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META
-from spark_log.journal.operations import (
+from spark_log.journal.store_operations import (
     Answered,
     Ask,
     Delete,

@@ -29,7 +29,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import FORMAT_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, log_key
 from spark_log.journal.opening import View, check_chain, follow, open_view
-from spark_log.journal.operations import Answered, Changes
+from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata import decide as d
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.state import Leadership

@@ -11,10 +11,10 @@ import pytest
 
 import spark_log
 from spark_log.journal.journal import Journal
-from spark_log.journal.limits import StepLimits
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import prune
+from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore

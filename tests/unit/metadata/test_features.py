@@ -11,7 +11,7 @@ from crc32c import crc32c
 
 from spark_log.errors import InvalidRequest, UnsupportedVersion
 from spark_log.metadata import records as r
-from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint, state_json
+from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, state_json
 from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED, levels_of
 from spark_log.metadata.replay import replay, replay_records

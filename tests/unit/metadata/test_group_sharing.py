@@ -10,7 +10,7 @@ from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.metadata import commands as c
 from spark_log.metadata import decide as d
-from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.records import Batch, ReleaseRecord, TakeOverRecord
 from spark_log.metadata.replay import replay
 from tests.unit.metadata.history import History, positions

@@ -9,7 +9,7 @@ import pytest
 from msgspec import inspect, structs
 
 from spark_log.metadata import slice_index
-from spark_log.metadata.checkpoint import state_json
+from spark_log.metadata.checkpoint_format import state_json
 from spark_log.metadata.records import AnyRecord, Batch, Change, CreateTopicRecord, GroupCommit, Piece, encode_batch
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run, Slice

@@ -14,7 +14,7 @@ from spark_log.errors import SparkLogError
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
-from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.records import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_log.errors import NotCoordinator
-from spark_log.metadata.checkpoint import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import decide_release, decide_take_over
 from spark_log.metadata.records import (
     AnyRecord,

@@ -10,7 +10,7 @@ import pytest
 
 from spark_log.errors import CorruptObject, SparkLogError, UnsupportedVersion
 from spark_log.model import Run
-from spark_log.segment.index import TAIL, TAIL_BYTES
+from spark_log.segment.batch_index import TAIL, TAIL_BYTES
 from spark_log.segment.reader import decode_batch, decode_run, find_batches, parse_index
 from spark_log.segment.writer import WrittenSegment
 from tests.unit.segment.builders import OBJECT, numbered, place, write

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from spark_log.segment.index import TAIL, VERSION
+from spark_log.segment.batch_index import TAIL, VERSION
 from spark_log.segment.reader import parse_index
 from tests.unit.segment.builders import START_US, records, write
 

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.model import Run, Slice
 from spark_log.segment import ipc
-from spark_log.segment.index import BatchEntry, Index, encode_index
+from spark_log.segment.batch_index import BatchEntry, Index, encode_index
 from spark_log.segment.reader import (
     SCHEMA_ID,
     BatchRef,
@@ -244,6 +244,6 @@ def test_columns_that_a_later_index_adds_are_ignored() -> None:
 
 
 def tail(index: bytes, **changes: Any) -> bytes:
-    from spark_log.segment.index import MAGIC, TAIL, VERSION
+    from spark_log.segment.batch_index import MAGIC, TAIL, VERSION
 
     return TAIL.pack(len(index), ipc_crc(index), VERSION, MAGIC)

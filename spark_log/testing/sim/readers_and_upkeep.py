@@ -20,11 +20,11 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
 )
 from spark_log.journal import checkpointing, garbage_collection, index_reads, opening, protocol, sealing, upkeep
-from spark_log.journal.limits import StepLimits
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
-from spark_log.journal.operations import Sleep, Steps
 from spark_log.journal.protocol import Proposal
+from spark_log.journal.store_operations import Sleep, Steps
+from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata import commands
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import Partition, State, TopicKey

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from spark_log.journal.object_names import PINS
-from spark_log.journal.operations import Delete, Get, List, Op, Steps
+from spark_log.journal.store_operations import Delete, Get, List, Op, Steps
 
 READ_OPS = 256
 

@@ -1,7 +1,7 @@
 """`subscribe=__consumer_offsets`: where groups stand, in batches and as a stream.
 
 The records are made of the log's state, so one task hands them on.  A batch with an open end makes them when its query
-runs, of the version that is pinned under the query's name, so that all scans of the query see the same (`pins.py`); those of
+runs, of the version that is pinned under the query's name, so that all scans of the query see the same (`query_pins.py`); those of
 a micro-batch travel with its plan.
 """
 
@@ -22,10 +22,10 @@ from pyspark_pylog.driver_log import tell
 from pyspark_pylog.open_log import journal_of, patiently, store_of
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.source.offset_format import Offset, parse_offset
 from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, pinned, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
 from pyspark_pylog.source.stream import LONG_POLL_MS, LOOKS_SHARE
-from pyspark_pylog.source.stream_offsets import Offset, parse_offset
 from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from spark_log.client.consuming.backoff import PollBackoff
 from spark_log.clock import Clock, SystemClock

@@ -6,7 +6,7 @@ An offset is the next record of each partition.  What begins with @, as no topic
      "@topics": {"orders": "<id>"},       so that a topic that was deleted and created again is another topic
      "@starts": {"orders": {"1": 2}},     where the batch that ends here begins, if not where the one before it ended
      "@fired": 1769853600000,             when that batch was let go, if minOffsetsPerTrigger holds batches back
-     "@query": "<token>"}                 tells the query that holds the group (progress.py)
+     "@query": "<token>"}                 tells the query that holds the group (group_publisher.py)
 
 An offset of an older pylog lacks some of these keys.  Keys of others are carried from one offset to the next.
 """

@@ -1,0 +1,88 @@
+"""Arrow batches of a range, with partition and offset: what `log.scan` and `log.read` give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+
+import pyarrow as pa
+
+from spark_log.client.reading.fetch import Fetched, asked_ahead, fetch
+from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, Window, plan_reads
+from spark_log.client.reading.prune import columns_to_read, only_matching
+from spark_log.client.validate import several
+from spark_log.conditions import EVERYTHING, Condition
+from spark_log.errors import InvalidRequest, ObjectNotFound
+from spark_log.journal.journal import Journal
+from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
+
+SCAN_SCHEMA = pa.schema(
+    [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), *RECORD_SCHEMA_HEADERS]
+)
+"""topic, partition, offset, key, value, timestamp, headers."""
+
+RECORD_COLUMNS = tuple(RECORD_SCHEMA_HEADERS.names)
+
+
+def scan_schema(columns: Sequence[str] | None) -> pa.Schema:
+    """The schema of a scan that asks for `columns`, in their order; all for None.  Raises InvalidRequest."""
+    if columns is None:
+        return SCAN_SCHEMA
+    columns = several("columns", columns)
+    unknown = [name for name in columns if name not in SCAN_SCHEMA.names]
+    if unknown:
+        raise InvalidRequest(f"columns {unknown} are not there; possible are {', '.join(SCAN_SCHEMA.names)}")
+    return pa.schema([SCAN_SCHEMA.field(name) for name in columns])
+
+
+def fetch_ranges(
+    journal: Journal, reads: Sequence[SliceRead], columns: Sequence[str] | None, window: Window | None = None
+) -> Iterator[Fetched]:
+    """The records of planned reads; an object that a merge has replaced meanwhile is planned again by offset."""
+    for read, coming in asked_ahead(journal.store, reads):
+        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming)
+
+
+def _fetch(
+    journal: Journal,
+    read: SliceRead,
+    columns: Sequence[str] | None,
+    window: Window | None,
+    tries: int,
+    coming: Future[bytes] | None = None,
+) -> Iterator[Fetched]:
+    at = read.start
+    try:
+        for part in fetch(journal.store, read, columns, window, coming):
+            yield part
+            at = part.end
+    except ObjectNotFound:
+        if not tries:
+            raise
+        journal.refresh()
+        rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
+        for again in plan_reads(journal, [rest], window):
+            yield from _fetch(journal, again, columns, window, tries - 1)
+
+
+def scan_batches(
+    journal: Journal, reads: Sequence[SliceRead], schema: pa.Schema, where: Condition = EVERYTHING
+) -> Iterator[pa.RecordBatch]:
+    """The records of planned reads that match, as batches of `schema`, fields of SCAN_SCHEMA."""
+    wanted = columns_to_read([name for name in schema.names if name in RECORD_COLUMNS], where)
+    for part in fetch_ranges(journal, reads, wanted, where.window):
+        batch = only_matching(to_batch(part, schema), part, where)
+        if batch.num_rows:
+            yield batch
+
+
+def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
+    """Records with the columns of `schema`; headers that a run does not have are null."""
+    rows = part.records.num_rows
+    made = {
+        "topic": lambda: pa.repeat(pa.scalar(part.read.topic), rows),
+        "partition": lambda: pa.repeat(pa.scalar(part.read.partition, pa.int32()), rows),
+        "offset": lambda: pa.array(part.offset_array()),
+    }
+    columns = [made[field.name]() if field.name in made else part.records.column(field.name) for field in schema]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
