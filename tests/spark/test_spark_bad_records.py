@@ -23,7 +23,7 @@ from pyspark_pylog.sink.writer import LogStreamWriter
 
 import spark_log
 from spark_log import NewTopic
-from spark_log.client.producing.upload import TopicSpec
+from spark_log.client.producing.topic_rules import TopicSpec
 from spark_log.errors import InvalidRequest, MessageTooLarge, SparkLogError, UnknownTopicOrPartition
 from spark_log.segment.schema import HEADERS
 from tests.spark.builders import append, copy, last_commit, load, load_stream, texts, to_sink

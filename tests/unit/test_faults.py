@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_log.client.producing.upload import Fault, TopicSpec, faults_of
+from spark_log.client.producing.topic_rules import Fault, TopicSpec, faults_of
 from spark_log.errors import MessageTooLarge
 from spark_log.segment.conform import conform
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.sink.write_columns import BatchPiece
-from spark_log.client.producing.upload import Fault, TopicSpec, faults_of, specs_of
+from spark_log.client.producing.topic_rules import Fault, TopicSpec, faults_of, specs_of
 from spark_log.client.topics import auto_creates, ensure_topic, no_such_topic
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal

@@ -34,7 +34,8 @@ from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_bat
 from pyspark_pylog.sink.write_columns import pieces, written_columns
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.producing.upload import TopicSpec, Uploaded, Uploader, specs_of, topic_spec
+from spark_log.client.producing.topic_rules import TopicSpec, specs_of, topic_spec
+from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest

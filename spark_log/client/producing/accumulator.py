@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from spark_log.client.producing.futures import WIDTH, RecordFuture, SentBatch
-from spark_log.client.producing.upload import TopicSpec
+from spark_log.client.producing.topic_rules import TopicSpec
 from spark_log.threads import Threads
 
 

@@ -6,7 +6,8 @@ import logging
 from collections.abc import Sequence
 
 from spark_log.client.producing.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
-from spark_log.client.producing.upload import Uploaded, Uploader, topic_spec
+from spark_log.client.producing.topic_rules import topic_spec
+from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal

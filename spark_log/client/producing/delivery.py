@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from spark_log.client.producing.commit import PlainProducer, RetryPolicy
 from spark_log.client.producing.futures import Columns, Headers, Ints, SentBatch
-from spark_log.client.producing.upload import TopicSpec, Uploader, topic_spec
+from spark_log.client.producing.topic_rules import TopicSpec, topic_spec
+from spark_log.client.producing.upload import Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import (
     CoordinatorNotAvailable,

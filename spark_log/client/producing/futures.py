@@ -97,7 +97,7 @@ class SentBatch:
         assert self.rows is not None and self.end is None, "it is closed once, before it is taken"
         if self.idle:
             self.opened_ms = now_ms
-        self.idle = True  # first of all: see `lanes`
+        self.idle = True  # first of all: see `accumulator.py`
         self.end, self.bytes = len(self.rows), size
 
     def take(self) -> None:

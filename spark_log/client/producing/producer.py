@@ -19,7 +19,7 @@ from spark_log.client.client_settings import PRODUCER, coder, resolve_settings
 from spark_log.client.producing.accumulator import TopicQueue
 from spark_log.client.producing.delivery import Attempt, Delivery
 from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, stamp_of
-from spark_log.client.producing.upload import topic_spec
+from spark_log.client.producing.topic_rules import topic_spec
 from spark_log.client.topics import ensure_topic
 from spark_log.clock import stamps_of
 from spark_log.errors import (

@@ -20,7 +20,8 @@ from spark_log.client.producing.commit import Identity, commit_uploads, offsets_
 from spark_log.client.producing.delivery import to_rows
 from spark_log.client.producing.futures import Columns, Headers
 from spark_log.client.producing.producer import checked_headers, no_partition, to_bytes
-from spark_log.client.producing.upload import Uploader, topic_spec
+from spark_log.client.producing.topic_rules import topic_spec
+from spark_log.client.producing.upload import Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import (
     CommitUnknown,

@@ -8,64 +8,25 @@ from __future__ import annotations
 
 import random
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from typing import BinaryIO, NamedTuple, cast
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, SparkLogError
+from spark_log.client.producing.topic_rules import TopicSpec, faults_of
+from spark_log.errors import InvalidRecord
 from spark_log.journal.object_names import data_key
-from spark_log.metadata.decide import topic_named
-from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run
-from spark_log.segment.conform import Rows, micros
+from spark_log.segment.conform import Rows
 from spark_log.segment.partitioners import (
     Partitioner,
     assign_partitions,
     make_partitioner,
-    no_such_partition,
-    outside,
     split,
 )
-from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, RECORD_SCHEMA
-from spark_log.segment.writer import SegmentWriter, row_bytes
-from spark_log.settings import topic_config
+from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION
+from spark_log.segment.writer import SegmentWriter
 from spark_log.store.base import Chunks, ObjectStore
 
 BUFFER_BYTES = 64 << 20
-_NO_LIMIT_MS = 2**63 - 1
-
-
-class TopicSpec(NamedTuple):
-    """What a writer has to know of a topic.  Travels to tasks."""
-
-    topic_id: str
-    name: str
-    partitions: int
-    max_message_bytes: int
-    compression: str
-    """`producer`, or what the topic wants."""
-    append_time: bool
-    before_max_ms: int
-    after_max_ms: int
-
-
-def topic_spec(state: State, name: str) -> TopicSpec:
-    """The spec of a live topic.  Raises UnknownTopicOrPartition."""
-    topic_id, topic = topic_named(state, name)
-    return TopicSpec(
-        topic_id,
-        name,
-        topic.partitions,
-        topic_config(topic.configs, "max.message.bytes"),
-        topic_config(topic.configs, "compression.type"),
-        topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime",
-        topic_config(topic.configs, "message.timestamp.before.max.ms"),
-        topic_config(topic.configs, "message.timestamp.after.max.ms"),
-    )
 
 
 class Uploaded(NamedTuple):
@@ -178,97 +139,3 @@ class Uploader:
 
 def _open_spool() -> BinaryIO:
     return cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-"))
-
-
-class Fault(NamedTuple):
-    """A rule that some rows of a batch break."""
-
-    kind: type[SparkLogError]
-    rows: npt.NDArray[np.bool_]
-    """Which."""
-    reason: Callable[[int], str]
-    """Of a row, by its number: the sentence."""
-
-
-def faults_of(spec: TopicSpec, rows: Rows, now_ms: int) -> list[Fault]:
-    """The topic's rules that rows break: of size, of time, and of partitions that they name."""
-    if rows.records.num_rows == 0:
-        return []
-    found = (_too_large(spec, rows.records), *_out_of_time(spec, rows.records, now_ms), _no_partition(spec, rows))
-    return [fault for fault in found if fault is not None]
-
-
-def _too_large(spec: TopicSpec, records: pa.RecordBatch) -> Fault | None:
-    if _all_within(records, spec.max_message_bytes):
-        return None
-    sizes = row_bytes(records)
-    wrong = sizes > spec.max_message_bytes
-    if not wrong.any():
-        return None
-
-    def reason(row: int) -> str:
-        return (
-            f"a record of {sizes[row]} bytes is larger than max.message.bytes={spec.max_message_bytes} of topic "
-            f"{spec.name!r}; raise it with `pylog topic alter {spec.name} -c max.message.bytes=…`"
-        )
-
-    return Fault(MessageTooLarge, wrong, reason)
-
-
-def _all_within(records: pa.RecordBatch, limit: int) -> bool:
-    """Whether no row can be larger than `limit`: halves are weighed until they are within it, a tenth of weighing each row."""
-    if records.nbytes <= limit:
-        return True
-    half = records.num_rows // 2
-    if not half or records.num_columns > len(RECORD_SCHEMA):  # headers weigh more than their bytes
-        return False
-    return _all_within(records.slice(0, half), limit) and _all_within(records.slice(half), limit)
-
-
-def _out_of_time(spec: TopicSpec, records: pa.RecordBatch, now_ms: int) -> list[Fault]:
-    if spec.append_time or (spec.before_max_ms == spec.after_max_ms == _NO_LIMIT_MS):
-        return []
-    stamps = micros(records)
-    faults = []
-    if now_ms - int(stamps.min()) // 1000 > spec.before_max_ms:
-        times = stamps // 1000
-        faults.append(_times_fault(spec, times, now_ms - times > spec.before_max_ms, now_ms, "before"))
-    if int(stamps.max()) // 1000 - now_ms > spec.after_max_ms:
-        times = stamps // 1000
-        faults.append(_times_fault(spec, times, times - now_ms > spec.after_max_ms, now_ms, "after"))
-    return faults
-
-
-def _times_fault(
-    spec: TopicSpec, times: npt.NDArray[np.int64], wrong: npt.NDArray[np.bool_], now_ms: int, side: str
-) -> Fault:
-    limit = spec.before_max_ms if side == "before" else spec.after_max_ms
-
-    def reason(row: int) -> str:
-        return (
-            f"a record of topic {spec.name!r} has timestamp {times[row]} ms, more than "
-            f"message.timestamp.{side}.max.ms={limit} {side} the present ({now_ms} ms)"
-        )
-
-    return Fault(InvalidTimestamp, wrong, reason)
-
-
-def _no_partition(spec: TopicSpec, rows: Rows) -> Fault | None:
-    wanted = rows.partitions
-    if wanted is None or wanted.null_count == len(wanted):
-        return None
-    numbers = pc.fill_null(wanted, 0).to_numpy()
-    wrong = outside(numbers, spec.partitions)
-    if not wrong.any():
-        return None
-
-    def reason(row: int) -> str:
-        named = no_such_partition("a record names", int(numbers[row]), spec.partitions, spec.name)
-        return f"{named}; leave the column 'partition' out, or give the topic more partitions"
-
-    return Fault(InvalidRecord, wrong, reason)
-
-
-def specs_of(state: State) -> Mapping[str, TopicSpec]:
-    """The specs of all live topics, by name."""
-    return {name: topic_spec(state, name) for name in state.names}
