@@ -80,6 +80,15 @@ def _url(name: str, values: Mapping[str, str]) -> str | None:
     return f"{url}?ca={ca}"
 
 
+def _why(error: Exception) -> str:
+    """Without the text of a line, which may hold a token."""
+    if isinstance(error, configparser.MissingSectionHeaderError):
+        return f"line {error.lineno} is before the first [profile]"
+    if isinstance(error, configparser.ParsingError):
+        return f"expected NAME = VALUE in line {', '.join(str(number) for number, _ in error.errors)}"
+    return " ".join(str(error).split())
+
+
 def _sections() -> dict[str, dict[str, str]]:
     """By name.  Raises InvalidRequest if the file cannot be read; no file has no sections."""
     path = profiles_path()
@@ -90,6 +99,5 @@ def _sections() -> dict[str, dict[str, str]]:
     except FileNotFoundError:
         return {}
     except (OSError, UnicodeDecodeError, configparser.Error) as error:
-        why = " ".join(str(error).split())
-        raise InvalidRequest(f"profiles: {path} cannot be read: {why}") from error
+        raise InvalidRequest(f"profiles: {path} cannot be read: {_why(error)}") from None
     return {name: dict(parser[name]) for name in parser.sections()}

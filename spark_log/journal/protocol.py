@@ -326,7 +326,10 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
             ):
                 return view.moved(state, names, first_line(data)), {batch.id: view.state.version + 1}
             if None in last and (yield from newest_checkpoint_from(view)) is None:
-                yield Delete([key])  # it would be taken for the restored log's when that has come as far
+                # When the restored log comes as far, it would take this record for its own.  If it is there by now, it
+                # may have taken it: then the record stays.
+                if (yield Get(log_key(view.state.version))) is None:
+                    yield Delete([key])
                 raise restored_error(f"version {view.state.version} was")
         seen: dict[str, int] = {}
         view = yield from refresh(view, seen)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from spark_log.errors import NoSpace, StorageError
@@ -53,10 +54,15 @@ def with_reserve(op: Op) -> Steps[Any]:
     try:
         answer = yield op
     except StorageError:
-        yield from keep_reserve()
+        yield from _remake()
         raise
-    yield from keep_reserve()
+    yield from _remake()
     return answer
+
+
+def _remake() -> Steps[None]:
+    with suppress(StorageError):  # the change is decided, and upkeep makes the reserve again
+        yield from keep_reserve()
 
 
 def keep_reserve() -> Steps[None]:

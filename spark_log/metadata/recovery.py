@@ -39,6 +39,8 @@ def replay_after_loss(state: State, version: int, batch: r.Batch, known: State, 
     stored:  names of the objects that are in the storage: a commit that names another one adds nothing.
     """
     state = next_version(replace(state, version=version - 1), batch.time)
+    if 0 < batch.epoch < state.coordinator.epoch:
+        return state  # of a coordinator that was fenced
     for record in batch.records:
         state = _replay_one(state, record, known, stored)
     return state
@@ -47,7 +49,9 @@ def replay_after_loss(state: State, version: int, batch: r.Batch, known: State, 
 def _replay_one(state: State, record: r.AnyRecord, known: State, stored: Container[str]) -> State:
     """Offsets at or beyond the end of `known` had another meaning when the record was written."""
     match record:
-        case r.SwapRecord() | r.TakeOverRecord() | r.ReleaseRecord():
+        case r.TakeOverRecord() | r.ReleaseRecord():
+            return replace(state, coordinator=Leadership(max(state.coordinator.epoch, record.epoch)))
+        case r.SwapRecord() if not _is_certain(record, known, stored):
             return state
         case r.TrimRecord():
             record = moved(record, start=min(record.start, _end(known, (record.topic_id, record.partition))))
@@ -61,6 +65,12 @@ def _replay_one(state: State, record: r.AnyRecord, known: State, stored: Contain
         case _:
             pass
     return replay_records(state, [record])
+
+
+def _is_certain(swap: r.SwapRecord, known: State, stored: Container[str]) -> bool:
+    """Whether a swap is about records that are known for certain, and what it names is there: its inputs may be deleted."""
+    within = all(change.end <= _end(known, (change.topic_id, change.partition)) for change in swap.changes)
+    return within and all(named.name in stored for named in swap.objects)
 
 
 def _end(state: State, key: TopicKey) -> int:

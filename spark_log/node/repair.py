@@ -12,9 +12,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, replace
+from hashlib import blake2b
 
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import CorruptObject, InvalidRequest, NoLog, SparkLogError
+from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError
 from spark_log.journal.checkpointing import checkpoint, damaged_between
 from spark_log.journal.log_format import FORMAT_KEY, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
@@ -67,6 +68,8 @@ class _Found:
     """To be written, if nothing is lost or the loss is accepted."""
     aside: tuple[str, ...]
     """Files to be moved to `meta/damaged/`."""
+    files: tuple[str, ...]
+    """Checkpoints and records that there were."""
     holders: tuple[Leadership, ...]
     """Coordinators that may have the log."""
 
@@ -90,7 +93,7 @@ def repair(
     clock = clock or SystemClock()
     store = with_retries(store, clock)
     context = Context(clock, random.SystemRandom() if seed is None else random.Random(seed))
-    found = run(_find(store.url, context), store, clock)
+    found = run(_find(store.url), store, clock)
     report = found.report
     if not report.needed:
         return report
@@ -117,7 +120,7 @@ def _not_accepted(url: str, report: RepairReport) -> CorruptObject:
     )
 
 
-def _find(url: str, context: Context) -> Steps[_Found]:
+def _find(url: str) -> Steps[_Found]:
     form = yield Get(FORMAT_KEY)
     if form is None:
         raise NoLog(f"there is no log at {url}: it has no {FORMAT_KEY}")
@@ -130,17 +133,21 @@ def _find(url: str, context: Context) -> Steps[_Found]:
     if state.version < newest:
         return (
             yield from _find_loss(
-                RepairReport(version=state.version, base=base, damaged=damaged), state, newest, records, context
+                RepairReport(version=state.version, base=base, damaged=damaged),
+                state,
+                newest,
+                records,
+                [*names, *records],
             )
         )
     damaged += tuple((yield from damaged_between()))
     needed = bool(damaged) or not (yield from _opens())
     report = RepairReport(version=state.version, base=base, damaged=damaged, needed=needed)
-    return _Found(report, state, damaged, (state.coordinator,))
+    return _Found(report, state, damaged, (*names, *records), (state.coordinator,))
 
 
 def _find_loss(
-    report: RepairReport, known: State, newest: int, names: Sequence[str], context: Context
+    report: RepairReport, known: State, newest: int, names: Sequence[str], files: Sequence[str]
 ) -> Steps[_Found]:
     """Also the state with which the log can continue without the versions that are lost."""
     stored = frozenset((yield List(DATA)))
@@ -160,7 +167,7 @@ def _find_loss(
         ]
     lost += _missing(last + 1, newest + 1)
     version = version_after_loss(newest)
-    renewed = renew(state, version, {key: context.unique() + context.unique() for key in state.names.values()}, stored)
+    renewed = renew(state, version, {key: _renewed_id(key, version) for key in state.names.values()}, stored)
     report = replace(
         report,
         lost=tuple(lost),
@@ -169,7 +176,12 @@ def _find_loss(
         unnamed=tuple(sorted(renewed.dropped)),
         missing=tuple(_missing_objects(state, stored)),
     )
-    return _Found(report, renewed, (*report.damaged, *after), tuple(holders))
+    return _Found(report, renewed, (*report.damaged, *after), tuple(files), tuple(holders))
+
+
+def _renewed_id(topic_id: str, version: int) -> str:
+    """The same for every repair of a log that continues at this version: two at the same time come to one state."""
+    return blake2b(f"{topic_id} {version}".encode(), digest_size=16).hexdigest()
 
 
 def _missing(first: int, end: int) -> list[str]:
@@ -265,6 +277,8 @@ def _opens() -> Steps[bool]:
 
 def _rebuild(found: _Found, context: Context) -> Steps[None]:
     """Copy the files, write two checkpoints, and delete the files: it may be broken off at any point."""
+    if (*(yield List(CHECKPOINTS)), *(yield List(LOG))) != found.files:
+        raise ConcurrentChange("the log's metadata has changed since it was read: stop all clients, and repair again")
     for name in found.aside:
         data = yield Get(name)
         if data is not None:

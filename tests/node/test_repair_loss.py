@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import pytest
 
 import spark_log
 from spark_log.errors import (
+    ConcurrentChange,
     CorruptObject,
     IllegalGeneration,
     InvalidRequest,
@@ -21,16 +24,18 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
+from spark_log.metadata import records as r
 from spark_log.metadata.decide import decide_set_configs, decide_take_over
-from spark_log.metadata.recovery import RAISED, VERSIONS
-from spark_log.metadata.state import Leadership
+from spark_log.metadata.recovery import RAISED, VERSIONS, replay_after_loss
+from spark_log.metadata.replay import replay
+from spark_log.metadata.state import Leadership, State
 from spark_log.model import OffsetAndMetadata, TopicPartition
-from spark_log.node.maintain import maintain_once
+from spark_log.node.maintain import collect_garbage, maintain_once, merge
 from spark_log.node.repair import DAMAGED, RepairReport, repair
 from spark_log.node.verify import verify
-from spark_log.store.base import ObjectStore
+from spark_log.store.base import Chunks, ObjectStore
 from spark_log.store.local import LocalStore
-from spark_log.testing.stores import Faults, FaultyStore
+from spark_log.testing.stores import Faults, FaultyStore, Wrapper
 from tests.node.logs import pass_the_fence
 
 P0 = TopicPartition("t", 0)
@@ -278,3 +283,59 @@ def test_a_log_without_a_checkpoint_or_first_record_starts_empty(store: LocalSto
     log = open_log(store)
     assert log.admin.list_topics() == []
     assert log.append("t", [{"value": b"x"}])[P0] == range(1)
+
+
+def test_what_was_merged_after_a_loss_is_kept(store: LocalStore) -> None:
+    """The merged object has the records of before the loss, and their own objects are deleted by then."""
+    log = open_log(store)
+    lost = log.journal.refresh().version + 1
+    log.append("other", [{"value": b"lost"}])
+    assert merge(log).segments
+    configs: dict[str, str | None] = {"gc.fence.age.ms": "1"}
+    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+    for _ in range(3):
+        time.sleep(0.002)
+        log.append("other", [{"value": b"y"}])
+        collect_garbage(log)
+    store.delete([log_key(lost)])
+    report = accept(store)
+    assert report.missing == ()
+    assert values(open_log(store)) == VALUES
+    assert verify(open_log(store), deep=True) == []
+
+
+def test_two_repairs_at_the_same_time_come_to_one_log(store: LocalStore) -> None:
+    """A client that has opened the log after the first is not left behind by the second, which had looked before."""
+    lose_first(store)
+    late = Late(store)
+    late.before_the_first_put = lambda: accept(store)
+    with suppress(ConcurrentChange):
+        accept(late)
+    client = open_log(store)
+    client.append("t", [{"value": b"acknowledged"}])
+    assert values(open_log(store)) == values(client)
+    assert values(client)[-1] == b"acknowledged"
+
+
+class Late(Wrapper):
+    """A store before whose first put something else happens."""
+
+    before_the_first_put: Callable[[], object] | None = None
+
+    def put(self, key: str, data: Chunks | bytes) -> None:
+        happens, self.before_the_first_put = self.before_the_first_put, None
+        if happens is not None:
+            happens()
+        self.inner.put(key, data)
+
+
+def test_a_coordinator_that_was_fenced_changes_nothing() -> None:
+    """Its batches are void, also if what came before them is lost."""
+    create = r.CreateTopicRecord(topic_id="f" * 32, name="t", partitions=1)
+    take = [r.TakeOverRecord(epoch=epoch, address=f"{epoch}:1", host="h", cluster_id="c") for epoch in (1, 2)]
+    known = State()
+    for record in (create, take[0]):
+        known = replay(known, r.Batch(id="a", time=1, records=(record,)))
+    state = replay_after_loss(known, 4, r.Batch(id="b", time=2, epoch=1, records=(take[1],)), known, ())
+    late = r.Batch(id="c", time=3, epoch=1, records=(r.DeleteTopicRecord(topic_id="f" * 32),))
+    assert "t" in replay_after_loss(state, 5, late, known, ()).names

@@ -67,8 +67,8 @@ def test_coordinators_take_over_from_each_other() -> None:
     """One seed in ten has some that hang, die, release and are released by force, and members that commit in generations."""
     result = simulate(6)
     assert not result.violation
-    assert result.counts["TakeOver"] > 3 and result.counts["Release"] > 1
-    assert result.counts["GroupGeneration"] > 3 and result.counts["shared commits"] > 1
+    assert result.counts["TakeOverRecord"] > 3 and result.counts["ReleaseRecord"] > 1
+    assert result.counts["GroupGenerationRecord"] > 3 and result.counts["shared commits"] > 1
 
 
 def test_threads_of_one_process_run_as_the_seed_says() -> None:

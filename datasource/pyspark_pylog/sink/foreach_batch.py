@@ -50,8 +50,10 @@ def check_one_frame(url: str, topic: str | None, name: str, batch: SinkBatch) ->
     key = batch.query_id, url, topic, name
     with _checking:
         last = _last.get(key)
-        _last[key] = batch
-    if last is not None and last != batch and last._replace(plan=batch.plan) == batch:
+        is_second = last is not None and last != batch and last._replace(plan=batch.plan) == batch
+        if not is_second:
+            _last[key] = batch
+    if is_second:
         to = f"topic {topic!r}" if topic else "the topics that rows name"
         raise InvalidRequest(
             f"spark_log.sink: batch {batch.number} has two frames for {to} under the name {name!r}, and the second one would pass "

@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.errors import CorruptObject, OutOfOrderSequence, SparkLogError, UnknownProducerId
+from spark_log.errors import CorruptObject, ObjectNotFound, OutOfOrderSequence, SparkLogError, UnknownProducerId
 from spark_log.journal.checkpointing import checkpoint, checkpoint_and_truncate, truncate
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
 from spark_log.journal.opening import open_view
 from spark_log.metadata.decide import decide_set_configs
 from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
 
 INTERVAL = 5
 COMMITS = 17
@@ -192,6 +193,51 @@ def test_a_client_of_a_log_that_was_restored_from_an_older_copy_says_so(
     for number in range(commits + 2):
         open_log(store).append("t", [{"value": b"%d" % number}])
     assert values(store) == [*VALUES, *(b"%d" % number for number in range(commits + 2))]
+
+
+def test_a_record_that_a_restored_log_has_taken_for_its_own_is_not_deleted(store: LocalStore, tmp_path: Path) -> None:
+    """The restored log comes as far as a client of before while that one finds out that its version is gone."""
+    folder, copy = path_of(store, ""), tmp_path / "copy"
+    configs: dict[str, str | None] = {"metadata.checkpoint.interval": "1000"}
+    open_log(store).journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+    shutil.copytree(folder, copy)
+    between = Between(store)
+    late = open_log(between)
+    late.append("t", [{"value": b"newer"}])
+    last = log_key(late.journal.state.version)
+    shutil.rmtree(folder)
+    shutil.copytree(copy, folder)
+    other, new = open_log(store), [b"new 0", b"new 1"]
+
+    def overtake() -> None:
+        for value in new:
+            other.append("t", [{"value": value}])
+
+    between.after_misses(last, 1, overtake)
+    with pytest.raises(CorruptObject, match="an older copy of the log was restored") as raised:
+        late.append("t", [{"value": b"late"}])
+    assert raised.value.maybe_applied
+    assert set(new) <= set(values(store)) <= {*VALUES, *new, b"late"}
+
+
+class Between(Wrapper):
+    """A store in which something happens once an object was found absent."""
+
+    def after_misses(self, key: str, misses: int, happens: Callable[[], None]) -> None:
+        self._key, self._left, self._happens = key, misses, happens
+
+    _key = ""
+    _left = 0
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        try:
+            return self.inner.get(key, start, end)
+        except ObjectNotFound:
+            if key == self._key:
+                self._left -= 1
+                if self._left == 0:
+                    self._happens()
+            raise
 
 
 @pytest.mark.parametrize("more", [0, 1, 3])
