@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_log.cli.profiles import read_profile
+from spark_log.errors import InvalidRequest
 from spark_log.net.tokens import parse_tokens
 from tests.cli.commands import Pylog
 from tests.services import Services
@@ -76,3 +77,18 @@ def test_storage_options_and_a_certificate(home: Path) -> None:
 def test_a_profile_that_cannot_be_taken_is_named(pylog: Pylog, home: Path, text: str, message: str) -> None:
     home.write_text(text)
     assert message in pylog.refused("topic", "list", "--profile", "tset")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"token = {TOKEN}\n[prod]\n", "line 1 is before the first"),
+        (f"[prod]\ntoken: {TOKEN}\n", "NAME = VALUE in line 2"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_and_not_shown(home: Path, text: str, expected: str) -> None:
+    """It may hold a token."""
+    home.write_text(text)
+    with pytest.raises(InvalidRequest, match=expected) as raised:
+        read_profile("prod")
+    assert TOKEN not in str(raised.value) and raised.value.__cause__ is None

@@ -231,7 +231,7 @@ def test_a_coordinator_that_only_a_later_version_names_is_asked(store: LocalStor
     with pytest.raises(InvalidRequest, match=r"coordinator at 127\.0\.0\.1:1 serves"):
         accept(store, alive=True)
     accept(store)
-    assert open_log(store).journal.state.coordinator == Leadership(RAISED)
+    assert open_log(store).journal.state.coordinator == Leadership(1 + RAISED)
 
 
 def test_a_second_loss_is_accepted_as_the_first(store: LocalStore) -> None:
