@@ -10,7 +10,7 @@ import click
 from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session
 from spark_log.cli.output import emit_line, emit_rows, progress_bars
 from spark_log.cli.session import URL_VARIABLE, CommandSession
-from spark_log.cli.units import size_text
+from spark_log.cli.units import duration_text, size_text
 from spark_log.text import counted
 
 if TYPE_CHECKING:
@@ -80,6 +80,8 @@ def _say(session: CommandSession, report: MaintainReport) -> None:
         f"({size_text(report.segment_bytes)}), {counted(report.collected, 'object')}, {counted(report.truncated, 'old record')}, "
         f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
     )
+    if report.waiting:
+        text += f"; {counted(report.waiting, 'object')} can be deleted after {duration_text(report.fence_age_ms)} (gc.fence.age.ms)"
     if report.problems:
         text += f"; {counted(len(report.problems), 'problem')}"
     emit_line(session, text, asdict(report))

@@ -62,6 +62,10 @@ class MaintainReport:
     """Of Spark queries long gone, deleted."""
     unfinished: int
     """Files that writers which died had begun, deleted."""
+    waiting: int = 0
+    """Objects that nothing refers to any more, to be deleted when the fence has passed the version that dropped them."""
+    fence_age_ms: int = 0
+    """`gc.fence.age.ms`: the fence moves on when it is over, in two steps if nobody writes meanwhile."""
     problems: tuple[str, ...] = ()
     """What failed, and why; the other duties were done."""
     no_space: bool = False
@@ -170,6 +174,8 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Fa
             collected=collected,
             pins=pins,
             unfinished=unfinished,
+            waiting=len(view.state.dropped),
+            fence_age_ms=cluster_config(view.state.configs, "gc.fence.age.ms"),
             problems=tuple(failed.problems),
             no_space=any(isinstance(error, NoSpace) for error in failed.errors),
         )

@@ -214,6 +214,20 @@ def test_a_disk_that_stays_full_is_reported_with_what_to_do(tmp_path: Path) -> N
     assert not report.no_space and report.problems == ()
 
 
+def test_what_was_removed_is_deleted_by_the_third_round_at_the_latest(tmp_path: Path) -> None:
+    """Each a `gc.fence.age.ms` after the one before; the rounds say how many objects wait."""
+    log = new_log(tmp_path)
+    short_fence(log)
+    append_small(log, 5)
+    log.admin.delete_records({TopicPartition("t", 0): -1})
+    reports = []
+    for _ in range(3):
+        reports.append(maintain_once(log))
+        time.sleep(0.01)
+    assert (reports[0].waiting, reports[0].collected) == (5, 0)
+    assert reports[2].waiting == 0 and sum(report.collected for report in reports) == 5
+
+
 def test_what_a_round_would_do_is_said_without_doing_it(tmp_path: Path) -> None:
     """Nothing is written, not even a file that is deleted again; and the round does as much."""
     log = new_log(tmp_path, retention_bytes="6000")
