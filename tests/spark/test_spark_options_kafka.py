@@ -116,7 +116,7 @@ def test_a_setting_that_kafka_does_not_have_is_refused(name: str, expected: str)
     for ask in (lambda options: read_options(asked(**options), streaming=False), lambda options: written(**options)):
         with pytest.raises(InvalidRequest) as error:
             ask({name: "1"})
-        assert str(error.value) == f"option {name} is no setting of Kafka's that pylog knows: {expected}"
+        assert str(error.value) == f"option {name} is not a setting of Kafka's that pylog knows: {expected}"
 
 
 def test_a_setting_of_the_other_side_has_no_effect_and_is_told() -> None:
