@@ -30,7 +30,7 @@ from spark_log.client.reading.plan import OffsetRange, SliceRead
 TASK_BYTES_MIN = 2 << 20
 """A task costs some 20 ms.  Reading this much, 60,000 small records, takes as long; parsing takes five times that."""
 GROWTH_ROWS_MIN, GROWTH_ROWS_MAX = 10_000, 1_280_000
-"""Added records go to tasks in turn, in chunks of this size: few records go to many tasks, many records in few chunks."""
+"""Added records go to tasks in turn, in chunks of this size: few records to many tasks, many in few chunks."""
 OPEN_TASKS_MIN = 16
 """Used if as many run in parallel.  An empty task takes 20 to 40 ms, so an empty read takes no longer on idle cores."""
 BASES_BYTES = 16 << 20
