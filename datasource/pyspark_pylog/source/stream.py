@@ -1,7 +1,7 @@
 """The streaming source: the calls of Spark, and when they are answered.
 
 The reader lives in one process as long as the query runs; its state is dropped when Spark pickles it for the tasks.
-Spark stores its position (`stream_offsets.py`); `resume.py` decides how it continues, `rate_limits.py` how far.
+Spark stores its position (`offset_format.py`); `resume.py` decides how it continues, `rate_limits.py` how far.
 """
 
 from __future__ import annotations
