@@ -227,7 +227,7 @@ class StoreNotExclusive(StorageError):
 
 
 class NoLog(StorageError):
-    """There is no log at the URL, and the caller did not ask to create one."""
+    """The URL has no log, and the caller did not ask to create one."""
 
 
 class CorruptObject(SparkLogError):

@@ -328,7 +328,10 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
             ):
                 return view.moved(state, names, first_line(data)), {batch.id: view.state.version + 1}
             if None in last and (yield from newest_checkpoint_from(view)) is None:
-                yield Delete([key])  # a restored log that reaches this version would take it for its record
+                # When the restored log reaches this version, it takes this record for its own.  If it has done so by
+                # now, the record stays.
+                if (yield Get(log_key(view.state.version))) is None:
+                    yield Delete([key])
                 raise restored_error(f"version {view.state.version} was")
         seen: dict[str, int] = {}
         view = yield from refresh(view, seen)

@@ -184,7 +184,7 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     def __call__(self, state: State, now_ms: int) -> d.Decision[d.Committed]:
         _check_objects(self.commit)
         decision = d.decide_commit(state, self.commit, skip_older=self.skip_older)
-        if decision.records:  # a repeat was applied, whoever owns the group by now
+        if decision.records:  # a duplicate was applied, even if the group has another owner by now
             _check_unfenced(state, self.commit.groups, now_ms)
         return decision
 

@@ -69,7 +69,7 @@ def _replay_one(state: State, record: r.AnyRecord, known: State, stored: Contain
 
 
 def _is_certain(swap: r.SwapRecord, known: State, stored: Container[str]) -> bool:
-    """Whether a swap is about records that are known for certain, and what it names is there: its inputs may be deleted."""
+    """Whether a swap has only records that are certain, and objects that exist: its inputs may be deleted."""
     within = all(change.end <= _end(known, (change.topic_id, change.partition)) for change in swap.changes)
     return within and all(named.name in stored for named in swap.objects)
 

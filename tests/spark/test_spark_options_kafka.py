@@ -194,7 +194,7 @@ def test_our_option_goes_before_kafkas() -> None:
     """And that the other has no effect is told."""
     options = written(**{"compression": "zstd", "kafka.compression.type": "lz4"})
     assert options.compression == "zstd"
-    assert options.notes == ("kafka.compression.type: without effect, the option compression goes before it",)
+    assert options.notes == ("kafka.compression.type: without effect, the option compression takes precedence",)
 
 
 def test_the_path_goes_before_kafkas_bootstrap_servers() -> None:

@@ -387,7 +387,7 @@ def _write_notes(options: Options) -> Iterator[str]:
         ("partitioner", "kafka.partitioner.ignore.keys"),
     ):
         if ours in options and kafkas in options:
-            yield f"{kafkas}: without effect, the option {ours} goes before it"
+            yield f"{kafkas}: without effect, the option {ours} takes precedence"
 
 
 def _only(options: Options, names: tuple[str, ...], where: str) -> None:

@@ -1,8 +1,8 @@
 """Batch reads.
 
 The driver plans once: `partitions()` runs when the frame of a `load()` is first used, while queries run later and
-repeatedly.  Tasks carry their part of that plan.  Each query pins a version of the log (`query_pins.py`): planned records
-that are trimmed in it are not read, and records added to open ends are read too (`growth.py`).
+repeatedly.  Tasks carry their part of that plan.  Each query pins a version of the log (`query_pins.py`): planned
+records that are trimmed in it are not read, and records added to open ends are read too (`growth.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a task of a batch read does: it settles the version with the others of its query, and reads its slices."""
+"""A task of a batch read: it agrees on a version with the other tasks of its query, and reads its slices."""
 
 from __future__ import annotations
 
