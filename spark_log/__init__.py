@@ -1,4 +1,4 @@
-"""pylog: a distributed log that lives inside Spark.  `connect(url)` opens one; `register(spark)` adds the data source."""
+"""pylog: a distributed log inside Spark.  `connect(url)` opens a log; `register(spark)` adds the data source."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ name_driver_python()
 
 
 def __getattr__(name: str) -> Any:
-    """Log and connect, when they are asked for: they bring Arrow, and `pylog --help` does without."""
+    """Import Log and connect on first use: they import Arrow, which `pylog --help` does not need."""
     if name in ("Log", "connect"):
         from spark_log.client import log
 
@@ -52,7 +52,7 @@ def __getattr__(name: str) -> Any:
 
 
 def metrics_listener(path: str) -> Any:
-    """A listener for `spark.streams.addListener` that writes lag and rates of queries to a file, in OpenMetrics form."""
+    """A listener for `spark.streams.addListener` that writes lag and rates of queries to an OpenMetrics file."""
     from pyspark_pylog.progress.listener import MetricsListener
 
     return MetricsListener(path)
@@ -61,7 +61,8 @@ def metrics_listener(path: str) -> Any:
 def register(spark: SparkSession) -> None:
     """Make `format("pylog")` known to a session and to the calling thread (see `pyspark_pylog.registration`).
 
-    A pool whose threads write frames that were made elsewhere: `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`.
+    For a pool of threads that write another thread's frames:
+    `ThreadPoolExecutor(4, initializer=register, initargs=(spark,))`.
     """
     from pyspark_pylog.registration import register as add
 
@@ -76,14 +77,14 @@ def sink(url: str, **options: Any) -> Any:
 
 
 def tune(spark: SparkSession) -> dict[str, tuple[str, str]]:
-    """Set Spark's settings that help pylog, except those that somebody has set; gives name -> (before, after)."""
+    """Set the Spark settings that help pylog, unless the user has set them; returns name -> (before, after)."""
     from pyspark_pylog.tune import tune as set_them
 
     return set_them(spark)
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options of a read that leaves out what `condition` cannot match (see `pyspark_pylog.options.where`)."""
+    """Options of a read that skips records which `condition` cannot match (see `pyspark_pylog.options.where`)."""
     from pyspark_pylog.options.where import where as make
 
     return make(condition, spark)

@@ -1,4 +1,4 @@
-"""Time, as a seam: the core is given `now_ms`, and tests turn the hands."""
+"""Time behind a protocol: the core gets `now_ms` as an argument, and tests control the clock."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """What the shells ask for the time."""
+    """The time, for code that does I/O."""
 
     def now_ms(self) -> int:
         """Wall-clock milliseconds since 1970-01-01 UTC."""
@@ -17,7 +17,7 @@ class Clock(Protocol):
         """Milliseconds of a clock that never goes back, for timeouts."""
 
     def sleep_ms(self, milliseconds: float) -> None:
-        """Wait."""
+        """Sleep this long."""
 
 
 class SystemClock:
@@ -34,5 +34,5 @@ class SystemClock:
 
 
 def stamps_of(clock: Clock) -> Callable[[], int]:
-    """Wall-clock nanoseconds, as a plain function: for the machine's clock one without Python in it, as each record takes one."""
+    """Wall-clock nanoseconds as a function.  The system clock's is `time.time_ns`, because each record calls it."""
     return time.time_ns if type(clock) is SystemClock else lambda: clock.now_ms() * 1_000_000

@@ -1,10 +1,10 @@
 """Conditions that a read can use: a part of SQL's WHERE, with SQL's meaning.  Pure.
 
-    timestamp >= '2026-01-31 10:00' AND timestamp < '2026-01-31 11:00' AND partition IN (0, 1) AND offset BETWEEN 5 AND 99
+    timestamp >= '2026-01-31 10:00' AND timestamp < '2026-01-31 11:00' AND partition IN (0, 1) AND offset >= 5
 
-Comparisons of timestamp, offset and partition with constants, joined by AND, with parentheses as one likes.  Each column
-comes to a range of whole numbers, so that what holds no such record is left out without being read.  What cannot be said
-in this way is refused, and so is what Spark takes in one way or another by its settings.
+Comparisons of timestamp, offset and partition with constants, joined by AND, with optional parentheses.  Each column is
+reduced to a range of integers, so that a read skips data that holds no matching record.  Other conditions are rejected,
+and so are conditions whose meaning in Spark depends on its settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple, NoReturn
 from spark_log.errors import InvalidRequest
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
-"""Of the numbers in columns."""
+"""The smallest and the largest value of a column."""
 
 FORMS = (
     "=, <, <=, >, >= and BETWEEN of timestamp, offset and partition with constants, IN for offset and partition, "
@@ -28,7 +28,7 @@ FORMS = (
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """Whole numbers from `first` to `last`, both included; with `among`, these of them alone."""
+    """Integers from `first` to `last`, both included; if `among` is set, only those in it."""
 
     first: int = LOWEST
     last: int = HIGHEST
@@ -42,7 +42,7 @@ class Values:
         return self.first <= number <= self.last and (self.among is None or number in self.among)
 
     def both(self, other: Values) -> Values:
-        """Those that are in the other as well."""
+        """The values that are in both."""
         listed = self.among if self.among is not None else other.among
         if listed is None:
             return Values(max(self.first, other.first), min(self.last, other.last))
@@ -53,14 +53,14 @@ ALL, NONE = Values(), Values(0, -1)
 
 
 def listed_values(numbers: Iterable[int]) -> Values:
-    """Exactly these."""
+    """Values that contain exactly `numbers`."""
     among = frozenset(numbers)
     return Values(min(among), max(among), among) if among else NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """Which records are wanted."""
+    """Which records a read returns."""
 
     partition: Values = ALL
     offset: Values = ALL
@@ -90,11 +90,11 @@ EVERYTHING = Condition()
 
 
 def parse_condition(text: str, what: str, zone: tzinfo | None) -> Condition:
-    """The condition that a text stands for.
+    """Parse a condition.
 
-    what:  names the text in errors, e.g. the option.
-    zone:  of times that are written without one; None if there is no such zone.
-    Raises InvalidRequest that names the part which cannot be taken.
+    what:  the name of the text in error messages, e.g. the option.
+    zone:  the time zone of times without one; None rejects such times.
+    Raises InvalidRequest that names the unsupported part.
     """
     return _Parser(text, what, zone).parse()
 
@@ -103,7 +103,7 @@ def parse_condition(text: str, what: str, zone: tzinfo | None) -> Condition:
 
 COLUMNS = ("timestamp", "offset", "partition")
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "==": "=="}
-"""Comparisons, and what they are with the sides changed."""
+"""Each comparison, and the same comparison with its sides swapped."""
 _TYPED = ("timestamp", "timestamp_ltz", "date")
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -143,7 +143,7 @@ class _Parser:
         self._tokens = [*map(_token, _TOKEN.finditer(text)), _Token("end", "", len(text), len(text))]
         self._at = 0
         self._part = 0
-        """Number of the token where the comparison begins that is being read."""
+        """Number of the first token of the comparison that is being parsed."""
 
     def parse(self) -> Condition:
         found = self._condition()
@@ -187,7 +187,7 @@ class _Parser:
         return _compared(column, self._sign(), self._number(column, self._constant()))
 
     def _list(self, column: str) -> Values:
-        if column == "timestamp":  # Spark compares times of a list as times or as texts, by its settings
+        if column == "timestamp":  # Spark compares times in a list as times or as text, depending on its settings
             self._refuse()
         self._expect("(")
         numbers = [self._number(column, self._constant())]
@@ -225,26 +225,26 @@ class _Parser:
         return self._take("number" if first.kind == "number" else "text")
 
     def _number(self, column: str, constant: _Token) -> int:
-        """The constant as the column has its values."""
+        """The value of a constant in the unit of the column."""
         if column != "timestamp":
             if constant.kind != "number":
-                self._say(f"{column} is compared with whole numbers, and {self._quoted(constant)} is none")
+                self._say(f"{column} is compared with whole numbers, and {self._quoted(constant)} is not one")
             return int(constant.text)
         if constant.kind == "number":
-            self._say(f"timestamp is compared with times, as '2026-01-31T10:00:00Z', and {constant.text} is none")
+            self._say(f"timestamp is compared with times, as '2026-01-31T10:00:00Z', and {constant.text} is not one")
         return self._time_us(constant)
 
     def _time_us(self, constant: _Token) -> int:
         found = _TIME.fullmatch(constant.text.strip())
         if found is None or (constant.kind == "date" and found[4]):
             self._say(
-                f"{self._quoted(constant)} is not a time as it is taken here: possible are '2026-01-31', '2026-01-31 10:00', "
-                "'2026-01-31 10:00:00.5' and, with a zone, which goes after seconds, '2026-01-31T10:00:00+01:00'"
+                f"{self._quoted(constant)} is not a supported time: write '2026-01-31', '2026-01-31 10:00', "
+                "'2026-01-31 10:00:00.5' or, with seconds and a zone, '2026-01-31T10:00:00+01:00'"
             )
         zone = self._zone if found[8] is None else _fixed_zone(found[8])
         if zone is None:
             self._say(
-                f"the time {self._quoted(constant)} has no zone: write it with one, as '2026-01-31T10:00:00Z', or give the "
+                f"the time {self._quoted(constant)} has no zone: write one, as in '2026-01-31T10:00:00Z', or give the "
                 "option timeZone; spark_log.where(…) gives both options with the session's zone"
             )
         time_us = _time_us(found, zone)
@@ -259,7 +259,7 @@ class _Parser:
         return self._tokens[self._at]
 
     def _skip(self, text: str) -> bool:
-        """Whether it comes next; if so, goes past it."""
+        """Consume the next token if it is `text`; returns whether it was."""
         if self._next.kind not in ("name", "sign") or self._next.text != text:
             return False
         self._at += 1
@@ -286,7 +286,7 @@ class _Parser:
         self._say(f"{part!r} cannot be used by a read: possible are {FORMS}; leave other conditions to the query")
 
     def _whole_part(self) -> str:
-        """The text of what is being read, up to the next AND that is not within parentheses."""
+        """The text that is being parsed, up to the next AND outside of parentheses."""
         depth, end = 0, self._tokens[self._part].start
         for token in self._tokens[self._part :]:
             word = token.text if token.kind in ("name", "sign") else ""
@@ -346,12 +346,12 @@ def _time_us(found: re.Match[str], zone: tzinfo) -> int | None:
         since = time - _EPOCH
     except (ValueError, OverflowError):
         return None
-    # What is below a microsecond is cut off, as Spark does.
+    # Digits below a microsecond are cut off, as in Spark.
     return since // _MICROSECOND + int((fraction or "").ljust(6, "0")[:6])
 
 
 def as_condition(where: str | Condition | None) -> Condition:
-    """The condition of a text, in which times without a zone are UTC; all records for None.  Raises InvalidRequest."""
+    """Parse a condition whose times without a zone are UTC; None gives all records.  Raises InvalidRequest."""
     if isinstance(where, str):
         return parse_condition(where, "where", timezone.utc)
     return EVERYTHING if where is None else where

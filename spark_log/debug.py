@@ -1,4 +1,4 @@
-"""The switch that shows what errors of pylog hide: tracebacks and causes."""
+"""The switch that shows tracebacks and causes of pylog's errors."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ DEBUG_VARIABLE = "PYLOG_DEBUG"
 
 
 def shows_tracebacks() -> bool:
-    """Whether errors are shown with their traceback and causes, not as one sentence: PYLOG_DEBUG=1."""
+    """Whether PYLOG_DEBUG=1 is set: errors are shown with traceback and causes, not as one sentence."""
     return os.environ.get(DEBUG_VARIABLE, "0") not in ("", "0")

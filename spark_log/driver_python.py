@@ -1,8 +1,8 @@
-"""The Python in which a Spark that this process starts looks for data sources.
+"""The Python in which Spark looks for data sources.
 
-Spark's JVM starts a Python of its own for that: PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3` of the path.  A
-program that runs outside of an activated environment, `/path/.venv/bin/python app.py`, has neither variable, and its Spark
-would look where pylog is not installed.
+Spark's JVM starts a separate Python for that: PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON, else `python3` of the path.
+A program that runs outside of an activated environment, `/path/.venv/bin/python app.py`, has neither variable, so its
+Spark would look in a Python without pylog.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from pathlib import Path
 
 SETTLED_BY = ("PYSPARK_DRIVER_PYTHON", "PYSPARK_PYTHON", "PYSPARK_GATEWAY_PORT")
-"""Variables with which there is nothing to add: somebody chose a Python, or spark-submit has started the JVM already."""
+"""Nothing is set if one of these exists: the user chose a Python, or spark-submit has started the JVM already."""
 
 
 def name_driver_python(environ: MutableMapping[str, str] = os.environ, python: str = sys.executable) -> None:
@@ -30,7 +30,7 @@ def name_driver_python(environ: MutableMapping[str, str] = os.environ, python: s
 
 
 def is_interpreter(path: str) -> bool:
-    """Whether it is a Python, not a program that has one in it."""
+    """Whether `path` is a Python, rather than a program that embeds one."""
     return Path(path).name.startswith(("python", "pypy"))
 
 

@@ -1,18 +1,18 @@
 """Every error that pylog raises on purpose: one tree under `SparkLogError`.
 
-A kind answers three questions: whose fault is it (the message says what to do), may the same call be made again
-(`retriable`), and may it already have happened (`maybe_applied`).  Retry code reads the two class attributes and nothing
-else.  An error carries the value that is needed to recover.  Names are Kafka's where Kafka has one.
+A class answers three questions: who caused it (the message says what to do), may the call be retried (`retriable`), and
+may the call have taken effect (`maybe_applied`).  Retry code reads only these two class attributes.  An error carries
+the value that is needed to recover.  Names are Kafka's where Kafka has one.
 """
 
 from __future__ import annotations
 
 
 class SparkLogError(Exception):
-    """Root of the tree.  Never raised itself."""
+    """Root of the tree.  Only its subclasses are raised."""
 
     retriable: bool = False
-    """The same call, made again, may succeed."""
+    """A retry may succeed."""
     maybe_applied: bool = False
     """The call may have taken effect although it failed."""
 
@@ -21,7 +21,7 @@ class SparkLogError(Exception):
 
 
 class InvalidRequest(SparkLogError, ValueError):
-    """An argument or option is wrong.  The message names it, the value found and the values that are possible."""
+    """An argument or option is invalid.  The message names it, the value found and the values that are expected."""
 
 
 class InvalidTopic(InvalidRequest):
@@ -33,7 +33,7 @@ class InvalidConfig(InvalidRequest):
 
 
 class InvalidPartitions(InvalidRequest):
-    """A partition count that cannot be: zero, or fewer than there are."""
+    """An invalid partition count: zero, or fewer than the topic has."""
 
 
 class InvalidRecord(InvalidRequest):
@@ -49,15 +49,15 @@ class MessageTooLarge(InvalidRecord):
 
 
 class OffsetMetadataTooLarge(InvalidRequest):
-    """The text that is committed with a position is longer than positions may carry."""
+    """The text that is committed with an offset is too long."""
 
 
 class UnknownTopicOrPartition(SparkLogError, LookupError):
-    """No such topic, or no such partition of it."""
+    """The topic or the partition does not exist."""
 
 
 class TopicAlreadyExists(SparkLogError):
-    """A topic of that name is there already."""
+    """A topic of that name already exists."""
 
 
 class TopicDeletionDisabled(SparkLogError):
@@ -74,13 +74,13 @@ class OffsetOutOfRange(SparkLogError, LookupError):
     def __init__(self, message: str, *, start: int, end: int) -> None:
         super().__init__(message)
         self.start = start
-        """First offset that is there."""
+        """First offset of the partition."""
         self.end = end
         """One past the last."""
 
 
 class DataLoss(SparkLogError):
-    """Records that were asked for are not there any more (trimmed, expired, or their topic is gone)."""
+    """The requested records no longer exist: trimmed, expired, or their topic was deleted."""
 
 
 class NoOffsetForPartition(SparkLogError, LookupError):
@@ -100,11 +100,11 @@ class ProducerFenced(SparkLogError):
 
 
 class TransactionTimedOut(SparkLogError):
-    """A transaction was open for longer than its `transaction_timeout_ms`: nothing of it is in, nor will be."""
+    """A transaction was open for longer than its `transaction_timeout_ms`.  It was aborted; nothing was applied."""
 
 
 class InvalidTxnTimeout(InvalidRequest):
-    """A transaction asks for more time than the log's `transaction.max.timeout.ms`."""
+    """A transaction's timeout is larger than the log's `transaction.max.timeout.ms`."""
 
 
 class InvalidTxnState(SparkLogError):
@@ -116,7 +116,7 @@ class OutOfOrderSequence(SparkLogError):
 
 
 class SequenceConflict(OutOfOrderSequence):
-    """A commit has a sequence below its producer's last one, or the last one and other content: it is not a repeat."""
+    """A commit's sequence is older than its producer's last one, or equal to it with other content: not a retry."""
 
     def __init__(self, message: str, *, last: int, version: int) -> None:
         super().__init__(message)
@@ -127,13 +127,13 @@ class SequenceConflict(OutOfOrderSequence):
 
 
 class UnknownProducerId(SparkLogError):
-    """The log does not know the producer (any more): its commit may or may not have been in before it was forgotten."""
+    """The log has no state of this producer, or expired it: an earlier attempt of the commit may have been applied."""
 
     maybe_applied = True
 
 
 class IllegalGeneration(SparkLogError):
-    """A newer consumer owns the group's partitions; the commit was refused."""
+    """A newer consumer owns the group's partitions; the commit was rejected."""
 
     def __init__(self, message: str, *, current: int) -> None:
         super().__init__(message)
@@ -142,43 +142,46 @@ class IllegalGeneration(SparkLogError):
 
 
 class RebalanceInProgress(SparkLogError):
-    """The members of the group are sharing its partitions out anew, and who commits what is not settled; `poll` takes part."""
+    """The group is rebalancing, so ownership of its partitions is not final.  Call `poll` to take part."""
 
     retriable = True
 
 
 class FencedInstanceId(SparkLogError):
-    """Another consumer has started with the same `group_instance_id`, and has this one's place."""
+    """Another consumer started with the same `group_instance_id` and replaced this one."""
 
 
 class GroupInUse(SparkLogError):
-    """A stream holds the group and is alive; nothing was done.  It is free when the stream ends, or stays silent too long."""
+    """A live stream owns the group; nothing was changed.  It is free when the stream ends or its session expires."""
 
     def __init__(self, message: str, *, owner: str) -> None:
         super().__init__(message)
         self.owner = owner
-        """Who holds it."""
+        """The current owner."""
 
 
 class NotCoordinator(SparkLogError):
-    """The log is written by a coordinator, and whoever was asked is not the one.  Nothing was done."""
+    """A coordinator writes the log, and another process was called.  Nothing was applied."""
 
     retriable = True
 
     def __init__(self, message: str, *, address: str, epoch: int) -> None:
         super().__init__(message)
         self.address = address
-        """Of the one that is; empty if there is none."""
+        """Address of the current coordinator; empty if there is none."""
         self.epoch = epoch
-        """In force."""
+        """Epoch of the current coordinator."""
 
 
 class InconsistentClusterId(SparkLogError):
-    """The coordinator has another log than the one that was meant."""
+    """The coordinator serves another log than the expected one."""
 
 
 class ClockSkewed(SparkLogError):
-    """The writer's clock is further than `log.clock.skew.max.ms` from the storage's and the log's.  Nothing was done: set the clock."""
+    """The writer's clock differs from the storage's and the log's by more than `log.clock.skew.max.ms`.
+
+    Nothing was applied: set the clock.
+    """
 
 
 class UploadFenced(SparkLogError):
@@ -188,7 +191,7 @@ class UploadFenced(SparkLogError):
 
 
 class ConcurrentChange(SparkLogError):
-    """Others kept changing the same thing; nothing was done."""
+    """Others kept changing the same thing; nothing was applied."""
 
     retriable = True
 
@@ -197,7 +200,7 @@ class ConcurrentChange(SparkLogError):
 
 
 class StorageError(SparkLogError, OSError):
-    """The storage refused: permissions, no space, no such bucket.  The message has the storage's own words."""
+    """The storage rejected a request: permissions, no space, no such bucket.  The message has the storage's words."""
 
 
 class NoSpace(StorageError):
@@ -205,34 +208,34 @@ class NoSpace(StorageError):
 
 
 class StorageUnavailable(StorageError):
-    """The storage did not answer, or was busy, for as long as requests are repeated.  Unless `maybe_applied`, nothing was committed."""
+    """The storage did not answer, or was busy, until retries ended.  Unless `maybe_applied`, nothing was committed."""
 
     retriable = True
 
 
 class ObjectNotFound(StorageError, FileNotFoundError):
-    """An object is not there."""
+    """An object does not exist."""
 
     def __init__(self, message: str, *, key: str) -> None:
         super().__init__(message)
         self.key = key
-        """Its name, relative to the log's root."""
+        """Name of the object, relative to the log's root."""
 
 
 class StoreNotExclusive(StorageError):
-    """The storage let two writers create the same name: a log on it would lose data, so it is refused."""
+    """The storage let two writers create the same name.  A log would lose data there, so pylog rejects the storage."""
 
 
 class NoLog(StorageError):
-    """There is no log at the URL, and none may be created there."""
+    """The URL has no log, and the caller did not ask to create one."""
 
 
 class CorruptObject(SparkLogError):
-    """Bytes are not what was written.  Nothing was skipped; the message names object, position, topic and partition."""
+    """Bytes differ from those written.  Nothing was skipped; the message names object, position and partition."""
 
 
 class RecordDeserialization(SparkLogError):
-    """The user's deserializer fails at a record.  Polls give what is before it, and then this; `seek` goes past it."""
+    """The user's deserializer fails at a record.  `poll` returns the records before it first; `seek` skips it."""
 
     def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
         super().__init__(message)
@@ -242,17 +245,17 @@ class RecordDeserialization(SparkLogError):
 
 
 class UnsupportedVersion(SparkLogError):
-    """An object or log was written by a version of pylog that is newer than this one, or by something else."""
+    """A newer version of pylog, or another program, wrote an object or the log."""
 
 
 class CoordinatorNotAvailable(SparkLogError):
-    """No coordinator answered for as long as a call waits for one.  Unless `maybe_applied`, nothing was done."""
+    """No coordinator answered before the call's timeout.  Unless `maybe_applied`, nothing was applied."""
 
     retriable = True
 
 
 class AuthenticationFailed(SparkLogError, PermissionError):
-    """The coordinator does not know the token, or was given none."""
+    """The token is missing, or the coordinator does not accept it."""
 
 
 class AuthorizationFailed(SparkLogError, PermissionError):
@@ -260,27 +263,27 @@ class AuthorizationFailed(SparkLogError, PermissionError):
 
 
 class QuotaExceeded(SparkLogError):
-    """The token has as many topics, partitions, groups or connections as its quota allows; nothing was done."""
+    """The token has as many topics, partitions, groups or connections as its quota allows; nothing was applied."""
 
 
 class ThrottlingQuotaExceeded(QuotaExceeded):
-    """The token has made as many changes in this second as its quota allows; nothing was done."""
+    """The token has made as many changes in this second as its quota allows; nothing was applied."""
 
     retriable = True
 
     def __init__(self, message: str, *, retry_after_ms: int) -> None:
         super().__init__(message)
         self.retry_after_ms = retry_after_ms
-        """Retry after so many milliseconds."""
+        """How long to wait before a retry."""
 
 
 class RequestTimedOut(SparkLogError, TimeoutError):
-    """It was not done in time, and it will not be done later."""
+    """The call timed out, and will not take effect later."""
 
     retriable = True
 
 
 class CommitUnknown(SparkLogError):
-    """The storage failed while a commit was under way: it may be in.  Made again with the same identity it lands once."""
+    """The storage failed during a commit, which may be applied.  A retry with the same identity applies it once."""
 
     maybe_applied = True

@@ -1,4 +1,4 @@
-"""The values that every part of pylog speaks of.  Plain data: no I/O, no clock.
+"""The values that all parts of pylog use.  Plain data: no I/O, no clock.
 
 Units: offsets count records, positions and lengths count bytes, `_us` is microseconds and `_ms` milliseconds since
 1970-01-01 UTC.  Ranges are half-open, [start, end).
@@ -13,19 +13,19 @@ from typing import NamedTuple
 from msgspec import Struct
 
 EARLIEST = -2
-"""Stands for the first offset of a partition, as in Kafka."""
+"""The first offset of a partition, as in Kafka."""
 LATEST = -1
-"""Stands for the end of a partition, as in Kafka."""
+"""The end of a partition, as in Kafka."""
 
 PROGRESS_TOPIC = "__consumer_offsets"
-"""Where groups stand, as records that are made of the log's state (metadata/consumer_offsets.py).  It is only read."""
+"""Committed offsets of groups as records, made from the log's state (metadata/consumer_offsets.py).  Read-only."""
 
 CREATE_TIME = 0
-"""A slice's timestamps are the records' own, set by their producers."""
+"""A slice's timestamps are those of its records, set by their producers."""
 APPEND_TIME = 1
-"""All records of the slice have the log's time of their commit, `min_us` = `max_us`; what the rows say is ignored."""
+"""All records of the slice have the log's time at commit, `min_us` = `max_us`; timestamps in the rows are ignored."""
 APPEND_TIME_IN_ROWS = 2
-"""The rows hold the log's times: slices of the kind above, merged."""
+"""The rows hold the log's times: merged from `APPEND_TIME` slices."""
 
 
 class TopicPartition(NamedTuple):
@@ -36,14 +36,14 @@ class TopicPartition(NamedTuple):
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed position: the next offset to read, and the note that was committed with it."""
+    """A committed position: the next offset to read, and the metadata that was committed with it."""
 
     offset: int
     metadata: str = ""
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was put."""
+    """The position of an appended record."""
 
     topic: str
     partition: int
@@ -53,10 +53,10 @@ class RecordMetadata(NamedTuple):
 
 
 class ConsumerRecord(Struct, frozen=True, gc=False):
-    """One record, as a consumer gets it.
+    """One record, as a consumer returns it.
 
-    A struct that the garbage collector does not follow: a named tuple takes twice as long to make, and the collections that
-    millions of them bring about take more than all else that reading does.
+    A struct that the garbage collector does not track: a named tuple takes twice as long to make, and millions of them
+    cause collections that cost more than the rest of a read.
     """
 
     topic: str
@@ -100,7 +100,7 @@ class Run(NamedTuple):
 class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
     """A run with its place in the partition: records [start, end) are rows 0, 1, … of the run.
 
-    A struct that the garbage collector does not follow, as there may be a million of them.
+    A struct that the garbage collector does not track, because there may be a million of them.
     """
 
     start: int
@@ -118,10 +118,10 @@ class Slice(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc
 
 
 class DataObject(NamedTuple):
-    """An object as its writer reports it, and as the state keeps it."""
+    """An object as its writer reports it, and as the state stores it."""
 
     name: str
     size: int
-    """Bytes in all."""
+    """Total bytes of the object."""
     index_position: int
-    """Where its index starts; the index and the tail reach from there to the end."""
+    """Where its index starts; index and tail end at the end of the object."""

@@ -2,8 +2,8 @@
 
     earliest | latest | N | latest-100 | now-10m | @2026-01-31T10:00Z | @1769853600000 | group:NAME
 
-Keywords and units in any case; units are ms, s, m, h, d, w.  A time without a zone is UTC.  What a position comes to in a
-partition is found elsewhere.
+Keywords and units in any case; units are ms, s, m, h, d, w.  A time without a zone is UTC.  Positions are resolved to
+offsets elsewhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMS = "earliest, latest, an offset, latest-100, now-10m, @2026-01-31T10:00Z, @
 
 OFFSET_MAX = 2**63 - 1
 TIME_MS_MAX = (2**63 - 1) // 1000
-"""Times are kept in microseconds, in 64 bits."""
+"""Times are stored in microseconds, in 64 bits."""
 
 UNITS_MS = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1000, "ms": 1}
 
@@ -34,7 +34,7 @@ _ISO = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """The first record that is there."""
+    """The first record of a partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class At:
 
 @dataclass(frozen=True, slots=True)
 class LatestMinus:
-    """So many records before the end of each partition."""
+    """This many records before the end of each partition."""
 
     records: int
 
 
 @dataclass(frozen=True, slots=True)
 class SinceNow:
-    """The first record with a timestamp at or after that of so many milliseconds ago."""
+    """The first record with a timestamp at or after now minus this many milliseconds."""
 
     ms: int
 
@@ -72,7 +72,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class OfGroup:
-    """Where a group stands: its committed offset."""
+    """The committed offset of a group."""
 
     name: str
 
@@ -81,9 +81,9 @@ Position = Earliest | Latest | At | LatestMinus | SinceNow | AtTime | OfGroup
 
 
 def parse_position(given: object, what: str = "position") -> Position:
-    """The position that a text, a number or a position stands for; -1 is the end and -2 the first record, as in Kafka.
+    """Parse a position from a text, a number or a position; -1 is the end and -2 the first record, as in Kafka.
 
-    Raises InvalidRequest that names `what`, e.g. the option, the value found and the forms that are possible.
+    Raises InvalidRequest that names `what`, e.g. the option, the value found and the supported forms.
     """
     if isinstance(given, Position):
         return given
@@ -136,7 +136,7 @@ def parse_timestamp_ms(given: object, what: str = "timestamp") -> int:
 
 
 def format_timestamp_ms(ms: int) -> str:
-    """ISO-8601 in UTC, or the number where the calendar ends."""
+    """ISO-8601 in UTC, or the number if it is beyond the calendar."""
     try:
         time = _EPOCH + ms * _MILLISECOND
     except OverflowError:

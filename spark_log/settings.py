@@ -1,8 +1,8 @@
 """The configs of topics and of the log: names, types, ranges, defaults and meaning, as data.  Pure.
 
-`TOPIC_CONFIGS` has Kafka's topic configs under their names, `CLUSTER_CONFIGS` the settings of a whole log.  Configs are kept
-as text, in one spelling (`validate_*`), and read as typed values (`topic_config`, `cluster_config`).  Kafka's rules for topic
-names are here too.  `docs/topic-configs.md` is `reference_markdown()`.
+`TOPIC_CONFIGS` has Kafka's topic configs under their names, `CLUSTER_CONFIGS` the settings of a whole log.  Configs are
+stored as text, in one canonical spelling (`validate_*`), and read as typed values (`topic_config`, `cluster_config`).
+Kafka's rules for topic names are here too.  `docs/topic-configs.md` is `reference_markdown()`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONG_MAX = 2**63 - 1
 TOPIC_NAME_MAX = 249
 
 Value = int | float | bool | str
-"""What a config's text stands for.  A list is its text, the items joined by commas."""
+"""A parsed config value.  A list is its text, the items joined by commas."""
 
 
 # ---------------------------------------------------------------------------------------------------------------- types
@@ -31,20 +31,20 @@ class Kind(Protocol):
     """A type of config with its range."""
 
     def parse(self, text: str) -> Value:
-        """The value that a trimmed text stands for.  Raises ValueError."""
+        """Parse a trimmed text.  Raises ValueError."""
 
     def possible(self) -> str:
-        """What can be given, to go after 'give'."""
+        """The values that are allowed, in words that can follow 'give'."""
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A whole number of some unit."""
+    """An integer, with its unit."""
 
     minimum: int
     maximum: int
     unit: str = ""
-    """Plural."""
+    """The unit's plural."""
 
     def parse(self, text: str) -> int:
         if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not self.minimum <= (number := int(text)) <= self.maximum:
@@ -85,7 +85,7 @@ class Choice:
 
     words: tuple[str, ...]
     synonyms: tuple[tuple[str, str], ...] = ()
-    """(another spelling, the word that it stands for)."""
+    """(another spelling, the canonical word)."""
     why_not_others: str = ""
 
     def parse(self, text: str) -> str:
@@ -100,7 +100,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Any of a few words, joined by commas; none of them is an empty text."""
+    """Any of a few words, joined by commas; an empty text if none."""
 
     words: tuple[str, ...]
 
@@ -135,19 +135,19 @@ class ConfigSpec:
     doc: str
     """One line."""
     in_force: bool = True
-    """False: Kafka has it, it is kept and shown, and it changes nothing yet."""
+    """False: a config of Kafka that is stored and shown, and has no effect yet."""
     words_not_in_force: tuple[str, ...] = ()
-    """Items of a list that are kept and shown, and change nothing yet."""
+    """Items of a list that are stored and shown, and have no effect yet."""
 
     def parse(self, given: object) -> Value:
-        """The value of a text; a number or a bool stands for its text.  Raises InvalidConfig with the range."""
+        """Parse a value; a number or a bool is taken as its text.  Raises InvalidConfig with the range."""
         if isinstance(given, str | int | float):
             with suppress(ValueError):
                 return self.kind.parse(str(given).strip())
         raise InvalidConfig(f"config {self.name}: {given!r} is not possible; give {self.kind.possible()}")
 
     def warnings(self, value: Value) -> Iterator[str]:
-        """What setting it will not do."""
+        """Warnings about parts of the value that have no effect."""
         if not self.in_force:
             yield f"config {self.name} is kept, but is not in force in this version"
         for word in self.words_not_in_force:
@@ -156,7 +156,7 @@ class ConfigSpec:
 
 
 def format_value(value: Value) -> str:
-    """The one text of a value: `parse(format_value(v)) == v`."""
+    """The canonical text of a value: `parse(format_value(v)) == v`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -187,7 +187,7 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "cleanup.policy",
         "delete",
         Several(("delete", "compact")),
-        "`delete`: retention removes old records. Without it they stay for ever.",
+        "`delete`: retention removes old records. Without it they are kept forever.",
         words_not_in_force=("compact",),
     ),
     ConfigSpec(
@@ -196,80 +196,81 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         Choice(
             ("producer", "lz4", "zstd", "none"),
             synonyms=(("uncompressed", "none"),),
-            why_not_others=" (Arrow buffers cannot be compressed with gzip or snappy; zstd is the nearest to gzip, lz4 to snappy)",
+            why_not_others=" (Arrow does not support gzip or snappy; zstd is the nearest to gzip, lz4 to snappy)",
         ),
-        "Compression of new segments; `producer` leaves it to the writer, whose default is zstd. `uncompressed` is `none`.",
+        "Compression of new segments. `producer`: the writer chooses; its default is zstd. `uncompressed` is `none`.",
     ),
     ConfigSpec(
         "max.message.bytes",
         1048588,
         _bytes(0, INT_MAX),
-        "A record with a larger key, value and headers is refused.",
+        "A record with a larger key, value and headers is rejected.",
     ),
     ConfigSpec(
         "message.timestamp.after.max.ms",
         3600000,
         _ms(0),
-        "A record whose timestamp is further ahead of the log's clock is refused.",
+        "A record whose timestamp is further ahead of the log's clock is rejected.",
     ),
     ConfigSpec(
         "message.timestamp.before.max.ms",
         LONG_MAX,
         _ms(0),
-        "A record whose timestamp is further behind the log's clock is refused.",
+        "A record whose timestamp is further behind the log's clock is rejected.",
     ),
     ConfigSpec(
         "message.timestamp.type",
         "CreateTime",
         Choice(("CreateTime", "LogAppendTime")),
-        "Whose time records carry: their producer's, or the log's at their commit.",
+        "Timestamps of records: the producer's, or the log's time at their commit.",
     ),
     ConfigSpec(
         "retention.bytes",
         -1,
         _bytes(-1),
-        "What a partition may hold; older records are removed by `pylog maintain`. -1: no limit.",
+        "Maximum size of a partition; `pylog maintain` removes older records. -1: no limit.",
     ),
     ConfigSpec(
         "retention.ms",
         604800000,
         _ms(-1),
-        "How old records may grow; `pylog maintain` removes older ones, [whole segments](#when-records-expire) at a time. -1: no limit.",
+        "Maximum age of records; `pylog maintain` removes older ones, "
+        "[whole segments](#when-records-expire) at a time. -1: no limit.",
     ),
     ConfigSpec(
         "segment.bytes",
         1073741824,
         _bytes(1 << 20, INT_MAX),
-        "How large merging makes a segment at most.",
+        "Maximum size of a merged segment.",
     ),
     ConfigSpec(
         "segment.ms",
         604800000,
         _ms(1),
-        "How much time the records of a merged segment span at most, as retention removes whole segments. An eighth of "
+        "Maximum time span of the records of a merged segment, because retention removes whole segments. An eighth of "
         "`retention.ms` if that is less.",
     ),
     _later("compression.gzip.level", -1, Whole(-1, 9), "Level of gzip."),
     _later("compression.lz4.level", 9, Whole(1, 17), "Level of lz4."),
     _later("compression.zstd.level", 3, Whole(-131072, 22), "Level of zstd."),
     _later("delete.retention.ms", 86400000, _ms(0), "How long compaction keeps tombstones."),
-    _later("file.delete.delay.ms", 60000, _ms(0), "Files go when the fence of the log has passed them, instead."),
-    _later("flush.messages", LONG_MAX, Whole(1, LONG_MAX, "records"), "Every commit is durable, instead."),
-    _later("flush.ms", LONG_MAX, _ms(0), "Every commit is durable, instead."),
+    _later("file.delete.delay.ms", 60000, _ms(0), "In pylog, `gc.fence.age.ms` decides when files are deleted."),
+    _later("flush.messages", LONG_MAX, Whole(1, LONG_MAX, "records"), "In pylog, every commit is durable."),
+    _later("flush.ms", LONG_MAX, _ms(0), "In pylog, every commit is durable."),
     _later("follower.replication.throttled.replicas", "", _TEXT, "Replicas whose copying is throttled on followers."),
-    _later("index.interval.bytes", 4096, _bytes(0, INT_MAX), "The index has an entry for every batch, instead."),
+    _later("index.interval.bytes", 4096, _bytes(0, INT_MAX), "In pylog, the index has an entry for every batch."),
     _later("leader.replication.throttled.replicas", "", _TEXT, "Replicas whose copying is throttled on leaders."),
-    _later("local.retention.bytes", -2, _bytes(-2), "What stays on local disks under tiered storage."),
+    _later("local.retention.bytes", -2, _bytes(-2), "Bytes that stay on local disks under tiered storage."),
     _later("local.retention.ms", -2, _ms(-2), "How long records stay on local disks under tiered storage."),
     _later("max.compaction.lag.ms", LONG_MAX, _ms(1), "How long a record may stay uncompacted."),
     _later("min.cleanable.dirty.ratio", 0.5, Fraction(), "How much of a partition must be uncompacted to compact it."),
-    _later("min.compaction.lag.ms", 0, _ms(0), "How long a record stays uncompacted at least."),
+    _later("min.compaction.lag.ms", 0, _ms(0), "Minimum time that a record stays uncompacted."),
     _later("min.insync.replicas", 1, Whole(1, INT_MAX, "replicas"), "Replicas that must hold a commit with acks=all."),
-    _later("preallocate", False, _FLAG, "Objects are written whole, instead."),
+    _later("preallocate", False, _FLAG, "In pylog, objects are written whole."),
     _later("remote.log.copy.disable", False, _FLAG, "Stops copying to tiered storage."),
     _later("remote.log.delete.on.disable", False, _FLAG, "Deletes tiered data when tiering is switched off."),
     _later("remote.storage.enable", False, _FLAG, "Tiered storage; a log on shared storage has one tier."),
-    _later("segment.index.bytes", 10485760, _bytes(4, INT_MAX), "An index is as large as its segment needs, instead."),
+    _later("segment.index.bytes", 10485760, _bytes(4, INT_MAX), "In pylog, an index is as large as its segment needs."),
     _later("segment.jitter.ms", 0, _ms(0), "Random delay of rolling segments."),
     _later("unclean.leader.election.enable", False, _FLAG, "Whether a replica outside the ISR may lead."),
 )
@@ -282,21 +283,21 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "gc.fence.age.ms",
         86400000,
         _ms(1),
-        "How long a write or a read may take, also one that is under way when this is changed. Older uploads are void, and what "
-        "nobody refers to is deleted after it.",
+        "How long a write or a read may take. A change also applies to those in progress. Older uploads are void, and "
+        "objects without a reference are deleted after this time.",
     ),
     ConfigSpec(
         "log.clock.skew.max.ms",
         600000,
         _ms(-1),
-        "A commit is refused if its writer's clock is further than this from the storage's. The storage is asked when the clock "
-        "is further from the log's newest commit. -1: no check.",
+        "A commit is rejected if its writer's clock differs from the storage's clock by more than this. The storage's "
+        "clock is checked only if the writer's clock differs this much from the log's newest commit. -1: no check.",
     ),
     ConfigSpec(
         "metadata.checkpoint.interval",
         100,
         Whole(1, INT_MAX, "versions"),
-        "Whoever commits so many versions after the newest checkpoint writes the next one.",
+        "A checkpoint is written after this many versions since the newest one.",
     ),
     ConfigSpec(
         "num.partitions", 1, Whole(1, INT_MAX, "partitions"), "Partitions of a topic that is created by appending."
@@ -305,26 +306,26 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "offsets.retention.minutes",
         10080,
         Whole(1, INT_MAX, "minutes"),
-        "A group's committed offset is forgotten after so long without a member or a commit. Bookmarks, and groups that "
+        "A group's committed offset expires after this long without a member or a commit. Bookmarks, and groups that "
         "never had a member, are kept for `streaming.identity.retention.ms`.",
     ),
     ConfigSpec(
         "producer.id.expiration.ms",
         86400000,
         _ms(1, INT_MAX),
-        "A producer that commits nothing for so long is forgotten.",
+        "A producer that commits nothing for this long expires.",
     ),
     ConfigSpec(
         "streaming.identity.retention.ms",
         7776000000,
         _ms(1),
-        "The same for streaming queries and for named producers and applications: how long a replay is recognised.",
+        "The same for streaming queries, named producers and applications: how long a replay is recognised.",
     ),
     ConfigSpec(
         "transaction.max.timeout.ms",
         900000,
         _ms(1, INT_MAX),
-        "A transaction whose `transaction_timeout_ms` is larger is refused when it is entered.",
+        "A transaction with a larger `transaction_timeout_ms` is rejected when it begins.",
     ),
 )
 """Configs of a whole log by name."""
@@ -334,7 +335,7 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
 
 
 def validate_topic_configs(configs: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
-    """(configs in their one spelling, warnings about those not in force), in the order given.
+    """(configs in their canonical spelling, warnings about configs without effect), in the order given.
 
     Raises InvalidConfig for an unknown name, with the nearest one, and for a value out of its range.
     """
@@ -347,13 +348,13 @@ def validate_cluster_configs(configs: Mapping[str, object]) -> tuple[dict[str, s
 
 
 def check_config_names(names: Iterable[str], *, cluster: bool) -> None:
-    """Raises InvalidConfig for a name that is no config of a topic, or of a log."""
+    """Raises InvalidConfig for a name that is not a config of a topic, or of a log."""
     for name in names:
         _spec(*((CLUSTER_CONFIGS, name, "cluster") if cluster else (TOPIC_CONFIGS, name, "topic")))
 
 
 def topic_config(configs: Mapping[str, str], name: str) -> Any:
-    """The value in effect, typed as the config's default: what is set, or the default.  KeyError for an unknown name."""
+    """The value in effect, typed like its default: the value set, or the default.  KeyError for an unknown name."""
     return _effective(TOPIC_CONFIGS[name], configs)
 
 
@@ -380,14 +381,14 @@ def _spec(table: Mapping[str, ConfigSpec], name: str, scope: str) -> ConfigSpec:
         return table[name]
     if not isinstance(name, str):
         raise InvalidConfig(f"{scope} config {name!r} is not a name; give a text, such as 'retention.ms'")
-    # Kafka's brokers call the default of retention.ms log.retention.ms, and so on
+    # Kafka's brokers call the default of retention.ms log.retention.ms, and so on.
     near = get_close_matches(name.removeprefix("log."), table, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(sorted(table))}"
     raise InvalidConfig(f"unknown {scope} config {name!r}{hint}")
 
 
 def check_topic_name(name: str) -> None:
-    """Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], and not '.' or '..'.  Raises InvalidTopic that says what is wrong."""
+    """Kafka's rules: 1 to 249 of [a-zA-Z0-9._-], and not '.' or '..'.  Raises InvalidTopic that names the violation."""
     if not name:
         raise InvalidTopic("topic name is empty; give 1 to 249 of the characters a-z A-Z 0-9 . _ -")
     if name in (".", ".."):
@@ -402,7 +403,7 @@ def check_topic_name(name: str) -> None:
 
 
 def collision_key(name: str) -> str:
-    """Two topic names collide if their keys are equal: names that differ only in '.' and '_' are one metric in Kafka."""
+    """Two topic names collide if their keys are equal: Kafka's metrics do not distinguish '.' and '_'."""
     return name.replace(".", "_")
 
 
@@ -420,29 +421,31 @@ def reference_markdown() -> str:
             "",
             "## Topics",
             "",
-            "Given when a topic is created (`pylog topic create NAME -c retention.ms=3600000`) or later (`pylog topic alter`).",
-            "Names, ranges and defaults are Kafka's. An unknown name is refused, and so is a value out of its range.",
+            "Set when a topic is created (`pylog topic create NAME -c retention.ms=3600000`), or later with",
+            "`pylog topic alter`.",
+            "Names, ranges and defaults are Kafka's. An unknown name or a value out of range is rejected.",
             "",
             *_markdown_table(spec for spec in topics if spec.in_force),
             "",
             "`compact` in `cleanup.policy` is accepted with a warning: nothing is compacted yet.",
-            "Kafka's `gzip` and `snappy` are refused: Arrow has no such compression, and nothing else is put in their place.",
+            "Kafka's `gzip` and `snappy` are rejected: Arrow has no such codec, and pylog substitutes no other.",
             "",
             "### When records expire",
             "",
-            "`pylog maintain` removes whole segments from the front of a partition, as Kafka does. A segment goes when its newest record",
-            "is older than `retention.ms` and all segments before it go. Merged segments span `segment.ms`, or an eighth of `retention.ms` if",
-            "that is less. So a record stays for `retention.ms` at least, and at most that time longer, plus the time between two rounds.",
+            "`pylog maintain` removes whole segments from the front of a partition, as Kafka does. A segment is removed",
+            "when its newest record is older than `retention.ms` and all earlier segments are removed. Merged segments",
+            "span `segment.ms`, or an eighth of `retention.ms` if that is less. A record is kept for at least",
+            "`retention.ms`, and at most that span longer, plus the time between two runs.",
             "",
-            "The time is that of the record: event times of last year expire in the next round. Set `retention.ms=-1` on topics for",
-            "history.",
+            "The record's timestamp counts: records with event times of last year expire in the next run. Set",
+            "`retention.ms=-1` on topics for history.",
             "",
-            "A record with a timestamp in the future keeps its segment, and those after it, until it is old enough itself.",
-            "`message.timestamp.after.max.ms` refuses such records; `pylog topic trim` removes them.",
+            "A record with a timestamp in the future keeps its segment, and those after it, until that time is past.",
+            "`message.timestamp.after.max.ms` rejects such records; `pylog topic trim` removes them.",
             "",
             "### Accepted, not in force",
             "",
-            "Kept, shown and carried along, so that Kafka's scripts run; setting one gives a warning.",
+            "Stored and shown, so that Kafka's scripts run. Setting one gives a warning.",
             "",
             *_markdown_table(spec for spec in topics if not spec.in_force),
             "",

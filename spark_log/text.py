@@ -1,4 +1,4 @@
-"""How sentences for people are put together."""
+"""Formatting of text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads, and what they wait for, as a seam: in the simulation the seed decides which one runs."""
+"""Threads, locks and events behind protocols: in the simulation the seed decides which thread runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 
 
 class Lock(Protocol):
-    """As of `threading`, reentrant or not."""
+    """`threading.Lock` or `threading.RLock`."""
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
 
@@ -23,7 +23,7 @@ class Lock(Protocol):
 
 
 class WaitCondition(Protocol):
-    """As of `threading`; waited for and notified with its lock held."""
+    """`threading.Condition`; wait and notify with its lock held."""
 
     def wait(self, timeout: float | None = None) -> bool: ...
 
@@ -33,7 +33,7 @@ class WaitCondition(Protocol):
 
 
 class Event(Protocol):
-    """As of `threading`."""
+    """`threading.Event`."""
 
     def is_set(self) -> bool: ...
 
@@ -43,7 +43,7 @@ class Event(Protocol):
 
 
 class Thread(Protocol):
-    """As of `threading`, started."""
+    """A `threading.Thread` that has been started."""
 
     def is_alive(self) -> bool: ...
 
@@ -51,7 +51,7 @@ class Thread(Protocol):
 
 
 class Threads(Protocol):
-    """What makes them."""
+    """A factory of threads and their primitives."""
 
     def lock(self) -> Lock: ...
 
@@ -62,14 +62,14 @@ class Threads(Protocol):
     def event(self) -> Event: ...
 
     def start(self, work: Callable[[], None], name: str) -> Thread:
-        """A thread that does not keep the process from ending."""
+        """Start a daemon thread."""
 
     def is_current(self, thread: Thread) -> bool:
-        """Whether the caller runs in it."""
+        """Whether the caller runs in this thread."""
 
 
 class SystemThreads:
-    """The machine's."""
+    """The system's threads."""
 
     def lock(self) -> Lock:
         return threading.Lock()

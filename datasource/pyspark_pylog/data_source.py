@@ -1,4 +1,4 @@
-"""`DefaultSource`: what Spark asks for a reader or a writer.  Options are checked here, where Spark shows errors best."""
+"""`DefaultSource`: Spark's entry point for readers and writers.  It checks options, where Spark shows errors best."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
 class DefaultSource(DataSource):
-    """`spark.read.format("pylog")` and the other three."""
+    """`spark.read.format("pylog")` and the three other entry points."""
 
     @classmethod
     def name(cls) -> str:
         return "pylog"
 
     def schema(self) -> str:
-        """Columns of Kafka's connector; a user schema may name fewer of them and reads less."""
+        """Columns of Kafka's connector; a user's schema may select fewer, which reads less."""
         from pyspark_pylog.options.parse import check_load
         from pyspark_pylog.options.values import flag
         from pyspark_pylog.plain_errors import plain_errors

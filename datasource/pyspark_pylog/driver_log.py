@@ -1,7 +1,7 @@
-"""Lines for people in the log of the driver, or of an executor when they come from a task.
+"""Messages for users in the log of the driver, or of an executor if a task writes them.
 
-Spark's Python workers set up no logging: warnings come without a level or a time, and anything below is dropped.  What
-they write to stderr is in the log of the process that started them.
+Spark's Python workers configure no logging: warnings have no level or time, and lower levels are dropped.  Their stderr
+is in the log of the process that started them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import logging
 from collections.abc import Iterable
 
 LINE = "%(asctime)s %(levelname)s pylog: %(message)s"
-"""As Spark's own lines begin."""
+"""The format of Spark's log lines."""
 TIME = "%y/%m/%d %H:%M:%S"
 
 logger = logging.getLogger("spark_log")
 
 
 def notice(level: int, message: str) -> None:
-    """Write a line.  Logging that is set up, by Spark's worker logging or by the user, is left as it is."""
+    """Write a line.  Logging that Spark's workers or the user have configured is used unchanged."""
     if not logger.hasHandlers():
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter(LINE, TIME))
@@ -27,6 +27,6 @@ def notice(level: int, message: str) -> None:
 
 
 def tell(notes: Iterable[str]) -> None:
-    """Warnings about options, one line each."""
+    """Log warnings about options, one line each."""
     for note in notes:
         notice(logging.WARNING, f"option {note}")

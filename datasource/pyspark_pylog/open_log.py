@@ -1,8 +1,8 @@
-"""Opening logs: from the location in the options to a store and a journal, which a process keeps for the next task.
+"""Opens logs: from the location in the options to a store and a journal, which a process keeps for the next task.
 
-Spark serves one micro-batch after the other from the same few workers, and asks for the writer anew each time, twice on the
-way to a commit. Opening a log reads its checkpoint and up to a hundred records; a kept journal takes one get, one listing,
-and a check that it is still the same log.
+Spark runs successive micro-batches in the same few workers, and creates a writer for each, twice per commit.  Opening a
+log reads its checkpoint and up to a hundred records; a kept journal needs one get, one listing, and a check that it is
+still the same log.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from spark_log.store.retry import with_retries
 KEPT_MAX = 4
 
 _Key = tuple[str, str, tuple[tuple[str, str], ...], str, str | None]
-"""The URL as it was given, which may be a coordinator's; the storage's; the other fields of the location."""
+"""The given URL, which may be a coordinator's; the storage's URL; the other fields of the location."""
 _kept: OrderedDict[_Key, Journal] = OrderedDict()
 
 Seen = TypeVar("Seen")
 
 
 def store_of(location: Location) -> ObjectStore:
-    """Where the objects are; a coordinator is asked for it."""
+    """The store of the log's objects; a coordinator is asked for its location."""
     url = storage_url(location.url, location.token)
     return with_retries(open_store(url, dict(location.storage), location.durability))
 
@@ -43,7 +43,7 @@ def journal_of(location: Location, *, create: bool = False) -> Journal:
 
 
 def kept_journal(location: Location, *, create: bool = False) -> Journal:
-    """The log's journal with the state at its end, as if it had been opened now."""
+    """The log's journal with the state at its end, as if it had just been opened."""
     storage = tuple(sorted(location.storage.items()))
     key = (location.url, store_of(location).url, storage, location.durability, location.token)
     journal = _kept.pop(key, None)
@@ -58,7 +58,7 @@ def kept_journal(location: Location, *, create: bool = False) -> Journal:
 
 
 def patiently(look: Callable[[], Seen], options: ReadOptions, clock: Clock) -> Seen:
-    """What a look at the log gives, tried again while the storage does not answer.  Raises StorageUnavailable in the end."""
+    """Read from the log, with retries while the storage does not answer.  Raises StorageUnavailable in the end."""
     for number in range(1, options.tries):
         try:
             return look()

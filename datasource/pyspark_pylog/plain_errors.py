@@ -1,4 +1,4 @@
-"""Errors as Spark shows them: one sentence without a traceback, unless PYLOG_DEBUG=1."""
+"""Shows errors in Spark as one sentence without a traceback, unless PYLOG_DEBUG=1."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from spark_log.debug import shows_tracebacks
 from spark_log.errors import SparkLogError
 
 HIDE = "SPARK_HIDE_TRACEBACK"
-"""PySpark's workers leave the traceback out of what they report if this is set when the error leaves them."""
+"""PySpark's workers omit the traceback if this variable is set when they report an error."""
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Errors that pylog raises on purpose reach the user as their message alone; any other keeps its traceback."""
+    """Shorten pylog's errors to their message; other errors keep their traceback."""
     try:
         yield
     except SparkLogError as error:
@@ -25,7 +25,7 @@ def plain_errors() -> Iterator[None]:
 
 
 def plain(error: SparkLogError) -> SparkLogError:
-    """The error, to be raised immediately, as its message alone."""
+    """The error with its message only, to be raised immediately."""
     if shows_tracebacks():
         return error
     os.environ[HIDE] = "1"

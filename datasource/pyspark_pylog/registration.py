@@ -1,7 +1,8 @@
-"""`spark_log.register(spark)`: make `format("pylog")` known to a session, and to the thread that calls.
+"""`spark_log.register(spark)`: makes `format("pylog")` known to a session and to the calling thread.
 
-Spark resolves a source of Python's in two places.  The session says which sources there are.  The JVM thread says which session
-is active, and a write from a thread without one ends in DATA_SOURCE_NOT_FOUND.  Each Python thread has a JVM thread of its own.
+Spark resolves a Python source in two places.  The session has the list of sources.  The JVM thread has the active
+session, and a write from a thread without one fails with DATA_SOURCE_NOT_FOUND.  Each Python thread has a separate JVM
+thread.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ if TYPE_CHECKING:
 CHECK = "import sys; from importlib.util import find_spec; sys.exit(not (find_spec('pyspark_pylog') and find_spec('pyarrow')))"
 CHECK_S = 60
 _registering = threading.Lock()
-"""Threads of a pool register at once; two that exchanged the Python of the context would leave the wrong one there."""
+"""Threads of a pool register concurrently; two that exchange the context's Python could restore the wrong one."""
 
 
 def register(spark: SparkSession) -> None:
     """Add the source to the session, and make the session the active one of this thread.
 
-    Calling it again changes nothing, from as many threads as there are.  Raises InvalidRequest if Spark's Python has no pylog.
+    Repeated calls, from any thread, change nothing.  Raises InvalidRequest if Spark's Python has no pylog.
     """
     from pyspark_pylog.data_source import DefaultSource
 
@@ -43,7 +44,7 @@ def register(spark: SparkSession) -> None:
         if registered_python(spark, DefaultSource.name()) == python:
             return
         context: Any = spark.sparkContext
-        # PySpark takes the Python of whatever it hands to the JVM from here.
+        # PySpark takes the Python of functions that it passes to the JVM from here.
         context.pythonExec, usual = python, context.pythonExec
         try:
             spark.dataSource.register(DefaultSource)
@@ -52,7 +53,7 @@ def register(spark: SparkSession) -> None:
 
 
 def is_connect(spark: Any) -> bool:
-    """Whether a session, or a frame, is a Spark Connect client's: there is no JVM here, and threads make no difference."""
+    """Whether a session, or a frame, is a Spark Connect client's: it has no JVM, and threads make no difference."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -64,7 +65,7 @@ def activate(spark: SparkSession) -> None:
 
 
 def registered_python(spark: Any, name: str) -> str | None:
-    """The Python in which the source of that name runs; None if the session has none."""
+    """The Python that runs the source of that name; None if the session does not have it."""
     sources = spark._jsparkSession.sessionState().dataSourceManager()
     if not sources.dataSourceExists(name):
         return None
@@ -72,7 +73,7 @@ def registered_python(spark: Any, name: str) -> str | None:
 
 
 def worker_python(spark: Any) -> str:
-    """The Python for the source's processes: that of Spark's workers, or this one for a local Spark if nobody chose another."""
+    """The Python for the source's processes: that of Spark's workers, or this one for a local Spark by default."""
     context = spark.sparkContext
     usual = str(context.pythonExec)
     if _shipped_as_zip() or _same(usual, sys.executable) or _has_pylog(usual):
@@ -88,7 +89,7 @@ def worker_python(spark: Any) -> str:
 
 
 def _shipped_as_zip() -> bool:
-    """By `--py-files` or `addPyFile`: then Spark puts it on the workers' path, which the check would not see."""
+    """Whether pylog came by `--py-files` or `addPyFile`: Spark adds it to the workers' path, unseen by the check."""
     return not Path(__file__).is_file()
 
 
@@ -99,7 +100,7 @@ def _same(command: str, python: str) -> bool:
 
 @cache
 def _has_pylog(python: str) -> bool:
-    """Whether that Python, run on this machine, as Spark does for each plan and commit, finds pylog."""
+    """Whether that Python finds pylog on this machine, where Spark runs it for each plan and commit."""
     try:
         done = subprocess.run([python, "-c", CHECK], capture_output=True, timeout=CHECK_S, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -1,4 +1,4 @@
-"""What Spark 4.2 brought for streams: it says where a query stands and how much to read; before, the source limits itself."""
+"""Spark 4.2's additions for streams: it reports a query's position and limits; before, the source limits itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ try:
 except ImportError:
 
     class SupportsTriggerAvailableNow:  # type: ignore[no-redef]
-        """Stand-in."""
+        """Substitute for older Sparks."""
 
     ReadAllAvailable = ReadMaxRows = None  # type: ignore[assignment, misc]
     ReadLimit = Any  # type: ignore[misc, assignment]

@@ -1,4 +1,4 @@
-"""`spark_log.tune(spark)`: Spark's own settings that help pylog, as far as a session can set them, safe at any size of records."""
+"""`spark_log.tune(spark)`: sets Spark's settings that help pylog, if a session can set them; safe for large records."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ SETTINGS = (
         "the JVM holds a batch for Python in each task that writes: with 8 MiB instead of 64, large records fit and are faster",
     ),
 )
-"""What conf/spark-defaults.conf recommends, too; docs/decisions/0031 has the figures."""
+"""conf/spark-defaults.conf recommends them too; docs/decisions/0031 has the figures."""
 
 
 def tune(spark: SparkSession) -> dict[str, tuple[str, str]]:
-    """Set what nobody has set, in the session or when Spark started; gives name -> (before, after) of what was changed.
+    """Set settings that nobody has set in the session or at Spark's start; returns name -> (before, after).
 
-    Called again it changes nothing.  `spark.conf.unset(name)` takes a setting back.
+    A repeated call changes nothing.  `spark.conf.unset(name)` undoes a setting.
     """
     chosen = spark.conf.getAll
     changed = {}

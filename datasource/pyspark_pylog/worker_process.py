@@ -1,13 +1,15 @@
-"""Python processes of Spark: no waits for small messages, and little CPU between the tasks that they serve.
+"""Python processes of Spark: no delay of small messages, and little CPU between tasks.
 
-The same few processes serve all micro-batches of a query, its tasks and the driver's questions to the sink. Two things
-cost more than the work of a small micro-batch, 2 to 4 ms:
+The same few processes run all micro-batches of a query, its tasks and the driver's calls of the sink.  Two things cost
+more than the work of a small micro-batch, 2 to 4 ms:
 
-* **Garbage.** After each task a process collects all garbage, which walks whatever was imported: 12 to 35 ms of CPU.
-* **The socket.** Unless `spark.python.unix.domain.socket.enabled` is set, Spark hands a worker its task over TCP, often in
-  two small packets. Its kernel keeps the second until the first is acknowledged, and the worker's kernel takes 40 ms for
-  that: since the worker answered the task before, it waits for an answer that could carry the acknowledgement. This end can
-  acknowledge immediately.
+* **Garbage.** After each task a process collects all garbage, which walks all imported modules: 12 to 35 ms of CPU.
+* **The socket.** Unless `spark.python.unix.domain.socket.enabled` is set, Spark sends a worker its task over TCP, often
+in two
+  small packets.  Its kernel holds the second until the first is acknowledged.  The worker's kernel delays that by 40
+  ms: since the worker answered the previous task, it expects an answer that could carry the acknowledgement.  The
+      worker can
+  request an immediate acknowledgement.
 """
 
 from __future__ import annotations
@@ -19,37 +21,37 @@ from contextlib import suppress
 from functools import cache
 
 _DESCRIPTORS = range(3, 16)
-"""Spark's socket is among the first that a worker opens.  For other sockets of this process it does no harm."""
+"""Spark's socket is among the first descriptors of a worker.  The option is harmless for other sockets."""
 
 
 def prepare_process() -> None:
-    """Call at the beginning of whatever Spark asks for."""
+    """Call this first in each entry point of Spark."""
     acknowledge_promptly()
     _freeze(len(sys.modules))
 
 
 @cache
 def _freeze(modules: int) -> None:
-    """Take what is loaded out of the walks of later collections.  Once more when there are more modules: some come late."""
+    """Exclude loaded objects from later collections.  Repeated when there are more modules: some are imported late."""
     gc.collect()
     gc.freeze()
 
 
 @cache
 def acknowledge_promptly() -> None:
-    """Once a process, when it first runs something of ours."""
-    if hasattr(socket, "TCP_QUICKACK") and _acknowledge():  # which only Linux has
+    """Once per process, on its first call of pylog."""
+    if hasattr(socket, "TCP_QUICKACK") and _acknowledge():  # only on Linux
         gc.callbacks.append(_after_collection)
 
 
 def _after_collection(phase: str, info: dict[str, int]) -> None:
-    """An answer undoes it; but when a worker of Spark's has answered, it collects all garbage."""
+    """Sending an answer resets the option, but a worker collects all garbage after each answer."""
     if phase == "stop" and info["generation"] == 2:
         _acknowledge()
 
 
 def _acknowledge() -> bool:
-    """What has come, and what comes until something is sent.  False if this process has no TCP socket."""
+    """Acknowledge received data, and more until something is sent.  False if this process has no TCP socket."""
     found = False
     for number in _DESCRIPTORS:
         with suppress(OSError):  # closed, or not TCP

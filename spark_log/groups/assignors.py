@@ -1,4 +1,4 @@
-"""The assignors by name, the built-in ones and those of users; and what the leader of a group does with one."""
+"""The assignors by name, built-in ones and those of users, and their use by the leader of a group."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from spark_log.model import TopicPartition
 
 
 class Assignor(Protocol):
-    """What `make_assignor` gives, and what a user's class has to be.  One object serves one member as long as it lives."""
+    """The result of `make_assignor`, and the interface of a user's class.  Each member has one object."""
 
     name: str
-    """Under which members agree on it."""
+    """The name by which members agree on it."""
     cooperative: bool
-    """Members keep what they have while they join, and nothing is given to one that another one has (KIP-429)."""
+    """Members keep their partitions while they join, and no owned partition is assigned to another (KIP-429)."""
 
     def assign(self, cluster: Cluster, members: Sequence[Subscriber]) -> Assigned:
-        """The partitions of each member, by member id.  Called in the leader."""
+        """The partitions of each member, by member id.  Runs in the leader."""
 
 
 BUILT_IN: Mapping[str, type[Assignor]] = {
@@ -38,7 +38,7 @@ BUILT_IN: Mapping[str, type[Assignor]] = {
 def make_assignor(strategy: str | type[Assignor]) -> Assignor:
     """An assignor by its name, as `module:Class`, or by its class.
 
-    Raises InvalidRequest if there is none of that name, or if the class cannot be loaded or is no assignor.
+    Raises InvalidRequest if the name is unknown, or if the class cannot be loaded or is not an assignor.
     """
     if isinstance(strategy, type):
         return _made(strategy, strategy.__name__)
@@ -74,9 +74,10 @@ def _made(kind: type[Assignor], name: str) -> Assignor:
 
 
 def what_members_read(partitions: Mapping[str, int], members: Sequence[JoinedMember]) -> Cluster:
-    """What the leader assigns.  When it comes out differently later, the leader joins again, and with it the others.
+    """The topics and partition counts that the leader assigns.  If they change, the leader joins again and causes a
+    rebalance.
 
-    partitions:  of all topics that there are.
+    partitions:  partition counts of all existing topics.
     """
     read = {topic for member in members for topic in _subscriber(member).topics}
     return Cluster({topic: count for topic, count in sorted(partitions.items()) if topic in read})
@@ -87,11 +88,11 @@ def assign_members(
 ) -> dict[str, bytes]:
     """The assignments that the leader sends with its SyncGroup.
 
-    leader:  its member id: it is also told when to join again.
+    leader:  its member id; its assignment also says when to join again.
 
-    A member whose subscription cannot be read gets nothing.  Raises InvalidRequest if the assignor gave what it must not:
-    partitions that do not exist, to two members, to a member that does not read the topic, or, in a cooperative one, to a
-    member while another one has them.
+    A member with an unreadable subscription gets nothing.  Raises InvalidRequest for an invalid assignment: partitions
+    that do not exist, that two members get, that a member does not read, or, from a cooperative assignor, that another
+    member still owns.
     """
     subscribers = [_subscriber(member) for member in sorted(members)]
     assigned = assignor.assign(cluster, subscribers)
@@ -109,7 +110,7 @@ def assign_members(
 
 
 def _withholds(cluster: Cluster, members: Sequence[Subscriber], assigned: Assigned) -> bool:
-    """Whether members have partitions that nobody will have."""
+    """Whether members own partitions that nobody gets."""
     given = {tp for partitions in assigned.values() for tp in partitions}
     read = {topic for member in members for topic in member.topics}
     return any(tp.topic in read and cluster.has(tp) and tp not in given for member in members for tp in member.owned)
@@ -133,7 +134,7 @@ def _subscriber(member: JoinedMember) -> Subscriber:
 def _check(assignor: Assignor, cluster: Cluster, members: Sequence[Subscriber], assigned: Assigned) -> None:
     known = {member.member_id: frozenset(member.topics) for member in members}
     had = {member.member_id: frozenset(member.owned) for member in members}
-    # A claim of an older generation is a zombie's, and keeps nobody from getting the partition.
+    # A zombie's claim from an older generation does not block the partition.
     newest = max((member.generation for member in members), default=-1)
     owners = {tp: member.member_id for member in members if member.generation == newest for tp in member.owned}
     given: dict[TopicPartition, str] = {}
@@ -144,7 +145,7 @@ def _check(assignor: Assignor, cluster: Cluster, members: Sequence[Subscriber], 
             elif tp in given:
                 wrong = f"to {member_id} and to {given[tp]}"
             elif assignor.cooperative and tp in owners and tp not in had[member_id]:
-                wrong = f"to {member_id}, while {owners[tp]} has it: a cooperative assignor waits till it was given up"
+                wrong = f"to {member_id}, while {owners[tp]} owns it: a cooperative assignor waits until it is revoked"
             else:
                 given[tp] = member_id
                 continue

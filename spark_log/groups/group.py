@@ -1,6 +1,6 @@
-"""A group as the coordinator knows it, and what of it is journaled.
+"""A group in the coordinator, and the part of it that is journaled.
 
-A `Group` is a value: `machine.step` and `machine.tick` change a copy of their own and give that back.
+A `Group` is not shared: `machine.step` and `machine.tick` change a copy and return it.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class GroupState(str, Enum):
     PREPARING_REBALANCE = "PreparingRebalance"
     """Waits for members to join."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """All have joined; waits for the leader's assignment, and for its being durable."""
+    """All have joined; waits until the leader's assignment is durable."""
     STABLE = "Stable"
     DEAD = "Dead"
-    """Deleted, or no longer this coordinator's."""
+    """Deleted, or moved to another coordinator."""
 
 
 LIVE_STATES = tuple(state.value for state in GroupState if state is not GroupState.DEAD)
-"""Of groups that there are."""
+"""States of existing groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +38,11 @@ class GroupConfig:
     max_session_timeout_ms: int = 1_800_000
     max_size: int = 2_147_483_647
     new_member_join_timeout_ms: int = 300_000
-    """How long a new member is kept that waits for its first round to end."""
+    """How long a new member may wait for its first rebalance to end."""
 
 
 class RosterMember(NamedTuple):
-    """A member as it is journaled."""
+    """The journaled part of a member."""
 
     member_id: str
     group_instance_id: str | None
@@ -51,12 +51,12 @@ class RosterMember(NamedTuple):
     session_timeout_ms: int
     rebalance_timeout_ms: int
     subscription: bytes
-    """Its metadata for the protocol of the generation."""
+    """Its metadata for the generation's protocol."""
     assignment: bytes
 
 
 class Roster(NamedTuple):
-    """A generation as it is journaled: enough to go on after a restart without a rebalance (Kafka's GroupMetadataValue)."""
+    """The journaled part of a generation: enough to restart without a rebalance (Kafka's GroupMetadataValue)."""
 
     generation: int
     protocol_type: str | None = None
@@ -64,30 +64,30 @@ class Roster(NamedTuple):
     leader: str | None = None
     members: tuple[RosterMember, ...] = ()
     state_ms: int = 0
-    """When the group became what it is."""
+    """When the group entered its state."""
 
 
 class JournalRecord(NamedTuple):
-    """What the shell has to make durable, in the order of tickets; it answers each with `Journaled`."""
+    """A record for the shell to make durable, in the order of tickets; it answers each with `Journaled`."""
 
     ticket: int
     roster: Roster
 
 
 class Reply(NamedTuple):
-    """The answer to a request, maybe one of long ago."""
+    """The answer to a request, possibly an earlier one."""
 
     correlation_id: int
     response: Response
 
 
 class StepOutcome(NamedTuple):
-    """What came of a step."""
+    """The result of a step."""
 
     group: Group | None
-    """None: there is no such group."""
+    """None: the group does not exist."""
     replies: tuple[Reply, ...] = ()
-    """Answers to this request, or to others that waited; none if this one waits."""
+    """Answers to this request, or to others that waited; empty if this one waits."""
     records: tuple[JournalRecord, ...] = ()
 
 
@@ -101,20 +101,20 @@ class Member:
     rebalance_timeout_ms: int
     protocols: tuple[MemberProtocol, ...]
     deadline_ms: int = 0
-    """When it is removed, unless it gives a sign of life or waits for an answer."""
+    """When it is removed, unless it sends a heartbeat or waits for an answer."""
     is_new: bool = False
-    """In its first round; it may be removed although it waits."""
+    """In its first rebalance; it may be removed although it waits."""
     join: int | None = None
     """Correlation id of the JoinGroup that waits."""
     sync: int | None = None
-    """Of the SyncGroup that waits."""
+    """Correlation id of the SyncGroup that waits."""
     owes_sync: bool = False
-    """It has not asked for its assignment in this generation."""
+    """It has not requested its assignment in this generation."""
     assignment: bytes = b""
 
     @property
     def expires_ms(self) -> int | None:
-        """None: as long as it waits for an answer it is alive."""
+        """None: a member that waits for an answer does not expire."""
         waits = self.join is not None or self.sync is not None
         return self.deadline_ms if self.is_new or not waits else None
 
@@ -123,24 +123,24 @@ class Member:
 
 
 class InitialDelay(NamedTuple):
-    """The first rebalance of a group waits for more members, round by round."""
+    """The first rebalance of a group waits for more members, in rounds."""
 
     delay_ms: int
-    """Of the round that runs."""
+    """Length of the current round."""
     remaining_ms: int
     new_member: bool = False
-    """Somebody joined in this round."""
+    """A member joined in this round."""
 
 
 class SyncWrite(NamedTuple):
-    """The leader's assignment is on its way into the journal."""
+    """The leader's assignment is being journaled."""
 
     generation: int
     assignments: dict[str, bytes]
 
 
 class ReplaceWrite(NamedTuple):
-    """A static member's new id is on its way into the journal."""
+    """A static member's new id is being journaled."""
 
     generation: int
     before: Member
@@ -150,12 +150,12 @@ class ReplaceWrite(NamedTuple):
 
 
 Write: TypeAlias = SyncWrite | ReplaceWrite | None
-"""None: nobody waits for it."""
+"""None: nobody waits for the write."""
 
 
 @dataclass(slots=True)
 class Group:
-    """Nobody changes one but a step, and that its own copy."""
+    """Only a step changes a group, and only its copy."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -164,23 +164,23 @@ class Group:
     protocol: str | None = None
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    """By id, in the order in which they came."""
+    """By id, in the order of joining."""
     static_ids: dict[str, str] = field(default_factory=dict)
     """Instance id to member id."""
     pending: dict[str, int] = field(default_factory=dict)
-    """Ids that were handed out and not yet joined with, and until when they are good."""
+    """Ids that were assigned to clients but not yet used to join, and when they expire."""
     initial: InitialDelay | None = None
     """In PreparingRebalance of a group that was empty."""
     join_deadline_ms: int | None = None
-    """When the join phase ends without those who are missing; of the initial delay, when its round ends."""
+    """When the join phase ends without the missing members; for the initial delay, when its round ends."""
     sync_deadline_ms: int | None = None
-    """When those who have not synced are removed."""
+    """When members that have not synced are removed."""
     state_ms: int = 0
-    """When the group got into this state."""
+    """When the group entered this state."""
     wake_ms: int | None = None
-    """No timer runs out earlier; it may be later, since signs of life do not move this."""
+    """No timer expires earlier; it may be too early, because heartbeats do not move it."""
     writes: dict[int, Write] = field(default_factory=dict)
-    """By ticket, what the journal has not yet answered."""
+    """By ticket, writes that the journal has not answered yet."""
     next_ticket: int = 0
 
     def copy(self) -> Group:
@@ -194,7 +194,7 @@ class Group:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest of any member's."""
+        """The longest of all members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property
@@ -202,7 +202,7 @@ class Group:
         return not self.pending and all(member.join is not None for member in self.members.values())
 
     def supporting(self, protocols: Iterable[str]) -> list[str]:
-        """Those of `protocols` that all members support."""
+        """The `protocols` that all members support."""
         left = list(protocols)
         for member in self.members.values():
             if not left:
@@ -218,7 +218,7 @@ class Group:
         )
 
     def roster(self, assignments: dict[str, bytes] | None = None) -> Roster:
-        """What is journaled.  assignments: those that are to come into force; None: those in force."""
+        """The record to journal.  assignments: those of the new generation; None: the current ones."""
         return Roster(
             self.generation,
             self.protocol_type,
@@ -242,9 +242,9 @@ class Group:
 
 
 def restore(group_id: str, roster: Roster, now_ms: int) -> Group:
-    """The group of a journaled generation, as a coordinator that starts has it.
+    """The group of a journaled generation, after the start of a coordinator.
 
-    With members it is Stable and each has a session ahead of it; without it is Empty.
+    With members it is Stable and each has a full session; without members it is Empty.
     """
     members = {
         member.member_id: Member(

@@ -1,4 +1,4 @@
-"""JoinGroup: who may join, as whom, and whether that starts a round (kafka: GroupMetadataManager.classicGroupJoin)."""
+"""JoinGroup: who may join, and whether that starts a rebalance (kafka: GroupMetadataManager.classicGroupJoin)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NO_MEMBERS = (GroupState.EMPTY, GroupState.DEAD)
 
 
 def join(step: Step, request: JoinGroupRequest) -> None:
-    """A JoinGroup for a group that exists."""
+    """A JoinGroup for an existing group."""
     group = step.group
     if not _has_room(step, request.member_id):
         _forget(step, request.member_id)
@@ -53,7 +53,7 @@ def _refuse(step: Step, request: JoinGroupRequest, error: Code) -> None:
 
 
 def _has_room(step: Step, member_id: str) -> bool:
-    """Those who wait count while members join, all members otherwise."""
+    """Checks the group's maximum size: during a join phase waiting members count, otherwise all."""
     group, limit = step.group, step.config.max_size
     member = group.members.get(member_id)
     match group.state:
@@ -67,7 +67,7 @@ def _has_room(step: Step, member_id: str) -> bool:
 
 
 def _forget(step: Step, member_id: str) -> None:
-    """A member that found no room in the new round is none any more, and neither is who was handed an id."""
+    """Remove a member without room in the new generation, or an id that was assigned to a client."""
     group = step.group
     group.pending.pop(member_id, None)
     member = group.members.pop(member_id, None)
@@ -122,7 +122,7 @@ def _add(step: Step, request: JoinGroupRequest, member_id: str) -> None:
 
 
 def _rejoin(step: Step, request: JoinGroupRequest, member: Member) -> None:
-    """A known member joins: the leader, or changed wishes, start a round; otherwise it has missed the last answer."""
+    """A known member joins.  The leader, or a changed subscription, starts a rebalance; others get the last answer."""
     group = step.group
     same = member.protocols == request.protocols
     if group.state is GroupState.COMPLETING_REBALANCE and same:
@@ -138,9 +138,9 @@ def _rejoin(step: Step, request: JoinGroupRequest, member: Member) -> None:
 
 
 def _park(step: Step, request: JoinGroupRequest, member: Member) -> Member:
-    """Keep what the member says of itself now, and have it wait for the round to end."""
+    """Store the member's current metadata, and let it wait for the end of the join phase."""
     if member.join is not None:
-        # The member has asked again, so nobody listens to the first request; its connection is set free.
+        # The member has sent a second request, so the first one is answered to free its connection.
         step.answer_waiting(
             member.join, JoinGroupResponse(error=Code.REBALANCE_IN_PROGRESS, member_id=member.member_id)
         )
@@ -156,7 +156,7 @@ def _park(step: Step, request: JoinGroupRequest, member: Member) -> Member:
 
 
 def _replace_static(step: Step, request: JoinGroupRequest) -> None:
-    """A static member has started again: the same member under a new id; what waits under the old one is fenced."""
+    """A static member has restarted: it keeps its place under a new id; requests under the old id are fenced."""
     group, instance_id = step.group, request.group_instance_id
     assert instance_id is not None
     before = group.members.pop(group.static_ids[instance_id])
@@ -180,12 +180,12 @@ def _replace_static(step: Step, request: JoinGroupRequest) -> None:
 
 
 def replaced(step: Step, write: ReplaceWrite, error: Code) -> None:
-    """The journal has answered for a static member's new id.  If it refused, the old id is in force again."""
+    """The journal has answered for a static member's new id.  If it failed, the old id is valid again."""
     group, after = step.group, write.after
     member = group.members.get(after.member_id)
     current = group.state is GroupState.STABLE and group.generation == write.generation
     if not current or member is None or member.join != after.join or member.join is None:
-        return  # a round has begun meanwhile, and the member waits for its end
+        return  # a rebalance has begun meanwhile, and the member waits for its end
     if error is not Code.NONE:
         _roll_back(step, write, error)
         return
@@ -193,7 +193,7 @@ def replaced(step: Step, write: ReplaceWrite, error: Code) -> None:
     step.touch(joined)
     response = joined_response(group, joined, skip_assignment=write.skips and group.leader == joined.member_id)
     if not write.skips:
-        # Told to be the leader, an old client would assign anew; so it is told the id that led before.
+        # An old client would assign again if it saw itself as the leader, so it gets the former leader's id.
         response = replace_leader(response, write.leader_before or "")
     step.answer_waiting(member.join, response)
 

@@ -1,13 +1,13 @@
 """The coordinator's side of the classic group protocol, as a pure machine over one group.
 
-`step` takes a request, `tick` lets timers run out; both give the group as it is then, the answers that are due (also to
-requests of long ago: joins and syncs wait until their round is over) and what has to be made durable.  The shell
+`step` takes a request, `tick` handles expired timers.  Both return the group's new state, the answers that are due
+(also to earlier requests: joins and syncs wait until their phase is over) and the records to make durable.  The shell
 
-- keeps the groups by id, and asks `next_deadline` when to tick;
-- gives each request a correlation id of its own, and an id for the member that it may turn into;
-- writes `records` in the order of their tickets, sends `replies` at once, and steps the group with `Journaled` for each
-  record when the journal has answered.  What must not be told before it is durable is among the replies of that step;
-- after a restart gives each group of the state to `group.restore`: by its roster, or by `Roster(generation)` if it has none.
+- keeps the groups by id, and calls `next_deadline` to know when to tick;
+- gives each request a unique correlation id, and an id for the member that it may create;
+- writes `records` in the order of their tickets, sends `replies` immediately, and steps the group with `Journaled` for
+  each record when the journal has answered.  That step returns the answers that must wait until the record is durable;
+- after a restart passes each group of the state to `group.restore`: its roster, or `Roster(generation)` if it has none.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ _TRANSLATED = {
     Code.RECORD_LIST_TOO_LARGE: Code.UNKNOWN_SERVER_ERROR,
     Code.INVALID_FETCH_SIZE: Code.UNKNOWN_SERVER_ERROR,
 }
-"""What members are told when the journal fails."""
+"""Errors that members get when the journal fails."""
 
 
 def step(
@@ -75,11 +75,11 @@ def step(
     config: GroupConfig = DEFAULTS,
     generation: int = 0,
 ) -> StepOutcome:
-    """What `request` does to `group`.
+    """Apply `request` to `group`.
 
-    group:       None if there is none of that id; the first member to join makes one, or who commits without being one.
-    generation:  where that one starts, its first generation being the next: not below any that a group of the same id
-                 had before it was deleted, so that members of that time stay fenced.
+    group:       None if it does not exist; its first member, or a commit without a member, creates it.
+    generation:  the new group starts here, so its first generation is the next: not below any that a deleted group of
+                 the same id had, so that its members stay fenced.
     """
     if isinstance(request, JoinGroupRequest):
         error = _check_join(group, request, config)
@@ -122,7 +122,7 @@ def _check_join(group: Group | None, request: JoinGroupRequest, config: GroupCon
 
 
 def _unknown_group(request: Request) -> Response | None:
-    """What is answered if there is no such group; None if nothing is, or one is made."""
+    """The answer if the group does not exist; None if there is none, or the group is created."""
     match request:
         case SyncGroupRequest():
             return SyncGroupResponse(error=Code.UNKNOWN_MEMBER_ID)
@@ -160,7 +160,7 @@ def _sync(at: Step, request: SyncGroupRequest) -> None:
         _all_synced(group)
         return
     if member.sync is not None:
-        at.answer_waiting(member.sync, SyncGroupResponse(error=Code.REBALANCE_IN_PROGRESS))  # asked again: see _park
+        at.answer_waiting(member.sync, SyncGroupResponse(error=Code.REBALANCE_IN_PROGRESS))  # sent twice: see _park
     group.members[member.member_id] = replace(member, sync=at.correlation_id)
     _all_synced(group)
     if group.leader == member.member_id:
@@ -182,7 +182,7 @@ def _check_sync(group: Group, request: SyncGroupRequest) -> Code:
 
 
 def _all_synced(group: Group) -> None:
-    """Nobody is waited for any more once all have asked for their assignment."""
+    """Stop the sync timer when all members have requested their assignment."""
     if not any(member.owes_sync for member in group.members.values()):
         group.sync_deadline_ms = None
 
@@ -202,7 +202,7 @@ def _journaled(at: Step, request: Journaled) -> None:
 
 
 def _assigned(at: Step, write: SyncWrite, error: Code) -> None:
-    """The assignment is durable, or it is not and the members join anew; unless another round has begun meanwhile."""
+    """The assignment is durable, or failed and the members join again; ignored if another rebalance has begun."""
     group = at.group
     if group.state is not GroupState.COMPLETING_REBALANCE or group.generation != write.generation:
         return
@@ -284,12 +284,12 @@ def _offset_commit(at: Step, request: OffsetCommitRequest) -> Code:
 
 
 def next_deadline(group: Group) -> int | None:
-    """When to call `tick`, at the latest; None: no timer runs.  There may turn out to be nothing to do yet."""
+    """When to call `tick`, at the latest; None: no timer runs.  That tick may have nothing to do."""
     return group.wake_ms
 
 
 def tick(group: Group, now_ms: int, *, config: GroupConfig = DEFAULTS) -> StepOutcome:
-    """Let all timers run out that are due at `now_ms`, the earliest first."""
+    """Handle all timers that have expired at `now_ms`, the earliest first."""
     if group.wake_ms is None or group.wake_ms > now_ms:
         return StepOutcome(group)
     at = Step(group.copy(), now_ms, config)
@@ -303,7 +303,7 @@ def tick(group: Group, now_ms: int, *, config: GroupConfig = DEFAULTS) -> StepOu
 class _Timer(NamedTuple):
     at_ms: int
     kind: int
-    """`_PENDING` … `_SYNC_PHASE`: of those that run out together, the lower one first."""
+    """`_PENDING` … `_SYNC_PHASE`: of simultaneous timers, the lower one is first."""
     member_id: str = ""
 
 
@@ -324,7 +324,7 @@ def _timers(group: Group) -> Iterator[_Timer]:
 
 
 def _run_out(at: Step, timer: _Timer) -> None:
-    """What follows from a timer, unless one that ran out before it has stopped it."""
+    """Handle a timer, unless an earlier one has stopped it."""
     group, at_ms = at.group, timer.at_ms
     if timer.kind == _PENDING and group.pending.get(timer.member_id) == at_ms:
         del group.pending[timer.member_id]

@@ -1,7 +1,7 @@
-"""What members of a group ask and what they are told, under Kafka's names, in no particular wire form.
+"""Requests and responses of group members, under Kafka's names, without a wire format.
 
-The structs are tagged, so that a list of them can be sent as JSON and read back; metadata and assignments are bytes that
-the coordinator carries and does not look into.
+The structs are tagged, so that a list of them can be sent as JSON and read back.  Metadata and assignments are bytes
+that the coordinator does not interpret.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 
 class Code(str, Enum):
-    """Kafka's error names, as far as groups have them."""
+    """Kafka's error names that groups use."""
 
     NONE = "NONE"
     COORDINATOR_NOT_AVAILABLE = "COORDINATOR_NOT_AVAILABLE"
@@ -45,24 +45,24 @@ class Code(str, Enum):
 
 
 class MemberProtocol(NamedTuple):
-    """An assignor that a member can work with, and what it tells the assignor."""
+    """An assignor that a member supports, and the member's metadata for it."""
 
     name: str
     metadata: bytes = b""
 
 
 class JoinedMember(NamedTuple):
-    """A member as its leader sees it."""
+    """A member in the response to its leader."""
 
     member_id: str
     group_instance_id: str | None
     metadata: bytes
-    """For the protocol that was chosen."""
+    """For the selected protocol."""
 
 
 class LeavingMember(NamedTuple):
     member_id: str = ""
-    """Empty: the static member of that instance id, whatever its member id is (an administrator's way)."""
+    """Empty: the static member of that instance id, whatever its member id is (for an administrator)."""
     group_instance_id: str | None = None
 
 
@@ -80,44 +80,44 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forb
 
 
 class JoinGroupRequest(_Message, frozen=True, kw_only=True, tag="join_group"):
-    """Become a member, or come back for the next generation.  Answered when the round of joins is over."""
+    """Become a member, or rejoin for the next generation.  Answered at the end of the join phase."""
 
     group_id: str
     member_id: str = ""
     """Empty: not a member yet."""
     group_instance_id: str | None = None
-    """Of a static member."""
+    """For a static member."""
     protocol_type: str = "consumer"
     protocols: tuple[MemberProtocol, ...] = ()
-    """The one that the member likes best first."""
+    """In the member's order of preference."""
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    """How long the others wait for this one to rejoin: the client's max.poll.interval.ms."""
+    """How long a rebalance waits for this member to rejoin: the client's max.poll.interval.ms."""
     client_id: str = ""
     client_host: str = ""
     new_member_id: str = ""
-    """For a new member: drawn by the coordinator's shell, since the machine draws nothing."""
+    """For a new member: drawn by the coordinator's shell, because the machine has no randomness."""
     require_known_member_id: bool = True
-    """The id is handed out first (MEMBER_ID_REQUIRED), and the member joins with it."""
+    """The coordinator first answers with an id (MEMBER_ID_REQUIRED), and the member joins with it."""
     supports_skipping_assignment: bool = True
 
 
 class SyncGroupRequest(_Message, frozen=True, kw_only=True, tag="sync_group"):
-    """Ask for the assignment; the leader brings everybody's.  Answered when the assignment is durable."""
+    """Request the assignment; the leader sends all assignments.  Answered when they are durable."""
 
     group_id: str
     member_id: str
     generation_id: int
     group_instance_id: str | None = None
     protocol_type: str | None = None
-    """None: not said, not checked; as `protocol_name`."""
+    """None: not checked; like `protocol_name`."""
     protocol_name: str | None = None
     assignments: dict[str, bytes] = {}
-    """By member id, from the leader alone."""
+    """By member id, only from the leader."""
 
 
 class HeartbeatRequest(_Message, frozen=True, kw_only=True, tag="heartbeat"):
-    """Say that the member is alive, and learn whether it has to rejoin."""
+    """Extend the session, and learn whether the member must rejoin."""
 
     group_id: str
     member_id: str
@@ -131,25 +131,25 @@ class LeaveGroupRequest(_Message, frozen=True, kw_only=True, tag="leave_group"):
 
 
 class OffsetCommitRequest(_Message, frozen=True, kw_only=True, tag="offset_commit"):
-    """May these positions be committed?  The machine judges who asks; the positions are the caller's matter."""
+    """May the sender commit these positions?  The machine checks the sender; the caller checks the positions."""
 
     group_id: str
     member_id: str = ""
     generation_id: int = -1
-    """-1: by an administrator, or a consumer that is no member."""
+    """-1: from an administrator, or a consumer that is not a member."""
     group_instance_id: str | None = None
     transactional: bool = False
     knows_group_id_not_found: bool = True
-    """Kafka's version 9 and later: otherwise the error for an unknown group is ILLEGAL_GENERATION."""
+    """Kafka's version 9 and later; for older ones the error for an unknown group is ILLEGAL_GENERATION."""
 
 
 class Journaled(_Message, frozen=True, kw_only=True, tag="journaled"):
-    """From the coordinator's shell: the journal has answered for a record that a step gave."""
+    """From the coordinator's shell: the journal has answered for a record of a step."""
 
     group_id: str
     ticket: int
     error: Code = Code.NONE
-    """What the journal says; members get Kafka's translation of it."""
+    """The journal's error; members get Kafka's translation of it."""
 
 
 Request: TypeAlias = (
@@ -167,9 +167,9 @@ class JoinGroupResponse(_Message, frozen=True, kw_only=True, tag="join_group_res
     protocol_name: str | None = None
     leader: str = ""
     members: tuple[JoinedMember, ...] = ()
-    """For the leader alone."""
+    """Only for the leader."""
     skip_assignment: bool = False
-    """A static leader that was replaced without a rebalance: it must not assign anew."""
+    """For a static leader that was replaced without a rebalance: it must not assign again."""
 
 
 class SyncGroupResponse(_Message, frozen=True, kw_only=True, tag="sync_group_response"):

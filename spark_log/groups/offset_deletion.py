@@ -1,6 +1,7 @@
-"""Rules of committed offsets that go with a group's life.
+"""Rules for deleting and expiring committed offsets of a group.
 
-The offsets themselves are positions in the metadata log, one for each group and partition; here is who may delete them.
+The offsets are positions in the metadata log, one for each group and partition; this module decides who may delete
+them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ METADATA_BYTES_MAX = 4_096
 
 
 def check_metadata(metadata: str, limit: int = METADATA_BYTES_MAX) -> Code:
-    """Whether the note that is committed with a position is short enough."""
+    """Whether the metadata that is committed with a position is short enough."""
     return Code.OFFSET_METADATA_TOO_LARGE if len(metadata.encode()) > limit else Code.NONE
 
 
@@ -31,7 +32,7 @@ def check_delete_group(group: Group | None, *, stored: bool) -> Code:
 def check_delete_offsets(
     group: Group | None, partitions: Iterable[TopicPartition], *, stored: bool
 ) -> tuple[Code, Mapping[TopicPartition, Code]]:
-    """Whether offsets may be deleted at all, and which of them: not those of topics that members read."""
+    """Whether offsets may be deleted, and which: not those of topics that members read."""
     if group is None or group.state in (GroupState.EMPTY, GroupState.DEAD):
         missing = check_delete_group(group, stored=stored)
         return missing, dict.fromkeys(partitions, Code.NONE) if missing is Code.NONE else {}
@@ -44,12 +45,12 @@ def check_delete_offsets(
 
 
 def may_expire(group: Group) -> bool:
-    """Whether positions may expire at all: not while members join and sync, when nobody knows yet what they will read."""
+    """Whether positions may expire: not while members join and sync, because their topics are not known yet."""
     return group.state in (GroupState.EMPTY, GroupState.STABLE)
 
 
 def topics_read(group: Group) -> frozenset[str] | None:
-    """All topics that the members read, by their subscriptions; None if one of them does not say, or before the first round."""
+    """All topics that the members subscribe to; None if one is unknown, or before the first rebalance."""
     if group.protocol is None:
         return None
     return subscribed_topics(member.metadata(group.protocol) for member in group.members.values())

@@ -1,4 +1,4 @@
-"""Racks: which members may read a partition from near by.  A partition is near a member whose rack has one of its replicas."""
+"""Racks of members and replicas.  A partition is near a member if one of its replicas is in the member's rack."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from spark_log.model import TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """What an assignor knows of topics."""
+    """Topics, as assignors see them."""
 
     partitions: Mapping[str, int]
-    """How many each topic has; a topic that is not here does not exist."""
+    """Partition counts; a topic that is not here does not exist."""
     racks: Mapping[str, Sequence[Collection[str | None]]] = field(default_factory=dict)
     """For each partition of a topic, the racks of its replicas; None for one without a rack."""
 
     def known(self, topics: Iterable[str]) -> list[str]:
-        """Those of `topics` that have partitions, sorted, each once."""
+        """Those of `topics` that have partitions, sorted, without duplicates."""
         return sorted({topic for topic in topics if self.partitions.get(topic, 0) > 0})
 
     def has(self, partition: TopicPartition) -> bool:
@@ -27,7 +27,7 @@ class Cluster:
 
 
 class Racks:
-    """Who is near what, for some members and topics; everybody is near everything if racks decide nothing."""
+    """Which partitions are near which members; all are near if racks do not matter."""
 
     def __init__(self, cluster: Cluster, topics: Iterable[str], members: Iterable[Subscriber]) -> None:
         of_members = {member.member_id: member.rack for member in members if member.rack}
@@ -48,6 +48,6 @@ class Racks:
         return rack is None or rack in self._of_partitions.get(partition, ())
 
     def count_near(self, partition: TopicPartition) -> int:
-        """Members that have a rack, and one of the partition's."""
+        """Number of members in a rack of the partition."""
         racks = self._of_partitions.get(partition, frozenset())
         return sum(rack in racks for rack in self._of_members.values())

@@ -1,4 +1,4 @@
-"""The range and the round-robin assignor: they look at who is there, not at who had what."""
+"""The range and the round-robin assignor, which ignore previous assignments."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Assigned = dict[str, list[TopicPartition]]
 
 
 def member_order(members: Sequence[Subscriber]) -> list[Subscriber]:
-    """Static members by instance id, then the others by member id: so it stays the same when a static one starts again."""
+    """Static members by instance id, then the others by member id, so that a static member keeps its place."""
     return sorted(members, key=lambda m: (m.group_instance_id is None, m.group_instance_id or m.member_id))
 
 
 class RangeAssignor:
-    """Of each topic a range of consecutive partitions for each member; the first ones get what does not come out even.
+    """A range of consecutive partitions of each topic for each member; the first members get one more if it is uneven.
 
-    Topics with as many partitions and the same subscribers are laid out alike, so that a partition of all of them goes to
-    the same member (Kafka's RangeAssignor, KIP-881 for racks).
+    Topics with equal partition counts and subscribers are assigned alike, so that one member gets the same partition of
+    all of them (Kafka's RangeAssignor, KIP-881 for racks).
     """
 
     name = "range"
@@ -44,21 +44,21 @@ class RangeAssignor:
 
 
 class _Layout:
-    """One topic while it is assigned."""
+    """The assignment of one topic, in progress."""
 
     def __init__(self, cluster: Cluster, topic: str, members: Sequence[Subscriber]) -> None:
         self.topic = topic
         self.count = cluster.partitions[topic]
         self.members = [member.member_id for member in members]
         self.alike = (tuple((member.member_id, member.rack) for member in members), self.count)
-        """Topics for which it is equal are laid out alike."""
+        """Topics with an equal value are assigned alike."""
         self.racks = Racks(cluster, [topic], members)
         self.left = dict.fromkeys(range(self.count))
         self.given: dict[str, list[int]] = {member_id: [] for member_id in self.members}
         self.base, self.extras = divmod(self.count, len(members))
 
     def quota(self, member_id: str) -> int:
-        """How many more the member may get as things stand."""
+        """How many more partitions the member may get."""
         return self.base + (1 if self.extras > 0 else 0) - len(self.given[member_id])
 
     def near(self, member_id: str, number: int) -> bool:
@@ -71,14 +71,14 @@ class _Layout:
             self.extras -= 1
 
     def fill(self) -> None:
-        """Give what is left, to each member as many as it still may get."""
+        """Assign the remaining partitions within the quotas."""
         for member_id in self.members:
             for number in list(self.left)[: max(self.quota(member_id), 0)]:
                 self.give(member_id, number)
 
 
 def _assign_near(layouts: Sequence[_Layout]) -> None:
-    """Give partitions to members in their racks, within the same quotas."""
+    """Assign partitions to members in their racks, within the same quotas."""
     alike: dict[object, list[_Layout]] = defaultdict(list)
     for layout in layouts:
         alike[layout.alike].append(layout)
@@ -90,7 +90,7 @@ def _assign_near(layouts: Sequence[_Layout]) -> None:
 
 
 def _give_together(layouts: Sequence[_Layout]) -> None:
-    """A partition of all the topics to one member, near to all of them."""
+    """Assign a partition of all topics to one member that is near to all of them."""
     remaining = list(layouts[0].members)
     for number in range(layouts[0].count):
         for member_id in remaining:

@@ -1,4 +1,4 @@
-"""The round of joins: from the first reason to rebalance to the generation that comes out of it.
+"""The join and sync phases of a rebalance, from its first cause to the new generation.
 
 A `Step` holds a copy of the group while one request or one timer changes it, and collects answers and records.
 """
@@ -29,7 +29,7 @@ class Step:
     now_ms: int
     config: GroupConfig
     correlation_id: int = -1
-    """Of the request."""
+    """Correlation id of the request."""
     replies: list[Reply] = field(default_factory=list)
     records: list[JournalRecord] = field(default_factory=list)
 
@@ -37,19 +37,19 @@ class Step:
         return StepOutcome(self.group, tuple(self.replies), tuple(self.records))
 
     def answer(self, response: Response) -> None:
-        """To the request of this step."""
+        """Answer the request of this step."""
         self.answer_waiting(self.correlation_id, response)
 
     def answer_waiting(self, correlation_id: int, response: Response) -> None:
         self.replies.append(Reply(correlation_id, response))
 
     def wake(self, at_ms: int) -> None:
-        """A timer of the group runs out at `at_ms`."""
+        """Set a timer of the group to `at_ms`."""
         if self.group.wake_ms is None or at_ms < self.group.wake_ms:
             self.group.wake_ms = at_ms
 
     def touch(self, member: Member, timeout_ms: int | None = None) -> None:
-        """A sign of life: keep the member as it is given, for one more session."""
+        """Extend the member's session."""
         deadline = self.now_ms + (member.session_timeout_ms if timeout_ms is None else timeout_ms)
         self.group.members[member.member_id] = replace(member, deadline_ms=deadline)
         self.wake(deadline)
@@ -59,7 +59,7 @@ class Step:
         self.group.state_ms = self.now_ms
 
     def journal(self, roster: Roster, then: Write) -> None:
-        """Have `roster` made durable; what follows is done when the journal has answered."""
+        """Have `roster` journaled; `then` continues when the journal has answered."""
         ticket = self.group.next_ticket
         self.group.next_ticket += 1
         self.group.writes[ticket] = then
@@ -70,7 +70,7 @@ class Step:
 
 
 def add_member(step: Step, member: Member) -> None:
-    """Keep a new member till its first round is over, which may take longer than its session."""
+    """Add a new member; its first rebalance may take longer than its session."""
     group = step.group
     if group.leader is None:
         group.leader = member.member_id
@@ -81,7 +81,7 @@ def add_member(step: Step, member: Member) -> None:
 
 
 def remove_member(step: Step, member: Member) -> None:
-    """Forget a member; what it waits for is answered UNKNOWN_MEMBER_ID.  Any other member may become leader."""
+    """Remove a member; waiting requests get UNKNOWN_MEMBER_ID.  Any other member may become leader."""
     group = step.group
     del group.members[member.member_id]
     if member.group_instance_id is not None:
@@ -92,7 +92,7 @@ def remove_member(step: Step, member: Member) -> None:
 
 
 def answer_parked(step: Step, member: Member, error: Code) -> None:
-    """Refuse what a member waits for; it is no longer kept as waiting by the caller."""
+    """Reject a member's waiting request; the caller clears the wait."""
     if member.join is not None:
         step.answer_waiting(member.join, JoinGroupResponse(error=error, member_id=member.member_id))
     if member.sync is not None:
@@ -100,7 +100,7 @@ def answer_parked(step: Step, member: Member, error: Code) -> None:
 
 
 def validate(group: Group, member_id: str, group_instance_id: str | None) -> Code:
-    """Whether these ids belong together and to a member."""
+    """Whether these ids belong to one member."""
     if group_instance_id is not None:
         mapped = group.static_ids.get(group_instance_id)
         if mapped is None:
@@ -114,7 +114,7 @@ def validate(group: Group, member_id: str, group_instance_id: str | None) -> Cod
 
 
 def rebalance_or_complete(step: Step) -> None:
-    """The members, or what they want, have changed."""
+    """The members, or their subscriptions, have changed."""
     if step.group.state is GroupState.PREPARING_REBALANCE:
         maybe_complete_join(step)
     elif step.group.state is not GroupState.DEAD:
@@ -122,7 +122,7 @@ def rebalance_or_complete(step: Step) -> None:
 
 
 def prepare_rebalance(step: Step) -> None:
-    """Have all members join anew.  A group that was empty waits first, for more of them to come (KIP-134)."""
+    """Have all members join again.  A group that was empty first waits for more members (KIP-134)."""
     group = step.group
     if group.state is GroupState.COMPLETING_REBALANCE:
         give_assignments(step, {}, Code.REBALANCE_IN_PROGRESS)
@@ -140,14 +140,14 @@ def prepare_rebalance(step: Step) -> None:
 
 
 def maybe_complete_join(step: Step) -> None:
-    """End the join phase if nobody is missing; the initial delay never ends early."""
+    """End the join phase if no member is missing; the initial delay never ends early."""
     group = step.group
     if group.state is GroupState.PREPARING_REBALANCE and group.initial is None and group.all_joined:
         complete_join(step)
 
 
 def join_phase_over(step: Step) -> None:
-    """The time of the join phase is over, or of a round of the initial delay."""
+    """The join phase, or a round of the initial delay, has timed out."""
     group = step.group
     if group.initial is not None and group.initial.new_member and group.initial.remaining_ms:
         delay, remaining, _ = group.initial
@@ -164,7 +164,7 @@ def _wait_for_joins(step: Step, timeout_ms: int) -> None:
 
 
 def complete_join(step: Step) -> None:
-    """Begin the next generation with those who joined, and with static members who did not."""
+    """Begin the next generation with the joined members, and with static members that did not rejoin."""
     group = step.group
     group.join_deadline_ms = None
     for member in list(group.members.values()):
@@ -184,7 +184,7 @@ def complete_join(step: Step) -> None:
 
 
 def _elect_leader(group: Group) -> bool:
-    """Have a leader who joined.  False if there are members, but none of them joined."""
+    """Select a leader among the joined members.  False if the group has members, but none of them joined."""
     leader = group.members.get(group.leader) if group.leader is not None else None
     if leader is None or leader.join is None:
         joined = next((member.member_id for member in group.members.values() if member.join is not None), None)
@@ -207,7 +207,7 @@ def _start_generation(step: Step) -> None:
 
 
 def select_protocol(group: Group) -> str | None:
-    """What most members like best of what all of them support; of equals, the one that came first."""
+    """The protocol that most members prefer, among those that all support; on a tie, the first one."""
     some = next(iter(group.members.values()))
     candidates = frozenset(group.supporting(known.name for known in some.protocols))
     votes = Counter(
@@ -219,7 +219,7 @@ def select_protocol(group: Group) -> str | None:
 
 
 def joined_response(group: Group, member: Member, *, skip_assignment: bool = False) -> JoinGroupResponse:
-    """The generation as `member` is told of it; its leader also gets the members."""
+    """The response for `member`; the leader's response includes the members."""
     return JoinGroupResponse(
         member_id=member.member_id,
         generation_id=group.generation,
@@ -232,7 +232,7 @@ def joined_response(group: Group, member: Member, *, skip_assignment: bool = Fal
 
 
 def give_assignments(step: Step, assignments: dict[str, bytes], error: Code) -> None:
-    """Keep each member's assignment, and answer those who wait for it.  With an error nobody keeps any."""
+    """Store each member's assignment, and answer waiting members.  With an error nothing is stored."""
     group = step.group
     for member in list(group.members.values()):
         assignment = assignments.get(member.member_id, b"")
@@ -252,7 +252,7 @@ def synced_response(group: Group, assignment: bytes) -> SyncGroupResponse:
 
 
 def sync_phase_over(step: Step) -> None:
-    """Remove those who joined and never asked for their assignment."""
+    """Remove members that joined and never requested their assignment."""
     step.group.sync_deadline_ms = None
     missing = [member for member in step.group.members.values() if member.owes_sync]
     for member in missing:

@@ -1,6 +1,7 @@
-"""The sticky assignors: first balance, then keep with each member as much as possible of what it had (KIP-54, KIP-429).
+"""The sticky assignors: balance first, then let each member keep as many of its partitions as possible (KIP-54,
+KIP-429).
 
-Where all members read the same topics the work is done here, in one pass; `sticky_general` has the case where they differ.
+This module assigns in one pass if all members read the same topics; `sticky_general` handles the other case.
 """
 
 from __future__ import annotations
@@ -17,22 +18,22 @@ from spark_log.model import TopicPartition
 
 
 class StickyAssignor:
-    """Balanced, and moving little.  One object for each member that may lead, since it remembers the newest generation."""
+    """Balanced with few moves.  Each possible leader has one object, which remembers the newest generation."""
 
     name = "sticky"
     cooperative = False
 
     def __init__(self, visits: Sequence[str] = ()) -> None:
-        """visits: ids of members to look at first, where it matters who comes first to keep the larger share."""
+        """visits: ids of members to process first, if the order decides who keeps the larger share."""
         self.max_generation = -1
-        """The newest that any member ever named."""
+        """The newest generation that any member has named."""
         self._visits = {member_id: place for place, member_id in enumerate(visits)}
 
     def assign(self, cluster: Cluster, members: Sequence[Subscriber]) -> Assigned:
         return self._assign(cluster, members)[0]
 
     def _assign(self, cluster: Cluster, members: Sequence[Subscriber]) -> tuple[Assigned, Mapping[TopicPartition, str]]:
-        """The assignment, and which partitions go to a member while another one has them."""
+        """The assignment, and which assigned partitions another member still owns."""
         ordered = sorted(members, key=lambda member: member.member_id)
         self.max_generation = max([self.max_generation, *(member.generation for member in ordered)])
         claims = read_claims(cluster, ordered)
@@ -45,7 +46,7 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor(StickyAssignor):
-    """The same, in two rounds: what a member has is given to nobody else before it was given up."""
+    """The same in two rebalances: a partition is only assigned after its owner has revoked it."""
 
     name = "cooperative-sticky"
     cooperative = True
@@ -72,16 +73,16 @@ def _transferring(
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What members say they have, after their generations have decided between them."""
+    """The partitions that members own, after conflicts are resolved by generation."""
 
     kept: Mapping[str, list[TopicPartition]]
     """By member id."""
     disputed: frozenset[TopicPartition]
-    """Claimed by several in the same generation: nobody keeps them."""
+    """Claimed by several members in the same generation: none keeps them."""
 
 
 def read_claims(cluster: Cluster, members: Sequence[Subscriber]) -> Claims:
-    """Of two members that claim a partition the one of the newer generation has it; who missed a generation loses it."""
+    """The newer generation wins a partition; a member that missed a generation loses it."""
     newest: dict[TopicPartition, tuple[int, int]] = {}
     for member in members:
         for tp in dict.fromkeys(member.owned):
@@ -127,7 +128,7 @@ def _assign_equal(
 
 @dataclass(slots=True)
 class _Equal:
-    """An assignment in the making, all members reading the same (AbstractStickyAssignor's constrained assignment)."""
+    """An assignment in progress, if all members read the same (AbstractStickyAssignor's constrained assignment)."""
 
     racks: Racks
     count: int
@@ -135,11 +136,11 @@ class _Equal:
     disputed: frozenset[TopicPartition]
     assigned: Assigned = field(default_factory=dict)
     revoked: dict[TopicPartition, str] = field(default_factory=dict)
-    """From whom."""
+    """By partition, the previous owner."""
     transferring: dict[TopicPartition, str] = field(default_factory=dict)
-    """To whom."""
+    """By partition, the new owner."""
     over: int = 0
-    """Members that have the larger share."""
+    """Number of members that have the larger share."""
     under: list[str] = field(default_factory=list)
     """Members below the smaller share."""
     exact: deque[str] = field(default_factory=deque)
@@ -155,11 +156,11 @@ class _Equal:
 
     @property
     def over_expected(self) -> int:
-        """How many members get the larger share."""
+        """Number of members that get the larger share."""
         return self.total % self.count
 
     def keep(self, member_id: str, owned: Sequence[TopicPartition]) -> None:
-        """Let a member keep what it has, up to its share."""
+        """Let a member keep its partitions, up to its share."""
         near = sorted((tp for tp in owned if self.racks.near(member_id, tp)), key=lambda tp: (tp.partition, tp.topic))
         self.revoked.update((tp, member_id) for tp in owned if not self.racks.near(member_id, tp))
         if len(near) < self.small:
@@ -176,7 +177,7 @@ class _Equal:
         self.revoked.update((tp, member_id) for tp in near[share:])
 
     def distribute(self, left: list[TopicPartition]) -> None:
-        """Give all that is left; first, where racks decide, to members near by."""
+        """Assign all remaining partitions; first, if racks matter, to near members."""
         self.under.sort()
         self.exact = deque(sorted(self.exact))
         if self.racks.decide:
@@ -190,7 +191,7 @@ class _Equal:
             at = self._give_under(tp, at)
 
     def _distribute_near(self, left: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """What nobody near by could get."""
+        """The partitions that no near member could get."""
         far = []
         at = 0
         for tp in left:
@@ -212,7 +213,7 @@ class _Equal:
         return self.racks.near(self.under[index % len(self.under)], tp)
 
     def _give_under(self, tp: TopicPartition, at: int) -> int:
-        """Give to the member at `at` of those below their share; where the next one is."""
+        """Assign to member `at` of those below their share; returns the index of the next one."""
         member_id = self.under[at]
         full = len(self.assigned[member_id]) + 1 >= self.small
         if full:

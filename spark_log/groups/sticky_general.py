@@ -1,7 +1,7 @@
-"""The sticky assignment where members read different topics (AbstractStickyAssignor's general assignment).
+"""The sticky assignment if members read different topics (AbstractStickyAssignor's general assignment).
 
-First everything unowned goes to the member with the least that may have it; then partitions are moved from members with more
-to members with less, until nothing moves; and if that made the whole no more even, the moves are taken back.
+First each unowned partition goes to the eligible member with the fewest partitions.  Then partitions are moved from
+members with more to members with fewer, until nothing moves.  If the result is not more balanced, the moves are undone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_log.model import TopicPartition
 def assign_general(
     cluster: Cluster, members: Sequence[Subscriber], kept: Mapping[str, Sequence[TopicPartition]], max_generation: int
 ) -> Assigned:
-    """members: by id.  kept: what each has, no partition twice.  max_generation: the newest ever named."""
+    """members: by id.  kept: their partitions, without duplicates.  max_generation: the newest ever named."""
     topics = cluster.known(topic for member in members for topic in member.topics)
     work = _General(cluster, topics, members, max_generation)
     revocation = False
@@ -47,18 +47,18 @@ class _General:
             topic: [member_id for member_id, read in self.reads.items() if topic in read] for topic in topics
         }
         self.owned: dict[str, dict[TopicPartition, None]] = {member.member_id: {} for member in members}
-        """Sets that keep their order."""
+        """Dicts used as ordered sets."""
         self.owner: dict[TopicPartition, str] = {}
         self.previous = _previous_owners(members, max_generation)
         self.order: list[tuple[int, str]] = []
-        """(partitions it has, member id), of those that take part."""
+        """(number of partitions, member id), of the participating members."""
         self.moves = _Moves()
         by_readers = sorted(topics, key=lambda topic: (len(self.readers[topic]), topic))
         self.partitions = [TopicPartition(topic, n) for topic in by_readers for n in range(cluster.partitions[topic])]
-        """Those that few may have first."""
+        """Partitions with the fewest possible owners first."""
 
     def balance(self, revocation: bool) -> None:
-        """revocation: somebody has to give up something anyway."""
+        """revocation: some member must give up partitions in any case."""
         self.order = sorted((len(partitions), member_id) for member_id, partitions in self.owned.items())
         fresh = self.order[-1][0] == 0
         unassigned = [tp for tp in self.partitions if tp not in self.owner]
@@ -81,7 +81,7 @@ class _General:
             self._give_first(tp, near=False)
 
     def _give_first(self, tp: TopicPartition, *, near: bool) -> bool:
-        """To the member with the least that may have it."""
+        """Assign to the eligible member with the fewest partitions."""
         member_id = self._first(tp, near=near)
         if member_id is None:
             return False
@@ -89,19 +89,20 @@ class _General:
         return True
 
     def _first(self, tp: TopicPartition, *, near: bool) -> str | None:
-        """The first in order that may have a partition."""
+        """The first eligible member in order."""
         able = (member_id for _, member_id in self._in_order(tp.topic) if not near or self.racks.near(member_id, tp))
         return next(able, None)
 
     def _in_order(self, topic: str) -> Iterator[tuple[int, str]]:
-        """Who reads a topic, those with the least first; few readers are sorted, of many the first ones are soon found."""
+        """Readers of a topic, those with the fewest partitions first.  Few readers are sorted; of many, only the first
+        ones are searched."""
         readers = self.readers[topic]
         if len(readers) * 8 < len(self.order):
             return iter(sorted((len(self.owned[member_id]), member_id) for member_id in readers))
         return (entry for entry in self.order if topic in self.reads[entry[1]])
 
     def _put(self, tp: TopicPartition, member_id: str) -> None:
-        """Give a partition, wherever it was before."""
+        """Assign a partition and remove it from its previous owner."""
         before = self.owner.get(tp)
         if before is not None:
             self._reorder(before, -1)
@@ -116,12 +117,12 @@ class _General:
         insort(self.order, (count + by, member_id))
 
     def _takes_part(self, member_id: str, movable: frozenset[str]) -> bool:
-        """Whether it could get more, or something of its own could go elsewhere."""
+        """Whether it could get more partitions, or another member could get one of its."""
         most = sum(self.cluster.partitions[topic] for topic in self.reads[member_id])
         return len(self.owned[member_id]) < most or any(tp.topic in movable for tp in self.owned[member_id])
 
     def _reassign(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Move partitions to members with less, pass by pass, until a pass moves none.  Whether any moved."""
+        """Move partitions to members with fewer, in passes, until a pass moves none.  Returns whether any moved."""
         moved = False
         while self._reassign_once(partitions):
             moved = True
@@ -139,7 +140,7 @@ class _General:
         return moved
 
     def _better(self, tp: TopicPartition) -> str | None:
-        """Who should have a partition instead of its owner: whoever had it before, or one that has less."""
+        """A better owner of a partition: its previous owner, or a member with fewer partitions."""
         has = len(self.owned[self.owner[tp]])
         home = self.previous.get(tp)
         if home is not None and tp.topic in self.reads[home] and has > len(self.owned[home]) + 1:
@@ -151,23 +152,23 @@ class _General:
         return None
 
     def _move(self, tp: TopicPartition, to: str) -> None:
-        """Move a partition; or, if one of its topic has gone the other way, that one back."""
+        """Move a partition; or, if one of its topic has moved in the other direction, move that one back."""
         actual = self.moves.actual(tp, self.owner[tp], to)
         if len(self.owned[self.owner[actual]]) <= len(self.owned[to]) + 1:
-            actual = tp  # it would make nothing more even, and so could go on for ever
+            actual = tp  # the other move would not improve the balance, and so could repeat forever
         self.moves.record(actual, self.owner[actual], to)
         self._put(actual, to)
 
 
 class _Moves:
-    """Which partitions have moved, from where and to where, so that no two members exchange partitions of a topic."""
+    """The moves of partitions, with source and target, so that no two members exchange partitions of a topic."""
 
     def __init__(self) -> None:
         self._pair: dict[TopicPartition, tuple[str, str]] = {}
         self._by_pair: dict[tuple[str, str, str], set[TopicPartition]] = defaultdict(set)
 
     def actual(self, tp: TopicPartition, owner: str, to: str) -> TopicPartition:
-        """What to move in place of `tp`."""
+        """The partition to move instead of `tp`."""
         came_from = self._pair[tp][0] if tp in self._pair else owner
         back = self._by_pair.get((tp.topic, to, came_from))
         return min(back) if back else tp
@@ -183,7 +184,7 @@ class _Moves:
 
 
 def _previous_owners(members: Sequence[Subscriber], max_generation: int) -> dict[TopicPartition, str]:
-    """Who had a partition in an older generation than the newest, the latest such."""
+    """The owner of a partition in the latest generation before the newest one."""
     found: dict[TopicPartition, tuple[int, str]] = {}
     for member in members:
         if member.generation < max_generation:
@@ -194,6 +195,6 @@ def _previous_owners(members: Sequence[Subscriber], max_generation: int) -> dict
 
 
 def _unevenness(owned: Mapping[str, Mapping[TopicPartition, None]], members: Sequence[str]) -> int:
-    """The sum, over all pairs of members, of how many more the one has."""
+    """The sum of differences of partition counts over all pairs of members."""
     counts = sorted(len(owned[member_id]) for member_id in members)
     return sum(count * (2 * place - len(counts) + 1) for place, count in enumerate(counts))

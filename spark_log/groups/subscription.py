@@ -1,7 +1,7 @@
-"""What a member tells the assignor, and what the assignor gives it: the bytes that JoinGroup and SyncGroup carry.
+"""The metadata that a member sends to the assignor, and its assignment: the bytes in JoinGroup and SyncGroup.
 
-They are JSON documents with Kafka's fields (ConsumerProtocolSubscription, ConsumerProtocolAssignment).  The coordinator looks
-into subscriptions only to know which topics a group reads.
+They are JSON documents with Kafka's fields (ConsumerProtocolSubscription, ConsumerProtocolAssignment).  The coordinator
+reads subscriptions only to know which topics a group reads.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ CONSUMER = "consumer"
 
 
 class Subscription(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Of one member."""
+    """The subscription of one member."""
 
     topics: tuple[str, ...]
     owned: tuple[TopicPartition, ...] = ()
-    """What it has at the moment; where all is given up before joining, what it had until then."""
+    """Its current partitions; if it gives up all before joining, those that it had until then."""
     generation: int = -1
-    """In which it got that; -1: never was in one."""
+    """Generation in which it got them; -1: none yet."""
     rack: str | None = None
     user_data: bytes = b""
-    """Of an assignor that keeps something with the members."""
+    """Data of an assignor that keeps state with the members."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,21 +39,22 @@ class Subscriber:
     group_instance_id: str | None = None
     owned: tuple[TopicPartition, ...] = ()
     generation: int = -1
-    """In which it got what it owns; -1: it does not say."""
+    """Generation in which it got its partitions; -1: unknown."""
     rack: str | None = None
     user_data: bytes = b""
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What one member got."""
+    """The assignment of one member."""
 
     partitions: tuple[TopicPartition, ...] = ()
     counts: dict[str, int] = {}
-    """For the leader: how many partitions each topic had.  A static leader that starts again and need not assign sees by it
-    whether there are more now, and the group has to rebalance."""
+    """For the leader: the partition count of each topic.  A static leader that restarts and must not assign compares
+    it, and rebalances the group if there are more now."""
     unsettled: bool = False
-    """For the leader of a cooperative assignment: some have to give up partitions that nobody has got yet, so it joins again.
-    Kafka leaves that to those who give up, and the partitions lie idle if such a static member starts again instead."""
+    """For the leader of a cooperative assignment: some partitions must be revoked before they can be assigned, so it
+    joins again.  Kafka relies on the members that revoke; then partitions stay unassigned if such a static member
+    restarts."""
     user_data: bytes = b""
 
 
@@ -67,7 +68,7 @@ def encode(value: Subscription | Assignment) -> bytes:
 
 
 def decode_subscription(data: bytes) -> Subscription | None:
-    """None if it is something else: of another protocol type, or of a client that this pylog does not know."""
+    """None for other data: of another protocol type, or of an unsupported client."""
     try:
         return _subscription.decode(data)
     except msgspec.DecodeError:
@@ -75,12 +76,12 @@ def decode_subscription(data: bytes) -> Subscription | None:
 
 
 def decode_assignment(data: bytes) -> Assignment:
-    """Nothing for a member that the leader left out.  Raises msgspec.DecodeError for anything else that is none."""
+    """Empty for a member that the leader left out.  Raises msgspec.DecodeError for invalid data."""
     return _assignment.decode(data) if data else Assignment()
 
 
 def subscribed_topics(metadata: Iterable[bytes]) -> frozenset[str] | None:
-    """All topics that members read; None if one of them does not say."""
+    """All topics that members subscribe to; None if one is unknown."""
     known = [decode_subscription(data) for data in metadata]
     if None in known:
         return None

@@ -1,4 +1,4 @@
-"""Checkpoints: written, read back, and the records and older checkpoints that they replace deleted."""
+"""Checkpoints: writes them, reads them back, and deletes the records and older checkpoints that they replace."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ logger = logging.getLogger("spark_log")
 
 
 def look_again(view: View) -> Steps[View]:
-    """The view with the newest checkpoint that there is: who follows a coordinator does not list them."""
+    """The view with the newest checkpoint in the storage: a process that follows a coordinator does not list them."""
     return view.moved(view.state, (yield List(CHECKPOINTS)), view.head)
 
 
 def checkpoint_and_truncate(view: View, context: Context, fence_before: int) -> Steps[View]:
-    """Checkpoint a view, and drop what the checkpoint replaces.  Nothing of it waits for commits, nor they for it.
+    """Write a checkpoint of a view, and delete what it replaces.  This and commits do not wait for each other.
 
-    Records above the fence are kept though a checkpoint has them: a store with stale listings still meets the old record
-    instead of a name that is free.
+    Records above the fence are kept although a checkpoint includes them: with a stale listing, a writer must still find
+    the old record and not a free name.
     """
     view, intact = yield from checkpoint(view, context)
     names, older = yield from _replaced(intact)
@@ -45,11 +45,11 @@ def checkpoint_and_truncate(view: View, context: Context, fence_before: int) -> 
 
 
 def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]]]:
-    """Write the state of a view, which is confirmed, as a checkpoint, and read it back.
+    """Write the state of a confirmed view as a checkpoint, and read it back.
 
-    The view with it, and the checkpoints that were read and are intact.  If the one before it is damaged, a second one is
-    written, so that the newest two are intact.
-    Raises CorruptObject if the storage does not give back what was put.
+    Returns the view with it, and the intact checkpoints that were read.  If the previous one is damaged, a second one
+    is written, so that the newest two are intact.
+    Raises CorruptObject if the storage returns other bytes than were put.
     """
     data = encode_checkpoint(view.state)
     names: list[str] = yield List(CHECKPOINTS)
@@ -62,7 +62,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
         found = yield Get(key)
         names = yield List(CHECKPOINTS)
         if key not in names[-KEPT_CHECKPOINTS:]:
-            break  # there are newer ones, with which another process has dropped it, or may do so
+            break  # newer ones exist, and another process may have deleted this one
         if found != data or decode_checkpoint(data, key) != view.state:
             raise CorruptObject(f"{key} cannot be read back as it was written: older checkpoints and records are kept")
         others, damaged = yield from _read_checkpoints(frozenset(names[-KEPT_CHECKPOINTS:]) - intact - {key})
@@ -74,7 +74,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
 
 
 def _read_checkpoints(names: Iterable[str]) -> Steps[tuple[frozenset[str], frozenset[str]]]:
-    """Those that are intact and those that are damaged; one that is gone is neither."""
+    """The intact and the damaged checkpoints; deleted ones are in neither."""
     intact, damaged = set[str](), set[str]()
     for name in sorted(names):
         data = yield Get(name)
@@ -90,7 +90,7 @@ def _read_checkpoints(names: Iterable[str]) -> Steps[tuple[frozenset[str], froze
 
 
 def damaged_checkpoints() -> Steps[dict[str, str]]:
-    """Those of the checkpoints that are kept which cannot be read, by name, and why."""
+    """Kept checkpoints that cannot be read: name -> reason."""
     found = {}
     for name in (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]:
         data = yield Get(name)
@@ -103,9 +103,9 @@ def damaged_checkpoints() -> Steps[dict[str, str]]:
 
 
 def damaged_between() -> Steps[dict[str, str]]:
-    """Records between the two checkpoints that are kept which are missing or cannot be read, by name, and why.
+    """Records between the two kept checkpoints that are missing or cannot be read: name -> reason.
 
-    The newer one stands in for them; without them the older one cannot stand in for the newer one.
+    The newer checkpoint replaces them; without them the older one cannot replace the newer one.
     """
     while True:
         newest = (yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]
@@ -122,7 +122,7 @@ def damaged_between() -> Steps[dict[str, str]]:
 
 
 def _missing_between(first: int, upto: int, names: Sequence[str]) -> dict[str, str]:
-    """The first of versions (first, upto] that has no record: those that follow it may be very many."""
+    """The first missing version in (first, upto]; only the first, because the number of missing ones may be large."""
     there = {log_version(name) for name in names}
     if len(there) == upto - first:
         return {}
@@ -141,10 +141,10 @@ def _damaged(files: Iterable[tuple[str, bytes | None]]) -> dict[str, str]:
 
 
 def _replaced(intact: frozenset[str]) -> Steps[tuple[list[str], str]]:
-    """All checkpoints, and the older of the newest two: those before it may go, and the records up to it.
+    """All checkpoints, and the older of the newest two: earlier checkpoints, and records up to it, may be deleted.
 
-    Empty: nothing may go, for there are not two, or one of them cannot be read.
-    intact:  checkpoints that were read a moment ago.
+    Empty if nothing may be deleted, because there are fewer than two or one of them cannot be read.
+    intact:  checkpoints that have just been read.
     """
     names: list[str] = yield List(CHECKPOINTS)
     newest = names[-KEPT_CHECKPOINTS:]
@@ -154,9 +154,9 @@ def _replaced(intact: frozenset[str]) -> Steps[tuple[list[str], str]]:
 
 
 def truncate(view: View, context: Context) -> Steps[int]:
-    """Delete every checkpoint but the newest two, and every log record at or below the older one and the fence.
+    """Delete all checkpoints but the newest two, and the log records at or below the older one and the fence.
 
-    Counts deletes; nothing is deleted unless both checkpoints can be read.
+    Returns the number of deletes; nothing is deleted unless both checkpoints can be read.
     """
     names, older = yield from _replaced(frozenset())
     if not older:

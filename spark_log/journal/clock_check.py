@@ -1,7 +1,9 @@
-"""A batch is stamped by its writer's clock, and the log's time never goes back: one clock that is years ahead would stop fences,
-expiry and sessions for years.  So a clock that is far from the log's time is compared with the storage's own clock.
+"""Compares a writer's clock with the storage's.
 
-The storage is asked only when the distance exceeds `log.clock.skew.max.ms`: writers that agree with the log ask nothing.
+A batch has the time of its writer's clock, and the log's time never decreases.  A clock that is years ahead would stop
+fences, expiry and sessions for years.  So a clock that is far from the log's time is compared with the storage's clock.
+
+The storage is asked only if the difference exceeds `log.clock.skew.max.ms`: a clock that agrees with the log is free.
 """
 
 from __future__ import annotations
@@ -23,16 +25,16 @@ from spark_log.settings import cluster_config
 logger = logging.getLogger("spark_log")
 
 CLOCK = "meta/pin/clock-"
-"""Objects that are written to learn the storage's time, and deleted; those of writers that died go with the pins."""
+"""Prefix of objects written to read the storage's time and then deleted; dead writers' are deleted with the pins."""
 ASKED_TIMES = 3
-"""An answer that took long, of a process that was suspended for example, says little."""
+"""Attempts to get a fast answer: a slow one, e.g. of a suspended process, is inexact."""
 WARN_MS = 10_000
-"""A smaller distance is not worth a warning: sessions and transactions wait longer."""
+"""Smaller differences give no warning: sessions and transactions have longer timeouts."""
 RESET = "`pylog cluster reset-clock` puts the log's time right"
 
 
 class Stamp(NamedTuple):
-    """One look at a clock.  What is written carries this very time, so this is what is checked: the clock may be set meanwhile."""
+    """One reading of a clock.  A batch gets exactly the time that was checked: the clock may be set in between."""
 
     now_ms: int
     monotonic_ms: int
@@ -44,30 +46,30 @@ def stamp_of(clock: Clock) -> Stamp:
 
 @dataclass(slots=True)
 class ClockWatch:
-    """What a process remembers of clocks."""
+    """The clock readings that a process remembers."""
 
     store_ahead_ms: int | None = None
-    """The storage's clock minus this process's monotonic one, when the storage was last asked; it may be wrong after a suspension."""
+    """The storage's clock minus the monotonic clock, at the last question; a suspension makes it wrong."""
     silent: bool = False
-    """The storage does not say."""
+    """The storage does not return times."""
     warned: bool = False
 
     def store_time(self, stamp: Stamp) -> int | None:
-        """The storage's time when the stamp was taken; None: not known yet."""
+        """The storage's time at the stamp; None: not known yet."""
         return None if self.store_ahead_ms is None else stamp.monotonic_ms + self.store_ahead_ms
 
     def warn(self, message: str) -> None:
-        """Once a process."""
+        """Log a warning once per process."""
         if not self.warned:
             self.warned = True
             logger.warning(message)
 
 
 def check_clock(state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, unique: Callable[[], str]) -> Steps[None]:
-    """Compare a stamp of the clock with the log's time, and where that is far with the storage's.
+    """Compare a clock reading with the log's time, and if it is far away with the storage's time.
 
-    unique:  gives the name of an object, of which the storage says when it was written.
-    Raises ClockSkewed if the stamp is far from both.
+    unique:  returns a name for an object whose write time is the storage's time.
+    Raises ClockSkewed if the reading is far from both.
     """
     bound, now = cluster_config(state.configs, "log.clock.skew.max.ms"), stamp.now_ms
     ahead = now - state.time
@@ -80,7 +82,7 @@ def check_clock(state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, uni
             )
         return
     known = watch.store_time(stamp)
-    if known is None or abs(now - known) > bound:  # what is remembered accepts a clock; it does not refuse one
+    if known is None or abs(now - known) > bound:  # a remembered time may accept a clock, but not reject one
         known = yield from _ask_store(state, stamp, clock, watch, unique)
         if known is None:
             return
@@ -92,16 +94,16 @@ def check_clock(state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, uni
         )
     if now - state.time < -bound:
         watch.warn(
-            f"the log's time {time_text(state.time)} is {_span(ahead)} ahead of this machine's clock {time_text(now)}, which the "
-            f"storage confirms: nothing expires and no garbage is collected before the clock reaches that time; if the clock "
-            f"is right, {RESET}"
+            f"the log's time {time_text(state.time)} is {_span(ahead)} ahead of this machine's clock {time_text(now)}, "
+            f"which the storage confirms: nothing expires and no garbage is collected before the clock reaches that "
+            f"time; if the clock is right, {RESET}"
         )
 
 
 def _ask_store(
     state: State, stamp: Stamp, clock: Clock, watch: ClockWatch, unique: Callable[[], str]
 ) -> Steps[int | None]:
-    """The storage's time when the stamp was taken; None: it does not say."""
+    """The storage's time at the stamp; None if it returns none."""
     ahead = 0
     for _ in range(ASKED_TIMES):
         began = clock.monotonic_ms()
@@ -110,7 +112,7 @@ def _ask_store(
             watch.silent = True
             return None
         ahead = written - clock.monotonic_ms()
-        # Of an answer that took long nobody knows when in that time the storage looked at its clock.
+        # The storage read its clock at an unknown moment of a slow request.
         if clock.monotonic_ms() - began < WARN_MS:
             break
     watch.store_ahead_ms = ahead
@@ -120,9 +122,9 @@ def _ask_store(
 def _refused(now: int, log: int, store: int, bound: int) -> str:
     poisoned = f"; the log's time is wrong as well: {RESET}" if abs(log - store) > bound and log > store else ""
     return (
-        f"the clock of {platform.node()}, {time_text(now)}, is {_span(now - store)} {'ahead of' if now > store else 'behind'} the storage's "
-        f"{time_text(store)} (the log's time is {time_text(log)}), more than log.clock.skew.max.ms={bound}: set the clock (NTP), "
-        f"nothing was written{poisoned}"
+        f"the clock of {platform.node()}, {time_text(now)}, is {_span(now - store)} "
+        f"{'ahead of' if now > store else 'behind'} the storage's {time_text(store)} (the log's time is "
+        f"{time_text(log)}), more than log.clock.skew.max.ms={bound}: set the clock (NTP), nothing was written{poisoned}"
     )
 
 

@@ -1,7 +1,7 @@
-"""Forked processes: what must not be carried over from the parent is renewed in the child.
+"""Forked processes: objects that must not be inherited from the parent are renewed in the child.
 
-A lock that another thread held at the fork is held for ever in the child, and an identity that both go on using would make
-one's commits look like repeats of the other's.
+A lock that another thread held at the fork stays locked forever in the child.  If both processes kept one identity, the
+commits of one would look like retries of the other's.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from weakref import WeakSet
 
 
 class Forkable(Protocol):
-    """What has locks, threads or an identity."""
+    """An object with locks, threads or an identity."""
 
     def after_fork(self) -> None:
-        """In the child, before anything else runs there."""
+        """Runs in the child before other code."""
 
 
 _alive: WeakSet[Forkable] = WeakSet()
 
 
 def renew_after_fork(thing: Forkable) -> None:
-    """Have `thing.after_fork()` called in forked children."""
+    """Call `thing.after_fork()` in forked children."""
     _alive.add(thing)
 
 

@@ -1,4 +1,4 @@
-"""Garbage collection: objects that nothing refers to, below the fence."""
+"""Garbage collection: deletes unreferenced objects below the fence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from spark_log.metadata.state import State
 
 
 def garbage(state: State, names: Iterable[str]) -> list[str]:
-    """Those of a listing of `data/` that nothing refers to and nothing will: uploads at or below the fence.
+    """Objects of a listing of `data/` without a current or future reference: uploads at or below the fence.
 
-    What was dropped is remembered in the state until the fence has passed, so that readers have their grace.
+    The state remembers dropped objects until the fence has passed, so that readers can finish.
     """
     return [
         name
@@ -27,7 +27,7 @@ def garbage(state: State, names: Iterable[str]) -> list[str]:
 
 
 def collect(view: View, context: Context) -> Steps[list[str]]:
-    """Delete garbage; gives the names.  The view was confirmed before the listing begins."""
+    """Delete garbage; returns the names.  The view must be confirmed before the listing begins."""
     names = yield List(DATA)
     old = garbage(view.state, names)[: context.limits.deletes_max]
     if old:

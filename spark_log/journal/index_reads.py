@@ -1,4 +1,4 @@
-"""Reading slice indexes: pieces that the state names, as slices or as Arrow tables."""
+"""Reads slice indexes: pieces that the state names, as slices or as Arrow tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.model import Slice
 
 INDEX_BYTES_MAX = 4 << 20
-"""Of an index object, that are read in one go."""
+"""Bytes of an index object that one request reads at most."""
 
 
 def read_pieces(entries: Iterable[Slice | Piece]) -> Steps[dict[Piece, list[Slice]] | None]:
-    """The slices of each piece among `entries`; None if an index object is gone (the view is old)."""
+    """The slices of each piece among `entries`; None if an index object is gone, because the view is old."""
     pieces = [entry for entry in entries if isinstance(entry, Piece)]
     found = yield from read_found(pieces)
     return found if all(piece in found for piece in pieces) else None
@@ -29,9 +29,9 @@ def read_found(entries: Iterable[Slice | Piece]) -> Steps[dict[Piece, list[Slice
 
 
 def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table]]:
-    """The rows of each piece, without pieces whose index object is gone: the view is old, or it is missing (`missing_indexes.py`).
+    """The rows of each piece.  Pieces whose index object is gone are left out: the view is old, or the object is lost.
 
-    Pieces that lie side by side are read together: a seal puts those of all partitions into one object.
+    Adjacent pieces are read together: a seal puts those of all partitions into one object.
     """
     groups = neighbours(pieces)
     if not groups:
@@ -48,7 +48,7 @@ def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table]]:
 
 
 def neighbours(pieces: Iterable[Piece], bytes_max: int = INDEX_BYTES_MAX) -> list[list[Piece]]:
-    """Pieces that follow each other in an index object, together up to `bytes_max`; each once."""
+    """Pieces without duplicates, grouped if they are adjacent in an index object, up to `bytes_max` per group."""
     groups: list[list[Piece]] = []
     for piece in sorted(set(pieces), key=lambda piece: (piece.object, piece.position)):
         last = groups[-1] if groups else [piece]

@@ -1,7 +1,7 @@
-"""A log's metadata as one process sees it: opened, refreshed, and changed by proposals.
+"""The metadata of a log in one process: opens it, refreshes it, and changes it by proposals.
 
-`meta/format` says what the folder is: one line of JSON with the format's version, the log's id, and under which store
-library put-if-absent was probed.
+`meta/format` identifies the folder: one line of JSON with the format's version, the log's id, and the store library
+with which put-if-absent was probed.
 """
 
 from __future__ import annotations
@@ -45,24 +45,24 @@ from spark_log.store.retry import with_retries, with_retries_for
 from spark_log.threads import SYSTEM_THREADS, Threads
 
 RELIST_MS = 60_000
-"""A reader that waits lists the checkpoints at least this often: its clock may not count the time that a machine sleeps."""
+"""How often a waiting reader lists the checkpoints at least: its clock may stop while the machine sleeps."""
 READ_AHEAD = 32
-"""Versions that are read with the checkpoint when a log on an object store is opened."""
+"""Versions that are read together with the checkpoint when a log on an object store is opened."""
 HEAR_MS_MAX = 5000
-"""So long a coordinator is listened to at a time: whoever waits has other things to look after."""
+"""Maximum time of one request to a coordinator for changes: the caller has other work."""
 AWAY_MS = 250
-"""A coordinator that does not answer is waited for so long before the storage is looked at."""
+"""Wait for an unreachable coordinator before the storage is read instead."""
 UPKEEP_RETRY_MS = 10_000
-"""Upkeep that failed is tried again after this time, by whichever commit follows."""
+"""Minimum time before a later commit retries failed upkeep."""
 LATE_S, LATE_TRIES = 2.0, 20
-"""A change whose time is over is waited for a little longer, if another thread is about to know what became of it."""
+"""A change past its deadline waits this much longer if another thread is about to learn its outcome."""
 
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
 
 
 class Journal:
-    """One log's metadata.  Safe for threads; proposals that arrive together share one put."""
+    """The metadata of one log.  Thread-safe; concurrent proposals share one put."""
 
     def __init__(
         self, store: ObjectStore, context: Context, form: Format, link: Link | None = None, listed: Sequence[str] = ()
@@ -78,15 +78,15 @@ class Journal:
         self._view: View = self.run(open_view(listed, ahead=0 if store.local else READ_AHEAD))
         self._probed = False
         self._upkeep_from = 0
-        """On the monotonic clock: no upkeep before."""
+        """Time on the monotonic clock before which no upkeep runs."""
 
     def after_fork(self) -> None:
-        """New locks; what other threads of the parent had queued is theirs."""
+        """Creates new locks; proposals that the parent's threads had queued stay with the parent."""
         threads = self.context.threads
         self._lock = threads.reentrant_lock()
-        """Of who changes the log; that may take long, where a coordinator is waited for."""
+        """Held during a change, which may take long if it waits for a coordinator."""
         self._reading = threads.lock()
-        """Of who reads on: of several, the first reads for the others."""
+        """Held during a read of new records: one reader reads for all."""
         self._installing = threads.lock()
         self._queue: list[Proposal] = []
         self._queue_lock = threads.lock()
@@ -105,13 +105,13 @@ class Journal:
         limits: StepLimits = LIMITS,
         threads: Threads = SYSTEM_THREADS,
     ) -> Journal:
-        """Open the log in `store`, or begin one there if `create`.
+        """Open the log in `store`, or create one there if `create`.
 
-        link:    the way to a coordinator, should one have the log.
-        served:  changes always go through a coordinator.
-        limits:  of its upkeep.
-        Raises NoLog if there is none and none may be created, UnsupportedVersion for a newer format or another kind of
-        file, StoreNotExclusive if the storage cannot carry a log.
+        link:    connects to the coordinator of the log, if it has one.
+        served:  all changes go through a coordinator.
+        limits:  bounds of the log's upkeep.
+        Raises NoLog if there is none and `create` is False, UnsupportedVersion for a newer format or another kind of
+        file, StoreNotExclusive if the storage cannot hold a log.
         """
         context = Context(
             clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits, threads=threads
@@ -129,17 +129,17 @@ class Journal:
         return run(steps, self.store, self.context.clock, self.link)
 
     def is_still_there(self) -> bool:
-        """Whether the storage holds this log, and not none or another that was begun in its place."""
+        """Whether the storage still holds this log: it was not deleted or replaced."""
         data = self.run(_get(FORMAT_KEY))
         return data is not None and parse_format(data, self.store.url).cluster_id == self.cluster_id
 
     @property
     def state(self) -> State:
-        """The newest state that is known here."""
+        """The newest state in this process."""
         return self._view.state
 
     def state_at(self, version: int) -> State | None:
-        """The state at a version that was the newest a moment ago; None if that is not known any more."""
+        """The state at a recent version; None if it cannot be rebuilt any more."""
         state = self.state
         return state if state.version == version else self.run(state_at(version))
 
@@ -153,16 +153,16 @@ class Journal:
         return self._view.state
 
     def recent(self) -> State:
-        """The newest state that is known here, read again where that one is old.
+        """The newest state in this process, refreshed if it is old.
 
-        What begins under an old one, an upload or a producer, would be at or below the fence.
+        Under an old state, an upload or a producer would begin at or below the fence.
         """
         state = self.state
         age = cluster_config(state.configs, "gc.fence.age.ms")
         return self.refresh() if abs(self.context.clock.now_ms() - state.time) > age // 4 else state
 
     def refresh_beside(self, steps: Steps[Result]) -> tuple[State, Result]:
-        """`refresh`, and reads that are carried out in the same rounds."""
+        """`refresh`, and other reads in the same rounds of requests."""
         with self._reading:
             now = self.context.clock.monotonic_ms()
             known, together = self._view, self._together(now)
@@ -172,23 +172,23 @@ class Journal:
         return self._view.state, result
 
     def _together(self, now: float) -> bool:
-        """Whether rounds count, and what follows the view cannot have been deleted yet, by far."""
+        """Whether fewer rounds matter and the records after the view cannot have been deleted yet, by far."""
         return not self.store.local and self._is_young(now)
 
     def _is_young(self, now: float) -> bool:
-        """Whether the checkpoints were listed so recently that no record of since can have been deleted, by far."""
+        """Whether the checkpoints were listed so recently that no record after that can have been deleted, by far."""
         return now - self._listed_ms < cluster_config(self._view.state.configs, "gc.fence.age.ms") // 4
 
     def _to_the_end(self, view: View, together: bool) -> View:
-        """Read on from a view, if the rounds that it was read in took so long that what follows may have been deleted in one."""
+        """Read on from a view if its reads took so long that records after it may have been deleted meanwhile."""
         if together and not self._is_young(self.context.clock.monotonic_ms()):
             return self.run(refresh(view))
         return view
 
     def _install(self, view: View, known: View) -> None:
-        """Go on from a view that was made of `known`: readers do not wait for changes, nor changes for readers.
+        """Install a view that follows `known`.  Readers and changes do not wait for each other.
 
-        If another thread has installed one meanwhile, the newer state and the newer checkpoint count.
+        If another thread has installed a view meanwhile, the newer state and the newer checkpoint are kept.
         """
         with self._installing:
             now = self._view
@@ -201,7 +201,7 @@ class Journal:
             self._view = View(checkpoint, newer.state, damaged, newer.head)
 
     def poll(self) -> State:
-        """Like `refresh`, for waiting: one get while nothing happens, or one question to the coordinator."""
+        """Like `refresh`, for a waiting reader: one get if nothing happened, or one request to the coordinator."""
         return self._hear(0) if self._is_told() else self._look()
 
     def wait(
@@ -212,11 +212,11 @@ class Journal:
         group: str = "",
         topics: Sequence[str] | None = None,
     ) -> State:
-        """Wait for news.  A coordinator tells as soon as there are some; a storage is looked at after `look_ms`.
+        """Wait for a change.  A coordinator reports one immediately; a storage is polled after `look_ms`.
 
-        clock:  of who waits, if it is not that of the journal: who counts the time has to see it pass.
-        group:  of who waits: that its members begin to share it out anew is news as well, where a coordinator tells.
-        topics: ids; a coordinator does not tell of records of others, until the time is over.
+        clock:  the caller's clock, if it is not the journal's: the time must pass on the clock that the caller reads.
+        group:  a coordinator also reports the start of a rebalance of this group.
+        topics: ids; a coordinator does not report records of other topics before the time is over.
         """
         if self._is_told():
             return self._hear(int(min(timeout_ms, HEAR_MS_MAX)), group, topics)
@@ -227,13 +227,13 @@ class Journal:
         return self.link is not None and is_led_elsewhere(self._view.state, self.context)
 
     def _hear(self, wait_ms: int, group: str = "", topics: Sequence[str] | None = None) -> State:
-        """What the coordinator tells; others use the journal meanwhile."""
+        """Ask the coordinator for changes; the lock is not held meanwhile."""
         known = self._view.state
-        assert self.link is not None, "there is somebody who tells"
+        assert self.link is not None, "only a link reports changes"
         try:
             changes = self.link.changes(known.coordinator, known.version, wait_ms, group, topics)
         except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed):
-            # Whoever may read the storage may read the log, also where the coordinator does not talk to them.
+            # A client that may read the storage may read the log, even if the coordinator rejects it.
             self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))
             return self._look()
         if changes.version > known.version:
@@ -261,11 +261,11 @@ class Journal:
         *,
         upkeep: bool = True,
     ) -> Result:
-        """Carry out a decision: it is in the log, durably, when this returns, with its reply.
+        """Apply a decision: when this returns its reply, the change is durable.
 
-        deadline_ms:  on the monotonic clock, up to when a coordinator is waited for; None: as long as changes do.
-        upkeep:       `upkeep_after_commit` afterwards; a caller whose other threads wait does it when it has let them go.
-        Raises what the decision raises, CommitUnknown if the storage failed so that it may or may not be in.
+        deadline_ms:  on the monotonic clock, limits the wait for a coordinator; None: `patience_ms` of the context.
+        upkeep:       run `upkeep_after_commit` afterwards; a caller with waiting threads calls it after releasing them.
+        Raises the decision's errors, CommitUnknown if the storage failed and the change may have been applied.
         """
         command = Proposal(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
         with self._queue_lock:
@@ -283,14 +283,14 @@ class Journal:
         return command.reply
 
     def _deadline_ms(self) -> int | None:
-        """Of a change that has none: what waits behind others for a coordinator waits no longer than they do."""
+        """The deadline of a change without one: it waits for a coordinator no longer than the changes before it."""
         return self.context.clock.monotonic_ms() + self.context.patience_ms if self._is_told() else None
 
     def _has_turn(self, command: Proposal) -> bool:
-        """Wait for the lock, and take it.  False: the command is done without, by another thread.
+        """Wait for the lock, and take it.  False: another thread has applied the command.
 
-        Who has the lock may wait for a coordinator or a bucket, and have more time than this command.
-        Raises CoordinatorNotAvailable, StorageUnavailable or CommitUnknown when that is over.
+        The thread with the lock may wait for a coordinator or a bucket, and have a later deadline than this command.
+        Raises CoordinatorNotAvailable, StorageUnavailable or CommitUnknown at the deadline.
         """
         if command.deadline_ms is None:
             return self._lock.acquire()
@@ -303,7 +303,7 @@ class Journal:
             self._queue = [one for one in self._queue if one is not command]
         if unsent:
             raise late
-        # Another thread has taken it along, and gives it up in its time, unless it waits for an answer just then.
+        # Another thread took it along, and gives up at this deadline unless it is waiting for an answer.
         for _ in range(LATE_TRIES):
             if command.done:
                 return False
@@ -323,7 +323,7 @@ class Journal:
         self.carry_out(commands)
 
     def carry_out(self, commands: list[Proposal]) -> None:
-        """Carry commands out together; each has its reply or its error afterwards."""
+        """Apply commands together; afterwards each has its reply or its error."""
         with self._lock:
             self._carry_out(commands)
 
@@ -337,19 +337,19 @@ class Journal:
         except SparkLogError as error:
             failed: SparkLogError = error
             if isinstance(error, StorageError) and error.maybe_applied:
-                failed = CommitUnknown(f"the storage failed while a change was under way, it may be in: {error}")
+                failed = CommitUnknown(f"the storage failed during a change, which may have been applied: {error}")
                 failed.__cause__ = error
             elif isinstance(error, CoordinatorNotAvailable) and error.maybe_applied:
                 failed = unanswered(error, sent=True)
             _fail(commands, failed)
             return
         except BaseException as error:
-            # An interrupt, or a bug: whoever waits for the others' commands must not take them for done.
-            _fail(commands, CommitUnknown(f"a change was broken off by {error!r}, it may be in"))
+            # An interrupt, or a bug: threads that wait for other commands must not take them for applied.
+            _fail(commands, CommitUnknown(f"a change was interrupted by {error!r} and may have been applied"))
             raise
 
     def _store_for(self, commands: Sequence[Proposal]) -> ObjectStore:
-        """The store, with as much time as the last of the commands has."""
+        """The store, limited to the latest deadline of the commands."""
         ends = [command.deadline_ms for command in commands if command.deadline_ms is not None]
         if not ends or len(ends) < len(commands):
             return self.store
@@ -358,7 +358,10 @@ class Journal:
     # ------------------------------------------------------------------------------------------------- as a coordinator
 
     def take_over(self, expected: int, address: str, host: str) -> int:
-        """Be the log's coordinator, after epoch `expected`; the new epoch.  Raises NotCoordinator if another one is."""
+        """Become the log's coordinator after epoch `expected`; returns the new epoch.
+
+        Raises NotCoordinator if another process was faster.
+        """
         cluster = self.cluster_id
         take = Proposal(lambda state, now: decide_take_over(state, expected, address, host, cluster), takes_over=True)
         with self._lock:
@@ -371,7 +374,7 @@ class Journal:
         return expected + 1
 
     def release(self, epoch: int) -> bool:
-        """Give the log back to embedded writers; False if it is not held under that epoch, or the one before."""
+        """Release the log to embedded writers; False if it is not led under that epoch, or the one before."""
         release = Proposal(lambda state, now: decide_release(state, epoch), takes_over=True, releases=True)
         self.carry_out([release])
         if release.error is not None:
@@ -381,20 +384,20 @@ class Journal:
     # ------------------------------------------------------------------------------------------------------------ upkeep
 
     def upkeep_after_commit(self) -> None:
-        """Keep house after a change, if the log has gone far enough and nobody else does it."""
+        """Run upkeep after a change if it is due and no other thread runs it."""
         if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
             self._try_upkeep()
 
     def run_upkeep(self) -> None:
-        """Seal, prune and checkpoint, if the log has gone far enough."""
+        """Seal, prune and checkpoint if it is due."""
         self.poll()
         if is_due(self._view):
             self._try_upkeep()
 
     def _try_upkeep(self) -> None:
-        """After the acknowledgement: an error is logged, never raised, and a later commit tries again.
+        """Run upkeep after the acknowledgement: an error is logged, never raised, and a later commit retries.
 
-        Only what changes the log keeps other threads from committing.  Of those, the first to come does it.
+        Only steps that change the log block other threads' commits; the first thread to arrive runs upkeep.
         """
         now = self.context.clock.monotonic_ms()
         if now < self._upkeep_from or not self._keeping.acquire(blocking=False):
@@ -406,7 +409,7 @@ class Journal:
         except SparkLogError as error:
             logger.warning("upkeep of %s was put off: %s", self.store.url, error)
         except Exception:
-            logger.exception("upkeep of %s failed; a later commit tries again", self.store.url)
+            logger.exception("upkeep of %s failed; a later commit retries", self.store.url)
         finally:
             self._keeping.release()
 
@@ -422,7 +425,7 @@ class Journal:
         self._install(self.run(checkpoint_and_truncate(view, self.context, known.state.fence)), view)
 
     def check_store(self) -> None:
-        """Before a change: probe put-if-absent again where the store's library is another than the one that was probed."""
+        """Probe put-if-absent again, before a change, if the store's library differs from the probed one."""
         if self._probed:
             return
         fingerprint = self.store.fingerprint()
@@ -440,7 +443,7 @@ def _fail(commands: list[Proposal], error: SparkLogError) -> None:
 
 
 def _begin(store: ObjectStore, context: Context) -> bytes:
-    """Probe the store and write `meta/format`; the bytes that are there afterwards, ours or another's."""
+    """Probe the store and write `meta/format`; returns its bytes, ours or another process's."""
     probe(store, nonce=context.unique())
     form = Format(
         pylog=FORMAT_VERSION,
@@ -456,7 +459,7 @@ def _begin(store: ObjectStore, context: Context) -> bytes:
 
 def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
     if (yield List(LOG)):
-        # Another process may have created the log meanwhile: it puts the format before any record.
+        # Another process may have created the log: it puts the format before any record.
         found: bytes | None = yield Get(FORMAT_KEY)
         if found is not None:
             return found
@@ -466,7 +469,7 @@ def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
         found = yield Get(FORMAT_KEY)
         if found is not None:
             return found
-        logger.debug("put of %s answered %s and is not there, trying again", FORMAT_KEY, answer)
+        logger.debug("put of %s answered %s and the object does not exist, retrying", FORMAT_KEY, answer)
     raise StorageUnavailable(f"cannot create a log at {url}: the storage does not keep {FORMAT_KEY}")
 
 
@@ -476,7 +479,7 @@ def _get(key: str) -> Steps[bytes | None]:
 
 
 def _look_in() -> Steps[tuple[bytes | None, Sequence[str]]]:
-    """What `meta/format` holds, and the checkpoints."""
+    """The bytes of `meta/format`, and the checkpoints."""
     found: tuple[bytes | None, Sequence[str]] = tuple((yield [Get(FORMAT_KEY), List(CHECKPOINTS)]))
     return found
 

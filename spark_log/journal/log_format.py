@@ -1,4 +1,4 @@
-"""`meta/format`: that a folder is a log, its cluster id, and the storage library that was tried with it."""
+"""`meta/format`: identifies a folder as a log, with its cluster id and the probed storage library."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ FORMAT_VERSION = 1
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
-    """What `meta/format` holds."""
+    """The contents of `meta/format`."""
 
     pylog: int
     """Version of the log's format."""
     cluster_id: str
     created_ms: int
     probed: str
-    """Fingerprint of the store library with which the probe succeeded."""
+    """Fingerprint of the store library whose probe succeeded."""
     crc: str = ""
-    """crc32c of the other fields, in hex; empty in a file that an earlier pylog wrote."""
+    """crc32c of the other fields, in hex; empty in a file from an earlier pylog."""
 
     def checksum(self) -> str:
-        """What `crc` is to be."""
+        """The correct value of `crc`."""
         return f"{crc32c(msgspec.json.encode([self.pylog, self.cluster_id, self.created_ms, self.probed])):08x}"
 
     def encode(self) -> bytes:
@@ -39,7 +39,7 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_format(data: bytes, url: str) -> Format:
-    """What `meta/format` says.  Raises UnsupportedVersion for a file that is damaged, not pylog's, or of a newer one."""
+    """Parse `meta/format`.  Raises UnsupportedVersion for a file that is damaged, not pylog's, or newer."""
     damaged = UnsupportedVersion(
         f"{url}/{FORMAT_KEY} is not pylog's, or damaged: it starts with {data[:32]!r}; a damaged one is restored from a copy"
     )

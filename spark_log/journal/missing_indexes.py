@@ -1,7 +1,7 @@
-"""Objects that the newest state names and the storage does not have, or not as they were written: how errors and warnings say it.
+"""Errors and warnings for objects that the newest state names, but that are missing or damaged in the storage.
 
-An index object is also gone where a newer state names another one in its place.  So whoever misses one looks at the newest
-state before saying anything.
+An index object is also missing if a newer state names another one in its place.  So a reader that misses one checks the
+newest state before it reports it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ logger = logging.getLogger("spark_log")
 
 
 def missing_object(name: str, key: str, topic: str, partition: int, start: int, end: int) -> ObjectNotFound:
-    """The error for an object that has records, or the index of records, [start, end) of a partition."""
+    """The error for a missing object with records, or the index of records, [start, end) of a partition."""
     return ObjectNotFound(
-        f"{name} is not there, though it has the offsets {start} to {end - 1} of topic {topic!r}, partition {partition}: "
+        f"{name} is missing, but has the offsets {start} to {end - 1} of topic {topic!r}, partition {partition}: "
         "`pylog verify` lists what is missing; restore it from a copy",
         key=key,
     )
@@ -31,16 +31,16 @@ def missing_object(name: str, key: str, topic: str, partition: int, start: int, 
 def damaged_object(name: str, topic: str, partition: int, start: int, end: int, why: object) -> CorruptObject:
     """The error for an object in which records [start, end) of a partition cannot be read."""
     return CorruptObject(
-        f"{name} is damaged: offsets {start} to {end - 1} of topic {topic!r}, partition {partition} cannot be read: {why}. Restore "
-        f"it from a copy under the same name (`pylog verify --deep` lists all that is damaged), or read on at offset {end}, or "
-        f"remove what lies before: `pylog topic trim {topic} -p {partition} --to {end}`"
+        f"{name} is damaged: offsets {start} to {end - 1} of topic {topic!r}, partition {partition} cannot be read: "
+        f"{why}. Restore it from a copy under the same name (`pylog verify --deep` lists all that is damaged), or read on at "
+        f"offset {end}, or remove what lies before: `pylog topic trim {topic} -p {partition} --to {end}`"
     )
 
 
 def without_index(
     wanted: Mapping[TopicKey, Iterable[Slice | Piece]], found: Container[Piece]
 ) -> Steps[frozenset[TopicKey]]:
-    """Partitions that have a piece whose index was not found.  Upkeep passes over them and keeps the others small.
+    """Partitions with a piece whose index was not found.  Upkeep skips them.
 
     An index that the newest state still names is logged as a warning.
     """
@@ -54,5 +54,5 @@ def without_index(
                 if part is not None and piece in part.entries:
                     name = state.topics[key[0]].name
                     lost = missing_object(piece.object, piece.object, name, key[1], piece.start, piece.end)
-                    logger.warning("upkeep passes over a partition: %s", lost)
+                    logger.warning("upkeep skips a partition: %s", lost)
     return frozenset(gone)

@@ -15,7 +15,7 @@ DATA = "data/"
 
 
 PINS = "meta/pin/"
-"""Of Spark queries (`pyspark_pylog/source/query_pins.py`), and of clock checks."""
+"""Pins of Spark queries (`pyspark_pylog/source/query_pins.py`), and objects of clock checks."""
 
 
 def log_key(version: int) -> str:
@@ -31,7 +31,7 @@ def checkpoint_key(version: int, unique: str) -> str:
 
 
 def checkpoint_version(key: str) -> int:
-    """Version of a checkpoint's key; 0 for the empty key of a log that has none yet."""
+    """Version in a checkpoint's key; 0 for the empty key of a log without checkpoints."""
     return int(key.removeprefix(CHECKPOINTS)[:20]) if key else 0
 
 
@@ -40,5 +40,5 @@ def data_key(epoch: int, name: str) -> str:
 
 
 def upload_epoch(key: str) -> int:
-    """Epoch in the name of a data object."""
+    """Upload epoch in the name of a data object."""
     return int(key.removeprefix(DATA)[:16], 16)

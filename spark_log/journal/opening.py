@@ -23,29 +23,29 @@ KEPT_CHECKPOINTS = 2
 
 
 HOLE_PROBES = (1, 2, 4, 8, 16, 32, 64)
-"""Distances after the first absent version at which a log that is opened is probed for records: none may be there."""
+"""Distances after the first absent version at which opening a log probes for records: none may exist."""
 
 
 REPAIR = "stop all writers and run `pylog repair --dry-run`"
 
 
 WAVE_MAX = 64
-"""Versions that are read ahead in parallel."""
+"""Maximum number of versions that are read ahead in parallel."""
 
 
 WAVE_FAR = 32
-"""From waves of so many on it is looked whether a checkpoint lies ahead: what is behind it need not be read."""
+"""From this wave size on, check for a newer checkpoint: the records before it need not be read."""
 
 
 class View(NamedTuple):
-    """A state that is on the chain, and the newest checkpoint, damaged ones aside, when that was confirmed."""
+    """A state that is on the chain, and the newest intact checkpoint when that was confirmed."""
 
     checkpoint: str
     state: State
     damaged: frozenset[str] = frozenset()
-    """Checkpoints that could not be read here."""
+    """Checkpoints that this process could not read."""
     head: bytes = b""
-    """First line of the record of its version, by which the log is known again; empty: not known here."""
+    """First line of the record of its version, which identifies the log; empty if not known."""
 
     def moved(self, state: State, names: Sequence[str], head: bytes) -> View:
         """The view with another state, confirmed by a listing of checkpoints."""
@@ -53,11 +53,12 @@ class View(NamedTuple):
 
 
 def open_view(names: Sequence[str] | None = None, ahead: int = 0) -> Steps[View]:
-    """The state at the end of the log: newest checkpoint by listing, what follows, the listing again.
+    """The state at the end of the log: read the newest checkpoint and the records after it, then list checkpoints
+    again.
 
-    names:  a listing of the checkpoints, if there is one already; only where to begin is taken from it.
-    ahead:  versions that are read in the round of the checkpoint, whose own version is in its name: for storage where
-            rounds are dear and requests are cheap.
+    names:  an earlier listing of the checkpoints; it only determines where to begin.
+    ahead:  number of versions to read together with the checkpoint, whose version is in its name: for storage with slow
+            and cheap requests.
     """
     absent: set[str] = set()
     while True:
@@ -76,13 +77,13 @@ class Base(NamedTuple):
 
     view: View
     newest: tuple[str, ...] = ()
-    """The newest two checkpoints, as they were listed before it was read."""
+    """The newest two checkpoints, as listed before it was read."""
     found: Sequence[bytes | None] = ()
-    """Objects of the versions after it."""
+    """Objects of the versions after it that were read."""
 
 
 def _load(names: Sequence[str], ahead: int, absent: set[str]) -> Steps[Base | None]:
-    """The newest checkpoint that can be read, out of the newest two; None if there are others by now.
+    """The newest readable checkpoint of the newest two; None if newer ones exist by now.
 
     absent:  collects checkpoints that were gone: one that is listed again is damaged.
     Raises CorruptObject if both are damaged, UnsupportedVersion for a newer format.
@@ -104,9 +105,7 @@ def _load(names: Sequence[str], ahead: int, absent: set[str]) -> Steps[Base | No
             damaged[name] = error
             continue
         for why in damaged.values():
-            logger.warning(
-                "a checkpoint cannot be read, the log is opened from %s: %s", name or "its first record", why
-            )
+            logger.warning("a checkpoint cannot be read, opening the log from %s: %s", name or "its first record", why)
         return Base(View(name, state, frozenset(damaged)), newest, found)
     if tuple((yield List(CHECKPOINTS))[-KEPT_CHECKPOINTS:]) != newest:
         return None
@@ -114,11 +113,11 @@ def _load(names: Sequence[str], ahead: int, absent: set[str]) -> Steps[Base | No
 
 
 def state_in(data: bytes | None, name: str) -> State:
-    """The state in a checkpoint.  Raises CorruptObject for bytes that are not the checkpoint of this name."""
+    """Decode the checkpoint `name`.  Raises CorruptObject for other bytes."""
     if not name:
         return State()
     if data is None:
-        raise CorruptObject(f"{name} is listed, and cannot be read")
+        raise CorruptObject(f"{name} is listed, but cannot be read")
     state = decode_checkpoint(data, name)
     if state.version != checkpoint_version(name):
         raise CorruptObject(f"{name} is damaged: it holds the state of version {state.version}")
@@ -126,7 +125,7 @@ def state_in(data: bytes | None, name: str) -> State:
 
 
 def _is_new() -> Steps[bool]:
-    """Whether a log in which neither a checkpoint nor version 1 was found has no records; False: there are some by now.
+    """Whether a log without checkpoints and version 1 has no records; False: it has some by now.
 
     Raises CorruptObject for a log that has lost its beginning and all checkpoints.
     """
@@ -137,7 +136,7 @@ def _is_new() -> Steps[bool]:
 
 
 def state_at(version: int) -> Steps[State | None]:
-    """The state at a version of a moment ago; None if that is not known any more, for a checkpoint lies beyond it."""
+    """The state at a recent version; None if it cannot be rebuilt, because a newer checkpoint exists."""
     names = yield List(CHECKPOINTS)
     absent: set[str] = set()
     while checkpoint_version(newest_checkpoint(names)) <= version:
@@ -149,7 +148,7 @@ def state_at(version: int) -> Steps[State | None]:
         keys = _log_keys(state.version + 1, version - state.version)
         batches = yield [Get(key) for key in keys]
         names = yield List(CHECKPOINTS)
-        if tuple(names[-KEPT_CHECKPOINTS:]) == base.newest:  # so what was read is on the chain, as in `catch_up`
+        if tuple(names[-KEPT_CHECKPOINTS:]) == base.newest:  # so these reads are on the chain, as in `catch_up`
             if None in batches:
                 return None
             for key, batch in zip(keys, batches, strict=True):
@@ -174,15 +173,16 @@ def catch_up(
     wave: int = 1,
     base: Base | None = None,
 ) -> Steps[View | None]:
-    """The view at the end of the log; None if a newer checkpoint lies beyond it, so that what was read may be leftovers.
+    """The view at the end of the log; None if a newer checkpoint exists, so that the reads may be leftovers.
 
     seen:      collects the versions of the batches that were read, by batch id.
     found:     objects of the versions after the view that were read already.
-    together:  list the checkpoints in the round of the reads, not after them, as long as these find nothing.  What is
-               carried on is on the chain either way.  But it may end before a version that was there when this began, if
-               that was put into a checkpoint and deleted within the round: only for a view that is younger than the fence.
-    wave:      versions that are read at a time, at first.
-    base:      from which the log is being opened: records beyond the end are looked for as well.
+    together:  list the checkpoints in parallel with the reads, not after them, as long as these find nothing.  The
+               result is on the chain in both cases.  But it may end before a version that existed when this began, if
+               that was put into a checkpoint and deleted within the round: only for a view that is younger than the
+               fence.
+    wave:      number of versions to read at a time, at first.
+    base:      the checkpoint from which the log is being opened: this also looks for records beyond the end.
     Raises CorruptObject for a record that is damaged or missing.
     """
     state, head, wave, names = view.state, view.head, len(found) or wave, None
@@ -221,18 +221,18 @@ def catch_up(
 
 
 def confirming_reads(view: View) -> list[Op]:
-    """Reads the start of the record of the view's version, by which the log is known again, and lists the checkpoints."""
+    """Reads the start of the record of the view's version, which identifies the log, and lists the checkpoints."""
     first = [Get(log_key(view.state.version), 0, len(view.head))] if view.head else []
     return [*first, List(CHECKPOINTS)]
 
 
 def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:
-    """Whether the log is still the one that the view is of.
+    """Whether the log is still the log of the view.
 
-    False: it is to be opened anew. An older copy was restored, and has come as far as the view by now, or that is not known.
-    Raises CorruptObject if the restored copy has not come as far: what this process wrote is not in it.
+    False: open it again.  An older copy was restored, and has reached the view's version by now, or that is not known.
+    Raises CorruptObject if the restored copy has not reached it: commits of this process are not in it.
 
-    last:  the start of the record of the view's version, as it is now; none if it was not asked for.
+    last:  the start of the record of the view's version, read again; empty if it was not read.
     """
     version = view.state.version
     if last and last[0] != view.head:
@@ -241,9 +241,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
             return newest == view.checkpoint
         if last[0] is None:
             raise restored_error(f"version {version} was")
-        logger.warning(
-            "version %d is not what it was: an older copy of the log was restored, which is opened anew", version
-        )
+        logger.warning("version %d has changed: an older copy of the log was restored, opening it again", version)
         return False
     if not went_back(view, names):
         return True
@@ -252,14 +250,15 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     if record is None and known is None:
         raise restored_error(f"version {version} and {view.checkpoint} were")
     if known is None:
-        logger.warning("%s is gone: an older copy of the log was restored, which is opened anew", view.checkpoint)
+        logger.warning("%s is gone: an older copy of the log was restored, opening it again", view.checkpoint)
     return known is not None
 
 
 def newest_checkpoint_from(view: View) -> Steps[str | None]:
     """The newest checkpoint, if it is at or beyond the view's version.
 
-    If none is, nobody has deleted the record of that version: whoever does has seen two such checkpoints, and they stay.
+    Otherwise the record of that version still exists: a writer deletes it only after two such checkpoints, which are
+    kept.
     """
     newest = newest_checkpoint((yield List(CHECKPOINTS)))
     return newest if checkpoint_version(newest) >= view.state.version else None
@@ -267,15 +266,15 @@ def newest_checkpoint_from(view: View) -> Steps[str | None]:
 
 def restored_error(what: str) -> CorruptObject:
     return CorruptObject(
-        f"{what} in the log, and not any more: an older copy of the log was restored; end this process, and compare what it "
-        "wrote with what the log has"
+        f"{what} in the log, and not any more: an older copy of the log was restored; end this process, and compare "
+        "its commits with the log"
     )
 
 
 def _list_beyond(version: int, view: View, base: Base) -> Steps[Sequence[str] | None]:
-    """The checkpoints, listed after version + 1 was found absent; None if there is such a version by now.
+    """The checkpoints, listed after version + 1 was found absent; None if that version exists by now.
 
-    Raises CorruptObject if there is none although records follow: each was put when the one before it was there.
+    Raises CorruptObject if it does not although later records exist: each was put after the one before it.
     """
     probes = [log_key(version + 1 + distance) for distance in HOLE_PROBES]
     reads: list[Op] = [List(CHECKPOINTS), *map(Get, probes)]
@@ -287,7 +286,7 @@ def _list_beyond(version: int, view: View, base: Base) -> Steps[Sequence[str] | 
         return None
     names = yield List(CHECKPOINTS)
     if _is_confirmed(view, names, base):
-        raise CorruptObject(f"{log_key(version + 1)} is missing, and {beyond} is there; {REPAIR}")
+        raise CorruptObject(f"{log_key(version + 1)} is missing, but {beyond} exists; {REPAIR}")
     return names
 
 
@@ -299,9 +298,9 @@ def _is_confirmed(view: View, names: Sequence[str], base: Base | None) -> bool:
 
 
 def went_back(view: View, names: Sequence[str]) -> bool:
-    """Whether a checkpoint that was known is not in a listing, though two newer ones are neither: it is stale, or the log was restored.
+    """Whether a listing lacks both a known checkpoint and two newer ones: it is stale, or the log was restored.
 
-    By name, as a restored log may have come to other checkpoints at the same versions.
+    Compares names, because a restored log may reach other checkpoints at the same versions.
     """
     known = view.checkpoint
     return bool(known) and known not in names and sum(name > known for name in names) < KEPT_CHECKPOINTS
@@ -321,14 +320,14 @@ def _unreadable(error: SparkLogError) -> SparkLogError:
 def _replayed(
     state: State, head: bytes, objects: Iterable[tuple[str, bytes | None]], seen: dict[str, int] | None
 ) -> tuple[State, bytes, SparkLogError | None]:
-    """The state after objects of the log up to the first that is absent or cannot be read, the first line of the last one,
-    and what is wrong with the one that cannot be read."""
+    """The state after objects of the log, up to the first that is absent or unreadable; the first line of the last one
+    read; and the error of the unreadable one."""
     for key, data in objects:
         if data is None:
             break
         try:
             batch = decode_batch(data, key)
-        except SparkLogError as error:  # it may be a leftover below a newer checkpoint: a listing tells
+        except SparkLogError as error:  # it may be a leftover below a newer checkpoint: a listing decides
             return state, head, error
         state, head = replay(state, batch), first_line(data)
         if seen is not None:
@@ -337,10 +336,10 @@ def _replayed(
 
 
 def follows_checkpoint(view: View, newest: str) -> bool:
-    """Whether records read after `view` are on the chain, `newest` being the checkpoint in a listing after the reads.
+    """Whether records read after `view` are on the chain, `newest` being the newest checkpoint of a later listing.
 
-    Only records at or below a checkpoint are ever deleted.  So if the newest checkpoint is not beyond the version that was
-    confirmed before the reads, none of the names that were read had been free again.
+    Only records at or below a checkpoint are ever deleted.  So if the newest checkpoint is not beyond the version that
+    was confirmed before the reads, no name that was read had been deleted and taken again.
     """
     return checkpoint_version(newest) <= view.state.version
 
@@ -348,20 +347,20 @@ def follows_checkpoint(view: View, newest: str) -> bool:
 def refresh(
     view: View, seen: dict[str, int] | None = None, found: Sequence[bytes | None] = (), together: bool = False
 ) -> Steps[View]:
-    """The view at the end of the log, from this one if no checkpoint lies beyond it; arguments as of `catch_up`."""
+    """The view at the end of the log, from this one if no newer checkpoint exists; arguments as of `catch_up`."""
     new = yield from catch_up(view, seen, found, together)
     if new is not None:
         return new
     if seen is not None:
-        seen.clear()  # they may be leftovers: a batch of ours among them is not in
+        seen.clear()  # they may be leftovers: no batch of ours among them is applied
     return (yield from open_view())
 
 
 def poll(view: View, relist: bool, together: bool = False) -> Steps[View]:
-    """Like `refresh`, for a reader that waits: one get where nothing is new and no listing is due.
+    """Like `refresh`, for a waiting reader: one get if nothing is new and no listing is due.
 
-    Log records below a checkpoint are deleted some day, so a reader that only asked for the next version could wait for
-    ever: it has to list once a minute, and whenever it did not list for as long as records are kept (`relist`).
+    Log records below a checkpoint are deleted later, so a reader that only asks for the next version could wait
+    forever.  It must list once a minute, and after any pause as long as records are kept (`relist`).
     """
     if relist:
         return (yield from refresh(view, together=together))
@@ -372,7 +371,7 @@ def poll(view: View, relist: bool, together: bool = False) -> Steps[View]:
 
 
 def follow(view: View, told: Answered | Changes) -> Steps[View]:
-    """The view with what the coordinator told of the log, or read from the storage if that was nothing."""
+    """The view with the changes that the coordinator returned, or with those in the storage if it returned none."""
     if told.state is not None:
         return view._replace(state=told.state, head=b"")
     if not told.batches:
@@ -384,7 +383,7 @@ def follow(view: View, told: Answered | Changes) -> Steps[View]:
 
 
 def _skip_on(view: View) -> Steps[View]:
-    """Like `refresh`, for a view that is far behind: what a newer checkpoint has is not read record by record."""
+    """Like `refresh`, for a view that is far behind: a newer checkpoint replaces the records before it."""
     names = yield List(CHECKPOINTS)
     if follows_checkpoint(view, newest_checkpoint(names)):
         return (yield from refresh(view))
@@ -392,9 +391,9 @@ def _skip_on(view: View) -> Steps[View]:
 
 
 def check_chain(view: View, names: Sequence[str]) -> None:
-    """Raises CorruptObject if a version is missing after the newest checkpoint, among the records that there are.
+    """Raises CorruptObject if a version is missing after the newest checkpoint, among the existing records.
 
-    names: a listing of `meta/log/` that began after the view was read; what was committed in between is no hole.
+    names: a listing of `meta/log/` that began after the view was read; later commits are not a hole.
     """
     versions = {log_version(name) for name in names}
     end = max(versions | {view.state.version})

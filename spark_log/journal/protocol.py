@@ -1,20 +1,21 @@
 """The commit protocol of a log on shared storage: open, catch up, append with read-back.
 
-    meta/format                        what the log is (`journal.py`)
-    meta/reserve                       room for records that make room (`reserve.py`)
+    meta/format                        identifies the log (`journal.py`)
+    meta/reserve                       space for records that free space (`reserve.py`)
     meta/log/<version:020>.rec         one batch of records a version, written by put-if-absent
-    meta/ckpt/<version:020>-<id>       the state at a version, each file whole; the newest two are kept, with all records
+    meta/ckpt/<version:020>-<id>       the state at a version, each file whole; the newest two are kept, with all
+    records
                                        after the older one
     data/<upload epoch:016x>/…         objects
 
-The chain is what follows the newest checkpoint: version by version until one is absent.  A deleted version's name can be
-taken again by a put that was late, so records that were read are known to be on the chain only if a listing that began
-after the last read shows no checkpoint beyond the version that they follow.  Until then nothing is decided, reported or
-checkpointed from them; if there is one, the log is opened anew from it.
+The chain is the sequence of versions after the newest checkpoint, up to the first absent one.  A late put can take the
+name of a deleted version again.  So records are known to be on the chain only if a listing that began after the last
+read shows no checkpoint beyond the version that they follow.  Until then nothing is decided, reported or checkpointed
+from them; if there is such a checkpoint, the log is opened again from it.
 
-If the newest checkpoint is damaged, the log is opened from the one before it and the records after that.  Such a view is on
-the chain if a listing after the reads still has the same two newest checkpoints: a record is deleted only when two
-checkpoints at or beyond it exist, and from then on at least two do (docs/decisions/0024-two-checkpoints.md).
+If the newest checkpoint is damaged, the log is opened from the one before it and the records after that.  Such a view
+is on the chain if a listing after the reads still has the same two newest checkpoints: a record is deleted only when
+two checkpoints at or beyond it exist, and from then on at least two do (docs/decisions/0024-two-checkpoints.md).
 """
 
 from __future__ import annotations
@@ -63,28 +64,28 @@ from spark_log.threads import SYSTEM_THREADS, Threads
 ATTEMPTS_MAX = 200
 JITTER_MS = 20
 STALLED_TRIES = 14
-"""Puts in a row that are not in, though nothing else took their version: waits double from the fourth on, to about 20 s in all."""
+"""Consecutive puts without effect although the version stays free: waits double from the fourth on, to about 20 s."""
 ASK_MS_MIN = 1000
-"""An answer is waited for so long at least: without it, the outcome is not known."""
+"""Minimum wait for an answer: without it, the outcome is unknown."""
 ASK_AGAIN_MS = 50
 ASK_AGAIN_MS_MAX = 1000
-"""Waits between two tries to reach a coordinator, at first and at last; up to twice as long, by chance."""
+"""First and last pause between attempts to reach a coordinator; each is up to twice as long, at random."""
 
 
 Decide = Callable[[State, int], Decision[Any]]
-"""A decision bound to its command: (state, now in ms)."""
+"""A decision with its command: (state, now in ms)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the protocol needs from outside."""
+    """The environment of the protocol: clock, randomness, identity."""
 
     clock: Clock
     rng: random.Random
     epoch: int = 0
-    """Of the coordinator that this process is; 0: it is none."""
+    """The coordinator epoch of this process; 0: it is not a coordinator."""
     served: bool = False
-    """Changes go through a coordinator, also while there is none."""
+    """Changes go through a coordinator, even while there is none."""
     watch: ClockWatch = field(default_factory=ClockWatch, compare=False)
     patience_ms: int = 30_000
     """How long a change waits for a coordinator."""
@@ -92,7 +93,7 @@ class Context:
     threads: Threads = SYSTEM_THREADS
 
     def random(self) -> random.Random:
-        """A generator of its own for somebody who draws many numbers, and none that others must not guess."""
+        """A separate generator for many numbers; not for those that others must not guess."""
         return random.Random(self.rng.getrandbits(64))
 
     def unique(self) -> str:
@@ -102,49 +103,49 @@ class Context:
 
 @dataclass(slots=True)
 class Proposal:
-    """A decision on its way into the log, and what became of it."""
+    """A decision to be written to the log, and its outcome."""
 
     decide: Decide
     check: bool = False
-    """It came from outside: that its records can be replayed is tried before it is believed."""
+    """It came from outside: try to replay its records before they are written."""
     takes_over: bool = False
-    """It is about who writes the log, and counts whoever does."""
+    """It changes who writes the log, so it is decided even while another process leads."""
     releases: bool = False
-    """It gives the log back."""
+    """It releases the log."""
     reply: Any = None
     error: SparkLogError | None = None
     done: bool = False
     sent: bool = False
-    """It was sent to a coordinator whose answer is not known."""
+    """It was sent to a coordinator, and the outcome is unknown."""
     deadline_ms: int | None = None
-    """On the monotonic clock: it waits no longer for a coordinator; None: as long as changes do."""
+    """Limits the wait for a coordinator, on the monotonic clock; None: `Context.patience_ms`."""
 
 
 @dataclass(slots=True)
 class _Attempt:
-    """What was put at a version, in case a put that seemed lost turns up."""
+    """A batch put at a version, in case a put that seemed lost is found later."""
 
     state: State
-    """With its records."""
+    """The state after its records."""
     decisions: list[tuple[Proposal, Decision[Any]]] = field(default_factory=list)
 
 
 def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps[View]:
-    """Carry out commands in one batch of records: decide, put, read back, until it is in or there is nothing to write.
+    """Write commands in one batch of records: decide, put, read back, until it is applied or there is nothing to write.
 
-    All attempts share a batch id.  A batch that is found under it, from whichever attempt, was decided on the very
-    state that precedes it, so that attempt's replies hold.
+    All attempts share a batch id.  A batch that is found with it, from any attempt, was decided on exactly the
+    preceding state, so that attempt's replies are valid.
 
-    A command that is refused although it was put before, at a version that a checkpoint has swallowed since, may be in: its
-    error says so (`maybe_applied`), unless it is one that invites to try again, which is raised of what is certainly not in.
-    An error of the storage is `maybe_applied` only after a put whose outcome is not known.
+    A command may be rejected after it was put at a version that is now behind a checkpoint.  It may have been applied,
+    so its error is `maybe_applied`, unless the error is retriable, which is raised only if the command was not applied.
+    An error of the storage is `maybe_applied` only after a put whose outcome is unknown.
     """
     unique, attempts, stalled = context.unique(), dict[int, _Attempt](), 0
     for _ in range(ATTEMPTS_MAX):
         if is_led_elsewhere(view.state, context) and not all(command.takes_over for command in commands):
             view = yield from _hand_over(view, commands, context, attempts.values())
         stamp, releases = stamp_of(context.clock), all(command.releases for command in commands)
-        # A coordinator whose clock is wrong can stop, and does not move the log's time.
+        # A coordinator with a wrong clock can stop, and does not move the log's time.
         now = min(stamp.now_ms, view.state.time) if releases else stamp.now_ms
         attempt, records = _decide_all(view.state, commands, now, attempts.values())
         if not records:
@@ -171,12 +172,12 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
             attempts.pop(taken, None)
         stalled = stalled + 1 if view.state.version == version else 0
         if stalled == STALLED_TRIES:
-            unavailable = StorageUnavailable(f"the storage did not take a metadata record in {stalled} tries")
+            unavailable = StorageUnavailable(f"the storage did not take a metadata record in {stalled} attempts")
             unavailable.maybe_applied = True
             raise unavailable
         yield Sleep(context.rng.random() * JITTER_MS * 2 ** max(0, stalled - 3))
     error = ConcurrentChange(
-        f"no place in the metadata log after {ATTEMPTS_MAX} tries: too many busy writers for this storage"
+        f"no place in the metadata log after {ATTEMPTS_MAX} attempts: too many busy writers for this storage"
     )
     error.maybe_applied = bool(attempts)
     raise error
@@ -185,9 +186,9 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
 def _decide_all(
     state: State, commands: Sequence[Proposal], now: int, unseen: Iterable[_Attempt]
 ) -> tuple[_Attempt, list[AnyRecord]]:
-    """Each command is decided on the state that the ones before it leave; one that is refused is left out.
+    """Decide each command on the state that the previous ones leave; rejected commands are left out.
 
-    unseen: earlier attempts, of which it is not known what took their version.
+    unseen: earlier attempts whose versions have not been read.
     """
     attempt, records = _Attempt(next_version(state, now)), list[AnyRecord]()
     for command in commands:
@@ -202,7 +203,7 @@ def _decide_all(
         except Exception as error:
             if not command.check:
                 raise
-            _refuse(command, InvalidRequest(f"the command makes no sense: {error!r}"), unseen)
+            _refuse(command, InvalidRequest(f"the command is invalid: {error!r}"), unseen)
             continue
         records += decision.records
         attempt.decisions.append((command, decision))
@@ -217,15 +218,16 @@ def _refuse(command: Proposal, error: SparkLogError, unseen: Iterable[_Attempt])
 
 
 def is_led_elsewhere(state: State, context: Context) -> bool:
-    """Whether changes are another process's to write."""
+    """Whether another process writes the log."""
     return state.coordinator.in_force != context.epoch or (context.served and not context.epoch)
 
 
 def _hand_over(view: View, commands: Sequence[Proposal], context: Context, unseen: Iterable[_Attempt]) -> Steps[View]:
-    """Have the coordinator carry out what is not done; the view with it.
+    """Send the open commands to the coordinator; returns the view after them.
 
-    While nobody answers the log is looked at for another coordinator, or for a release, after which it is the caller's.
-    A command whose answer was lost is sent again: it knows itself again, or its refusal says that it may be in.
+    While no coordinator answers, check the log for a new coordinator, or for a release, after which the caller writes.
+    A command whose answer was lost is sent again: the retry is recognised, or its rejection says that it may be
+    applied.
     """
     clock, wait = context.clock, ASK_AGAIN_MS
     deadline = clock.monotonic_ms() + context.patience_ms
@@ -265,31 +267,31 @@ def _hand_over(view: View, commands: Sequence[Proposal], context: Context, unsee
             elif isinstance(outcome, SparkLogError):
                 _refuse(command, outcome, unseen)
                 if isinstance(outcome, ThrottlingQuotaExceeded):
-                    outcome.maybe_applied |= command.sent  # by an earlier try; the coordinator has not looked
+                    outcome.maybe_applied |= command.sent  # by an earlier attempt; the coordinator has not checked
             else:
                 command.reply, command.done = outcome, True
         with suppress(StorageUnavailable):
-            # It is done.  Who goes on from this view asks the coordinator again, or reads the log first: from one of before the
-            # coordinator led, the next change would be decided here, without what was just done.
+            # The change is applied.  If this read fails, the next change asks the coordinator or reads the log first: a
+            # view from before the coordinator led lacks this change.
             view = yield from follow(view, answered)
         if not pause_ms:
             return view
-        yield Sleep(pause_ms * (1 + context.rng.random()))  # not all clients of a token at the same time
+        yield Sleep(pause_ms * (1 + context.rng.random()))  # so that clients of a token do not retry simultaneously
     return view
 
 
 def _has_time(command: Proposal, pause_ms: float, deadline_ms: float, clock: Clock) -> bool:
-    """Whether a command can be sent again after a pause, which may last twice as long."""
+    """Whether a command can be retried after a pause, which may last twice as long."""
     if command.deadline_ms is not None:
         deadline_ms = min(deadline_ms, command.deadline_ms)
     return clock.monotonic_ms() + 2 * pause_ms < deadline_ms
 
 
 def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
-    """What a change is refused with that no coordinator has answered."""
+    """The error of a change that no coordinator has answered."""
     if not sent:
         return CoordinatorNotAvailable(str(error))
-    unknown = CommitUnknown(f"no answer to a change, it may be in: {error}")
+    unknown = CommitUnknown(f"no answer to a change, which may have been applied: {error}")
     unknown.__cause__ = error
     return unknown
 
@@ -300,13 +302,13 @@ def _set_replies(attempt: _Attempt) -> None:
 
 
 def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[str, int]]]:
-    """Put a batch after `view` and read back.  The view afterwards, and the batches by id that are known to lie between.
+    """Put a batch after `view` and read back.  Returns the view afterwards, and the batches between, by id.
 
-    The listing may run in parallel with the read-back only if the put answered "created": then the batch had its place
-    before the listing began, and the view that is carried on ends at this very batch.  After any other answer the put may
-    still be under way, so the reads come first and the listing last.
+    The listing may run in parallel with the read-back only if the put answered "created": then the batch was in the log
+    before the listing began, and the new view ends at this batch.  After any other answer the put may still be in
+    progress, so the reads come first and the listing last.
 
-    decided:  the state with the batch's records, as far as they count.
+    decided:  the state after the batch's valid records.
     """
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     put = PutNew(key, data)
@@ -326,8 +328,8 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
             ):
                 return view.moved(state, names, first_line(data)), {batch.id: view.state.version + 1}
             if None in last and (yield from newest_checkpoint_from(view)) is None:
-                # When the restored log comes as far, it would take this record for its own.  If it is there by now, it
-                # may have taken it: then the record stays.
+                # When the restored log reaches this version, it takes this record for its own.  If it has done so by
+                # now, the record stays.
                 if (yield Get(log_key(view.state.version))) is None:
                     yield Delete([key])
                 raise restored_error(f"version {view.state.version} was")

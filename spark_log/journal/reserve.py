@@ -1,8 +1,9 @@
-"""Room for the records that make room: a file on a local disk, which is given up when the disk is full.
+"""Space for the records that free space: a file on a local disk that is deleted when the disk is full.
 
-Deleting data begins with a record of the metadata log: a trim, a deletion, a fence.  On a disk without any space left there would
-be none for it, and nothing could be deleted.  So a log on a local disk keeps the file `meta/reserve`.  It is deleted when such a
-record finds no space, and made again right after, as large as fits.  Data and positions of groups never take its room.
+Deleting data begins with a record of the metadata log: a trim, a deletion, a fence.  On a full disk that record could
+not be written, and nothing could be deleted.  So a log on a local disk keeps the file `meta/reserve`.  It is deleted
+when such a record finds no space, and written again right after, as large as fits.  Data and positions of groups never
+use its space.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from spark_log.store.base import ObjectStore
 RESERVE = "meta/reserve"
 RESERVE_BYTES = 1 << 20
 STEP_BYTES = 1 << 16
-"""If there is less room, the reserve is smaller by so much, or by a multiple of it."""
+"""If there is less space, the reserve is smaller by a multiple of this."""
 MAKES_ROOM = (
     *(
         r.TrimRecord,
@@ -33,11 +34,11 @@ MAKES_ROOM = (
     ),
     *(r.ResetClockRecord, r.ReleaseRecord),
 )
-"""With these data can be deleted, now or later.  A coordinator whose disk is full releases the log to `pylog maintain`."""
+"""These records allow data to be deleted.  A coordinator with a full disk releases the log to `pylog maintain`."""
 
 
 def has_reserve(store: ObjectStore) -> bool:
-    """Whether logs on a store like this have one."""
+    """Whether logs on such a store have a reserve."""
     return store.url.startswith("file:")
 
 
@@ -46,7 +47,7 @@ def makes_room(records: Iterable[r.AnyRecord]) -> bool:
 
 
 def with_reserve(op: Op) -> Steps[Any]:
-    """The answer to an operation, which has the reserve's room if there is no other.  Raises NoSpace if that is not enough."""
+    """Run an operation; on a full disk, use the reserve's space.  Raises NoSpace if that is not enough."""
     try:
         return (yield op)
     except NoSpace:
@@ -66,7 +67,7 @@ def _remake() -> Steps[None]:
 
 
 def keep_reserve() -> Steps[None]:
-    """Make the reserve, or make it larger, if there is room.  Its bytes are random: a file system may compress others away."""
+    """Create or enlarge the reserve if there is space.  Its bytes are random: a file system may compress others."""
     for size in range(RESERVE_BYTES, 0, -STEP_BYTES):
         if (yield Get(RESERVE, size - 1, size)):
             return

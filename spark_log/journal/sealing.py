@@ -1,4 +1,4 @@
-"""Sealing and pruning: slices move from the state into index objects, and indexes lose what was trimmed."""
+"""Sealing and pruning: move slices from the state into index objects, and remove trimmed ones."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _is_full(state: State, topic_id: str, limits: StepLimits) -> bool:
 
 
 def prune(view: View, context: Context) -> Steps[View]:
-    """Take slices below the partitions' starts, and those of deleted topics, out of state and indexes."""
+    """Remove slices below the partitions' starts, and those of deleted topics, from state and indexes."""
     return (yield from _rewrite_ranges(view, context, view.state.partitions, _prune_range, sealed=False, keep=False))
 
 
@@ -58,15 +58,15 @@ def _prune_range(state: State, key: TopicKey) -> tuple[int, int]:
 
 
 FindRange = Callable[[State, TopicKey], tuple[int, int]]
-"""The entries of a partition to rewrite in a state; an empty range where the partition has none, or is gone."""
+"""The entries of a partition to rewrite in a state; an empty range if it has none, or does not exist."""
 
 
 def _rewrite_ranges(
     view: View, context: Context, keys: Iterable[TopicKey], find: FindRange, *, sealed: bool, keep: bool = True
 ) -> Steps[View]:
-    """Replace ranges of entries by themselves in an index (`sealed`), or by nothing (not `keep`).
+    """Replace ranges of entries by an index of them (`sealed`), or by nothing (not `keep`).
 
-    Each swap is prepared on the view that the swap before it left: other processes may have changed the partitions.
+    Each swap is prepared on the view after the previous swap: other processes may have changed the partitions.
     """
     waiting = sorted(key for key in keys if _entries_in(view.state, key, find))
     for at in range(0, len(waiting), context.limits.changes_max):
@@ -104,7 +104,7 @@ def swap_in(
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
 ) -> Steps[tuple[View, bool]]:
-    """Upload the index of `rewrites`, if they need one, and propose their swap.  False: it did not fit any more."""
+    """Upload the index of `rewrites`, if they need one, and propose their swap.  False: the swap was void."""
     name = data_key(epoch, f"{context.unique()}.idx")
     swap, data = build_swap(epoch, rewrites, name, objects, uncounted)
     if data:

@@ -1,8 +1,8 @@
-"""What the protocol asks of a store: operations as values.
+"""The storage operations of the protocol, as values.
 
 The protocol (`protocol.py`, `upkeep.py`) is written as generators that yield an operation, or a list of operations that
-may run in parallel, and are resumed with the answer.  `run` carries them out on a real store; the simulation carries the
-same generators out on a store of its own, in an order drawn from a seed.
+may run in parallel, and are resumed with the answer.  `run` executes them on a real store; the simulation executes the
+same generators on a simulated store, in an order drawn from a seed.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Result = TypeVar("Result")
 Other = TypeVar("Other")
 
 PARALLEL = 48
-"""Requests of one process at a time; the store's client may have a limit of its own."""
+"""Parallel requests of one process; the store's client may have a lower limit."""
 
 
 class PutAnswer(Enum):
-    """Of a put-if-absent."""
+    """Outcome of a put-if-absent."""
 
     CREATED = "created"
     EXISTS = "exists"
@@ -38,7 +38,7 @@ class PutAnswer(Enum):
 
 
 class Get(NamedTuple):
-    """Answer: the bytes, None if there is no such object."""
+    """Answer: the bytes, None if the object does not exist."""
 
     key: str
     start: int = 0
@@ -46,22 +46,22 @@ class Get(NamedTuple):
 
 
 class PutNew(NamedTuple):
-    """Put-if-absent, tried once.  Answer: an `PutAnswer`."""
+    """Put-if-absent, tried once.  Answer: a `PutAnswer`."""
 
     key: str
     data: bytes
 
 
 class Put(NamedTuple):
-    """A name that nobody else uses; repeated until it is done."""
+    """Put under a unique name, retried until it is done."""
 
     key: str
     chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
-    """Or a function that gives them anew for each try."""
+    """Or a function that generates them for each attempt."""
 
 
 class List(NamedTuple):
-    """Answer: all keys under a prefix, sorted; puts that were answered are in it."""
+    """Answer: all keys under a prefix, sorted; puts that were answered are included."""
 
     prefix: str
 
@@ -71,14 +71,14 @@ class Delete(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """Answer: how many files of writers that died were deleted."""
+    """Answer: the number of deleted files of dead writers."""
 
     prefix: str
     before_ms: int
 
 
 class StoreTime(NamedTuple):
-    """Answer: the time of the storage's own clock in ms, None if it does not say.  An object is written for it, and deleted."""
+    """Answer: the storage's time in ms, None if it returns none.  An object is written for it, and deleted."""
 
     key: str
     data: bytes
@@ -89,59 +89,58 @@ class Sleep(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """Commands for the coordinator that has the log.  Answer: an `Answered`."""
+    """Commands for the log's coordinator.  Answer: an `Answered`."""
 
     holder: Leadership
     commands: Sequence[Any]
     since: int
-    """The version that is known here."""
+    """The version that this process has."""
     limit_ms: float = math.inf
-    """How long the answer is waited for at most; a link has a limit of its own."""
+    """Maximum wait for the answer; a link may have a lower limit."""
 
 
 class Answered(NamedTuple):
-    """What a coordinator made of commands: they are in the log, durably, as far as they were not refused."""
+    """The coordinator's answer to commands: those that were not rejected are durable in the log."""
 
     outcomes: Sequence[Any]
-    """Of each command its reply, or the error with which it was refused."""
+    """The reply of each command, or the error with which it was rejected."""
     batches: Sequence[bytes] = ()
-    """The objects of the log that follow the version that was known; none: they are to be read from the storage."""
+    """The objects of the log after version `since`; empty: read them from the storage."""
     state: State | None = None
-    """With them, from a coordinator of the same process."""
+    """The state after them, if the coordinator is in this process."""
 
 
 class Changes(NamedTuple):
-    """What a coordinator says when it is asked for news."""
+    """The coordinator's answer to a request for changes."""
 
     version: int
-    """The newest."""
+    """The newest version."""
     batches: Sequence[bytes] = ()
-    """The objects of the log up to it; none: they are to be read from the storage."""
+    """The objects of the log up to it; empty: read them from the storage."""
     state: State | None = None
-    """At it, from a coordinator of the same process."""
+    """The state at it, if the coordinator is in this process."""
 
 
 class Link(Protocol):
-    """The way to coordinators."""
+    """Connects to coordinators."""
 
     def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
-        """Have commands carried out.
+        """Send commands to the coordinator.
 
-        Raises CoordinatorNotAvailable if nobody answered, `maybe_applied` if they may have arrived all the same.
+        Raises CoordinatorNotAvailable if it did not answer; `maybe_applied` if the commands may have arrived.
         """
 
     def changes(
         self, holder: Leadership, since: int, wait_ms: int, group: str = "", topics: Sequence[str] | None = None
     ) -> Changes:
-        """What follows version `since`, as soon as there is anything, or nothing after `wait_ms`, or when the members of `group`
-        begin to share it out anew.
+        """Wait for versions after `since`, for at most `wait_ms`; also returns when a rebalance of `group` begins.
 
-        topics:  ids; records of others, and positions of groups, are not waited for.
+        topics:  ids; records of others, and positions of groups, end no wait.
         Raises CoordinatorNotAvailable.
         """
 
     def close(self) -> None:
-        """Close what is held open and not in use."""
+        """Close unused connections."""
 
 
 Op: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | StoreTime | Sleep | Ask
@@ -149,7 +148,7 @@ Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
 
 def beside(steps: Steps[Result], others: Steps[Other]) -> Steps[tuple[Result, Other]]:
-    """Both, in the same rounds, for as long as they go; neither may put, ask or sleep."""
+    """Run both in the same rounds until both end; neither may put, ask or sleep."""
     made: list[Any] = [None, None]
     rounds: list[Any] = [None, None]
     under_way = [steps, others]
@@ -172,10 +171,10 @@ def beside(steps: Steps[Result], others: Steps[Other]) -> Steps[tuple[Result, Ot
 
 
 def run(steps: Steps[Result], store: ObjectStore, clock: Clock, link: Link | None = None) -> Result:
-    """Carry `steps` out on a store, with a link for logs that a coordinator has.
+    """Execute `steps` on a store, with a link for logs that have a coordinator.
 
-    The store repeats what may be repeated; its last error is thrown into the steps.  A put-if-absent is asked once: whoever
-    asks reads back.
+    The store retries; its last error is thrown into the steps.  A put-if-absent gets one attempt, and the steps read
+    back.
     """
     answer: Any = None
     error: BaseException | None = None
@@ -213,7 +212,7 @@ def _parallel(ops: list[Op], store: ObjectStore, clock: Clock) -> list[Any]:
 
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
-    """One pool a process: Spark forks its workers, and threads do not survive that."""
+    """One pool per process: Spark forks its workers, and threads do not survive that."""
     return ThreadPoolExecutor(PARALLEL, thread_name_prefix=f"pylog-{pid}")
 
 
@@ -222,7 +221,7 @@ def _one(op: Op, store: ObjectStore, clock: Clock) -> Any:
         try:
             return PutAnswer.CREATED if store.put_new(op.key, op.data) else PutAnswer.EXISTS
         except StorageUnavailable as error:
-            logger.info("whether %s was put is not known, reading back: %s", op.key, error)
+            logger.info("the outcome of the put of %s is unknown, reading back: %s", op.key, error)
             return PutAnswer.UNKNOWN
     match op:
         case Get():

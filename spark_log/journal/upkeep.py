@@ -1,8 +1,8 @@
-"""What keeps a log small, as steps: sealing, pruning, checkpoints, truncation, and collecting garbage.
+"""Upkeep keeps a log small: sealing, pruning, checkpoints, truncation, and garbage collection.
 
-Whoever commits a log 100 versions past its newest checkpoint does `upkeep_steps`; `pylog maintain` does the rest as well.
-Each duty may be done by any number of processes at once and given up at any point: only immutable names are written,
-swaps re-check what they replace, and deleting is idempotent.
+A process that commits 100 versions after the newest checkpoint runs `upkeep_steps`; `pylog maintain` runs the other
+duties too.  Several processes may run a duty at the same time, and stop at any point: only unique names are written,
+swaps re-check the entries that they replace, and deleting is idempotent.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from spark_log.settings import cluster_config
 
 
 def is_due(view: View) -> bool:
-    """Whether the log has gone far enough past its newest checkpoint, or a newer one is damaged."""
+    """Whether a checkpoint is due, or a newer one is damaged."""
     past = view.state.version - checkpoint_version(view.checkpoint)
     interval = cluster_config(view.state.configs, "metadata.checkpoint.interval")
     return past >= interval or any(name > view.checkpoint for name in view.damaged)
 
 
 def upkeep_steps(view: View, context: Context) -> Steps[View]:
-    """Make the state small, and write it down, unless somebody else has done so."""
+    """Seal, prune and checkpoint, unless another process has done so."""
     view = yield from look_again(view)
     if not is_due(view):
         return view
@@ -44,7 +44,7 @@ def seal_and_expire(view: View, context: Context) -> Steps[View]:
 
 
 def fence_and_expire(view: View, context: Context) -> Steps[View]:
-    """Advance the fence as far as the age allows, and forget producers and positions that are past theirs."""
+    """Advance the fence as far as its age allows, and expire producers and positions."""
     fence, expire = Proposal(Fence()), Proposal(Expire())
     return (yield from propose(view, [fence, expire], context))
 

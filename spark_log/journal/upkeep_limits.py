@@ -1,4 +1,4 @@
-"""How much the upkeep of a log does in one step."""
+"""Bounds of one step of a log's upkeep."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLimits:
-    """Bounds of sealing, swaps and deletes.  No promise depends on their values: a simulation draws them small."""
+    """Bounds of sealing, swaps and deletes.  Correctness does not depend on them: a simulation draws small ones."""
 
     inline_slices: int = 256
     inline_per_partition: int = 8
-    """A topic with more slices in the state than both of these allow is sealed."""
+    """A topic is sealed if its slices in the state exceed both `inline_slices` and this times its partitions."""
     changes_max: int = 1000
-    """Partitions that one swap changes at most."""
+    """Maximum number of partitions that one swap changes."""
     swap_bytes: int = 1 << 30
     swap_slices: int = 50_000
-    """A merge proposes its swap when it has rewritten as much: it bounds what a maintainer that dies has done for nothing."""
+    """A merge proposes its swap after rewriting this many: it bounds the lost work if a maintainer dies."""
     deletes_max: int = 20_000
-    """Names that one round of truncation or garbage collection deletes at most."""
+    """Maximum number of names that one round of truncation or garbage collection deletes."""
 
 
 LIMITS = StepLimits()

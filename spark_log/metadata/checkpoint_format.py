@@ -1,6 +1,6 @@
-"""A checkpoint: the whole state at one version in one file that refers to no other.
+"""A checkpoint: the whole state at one version, in one file without references to other files.
 
-pylog-checkpoint 1 <plain length> <crc32c>\\n      of the length as it is written and the bytes that follow, in hex
+pylog-checkpoint 1 <plain length> <crc32c>\\n      checksum in hex, of the length as written and the bytes that follow
 zstd(JSON document)                                the fields of `State`, maps as lists of [key, value]
 """
 
@@ -68,7 +68,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _Levels(msgspec.Struct, frozen=True):
-    """Of the document, as much as every pylog can read, also of a newer one."""
+    """The part of the document that every pylog can read, even in a newer one."""
 
     features: list[tuple[str, int]] = []
 
@@ -87,7 +87,7 @@ def encode_checkpoint(state: State) -> bytes:
 
 
 def state_json(state: State) -> bytes:
-    """The state as people may read it: the document that a checkpoint holds."""
+    """The document of a checkpoint as readable JSON."""
     return _encoder.encode(_document(state))
 
 
@@ -138,9 +138,9 @@ def _document(state: State) -> _Document:
 
 
 def decode_checkpoint(data: bytes, name: str) -> State:
-    """The state in `data`, bytes of the object `name`.
+    """Decode a checkpoint; `name` is the object's name.
 
-    Raises UnsupportedVersion for a newer format, CorruptObject for anything damaged.
+    Raises UnsupportedVersion for a newer format, CorruptObject for damaged bytes.
     """
     size, body = _checked(data, name)
     try:
@@ -156,7 +156,7 @@ def decode_checkpoint(data: bytes, name: str) -> State:
 
 
 def check_checkpoint(data: bytes, name: str) -> None:
-    """Whether `data` is a whole checkpoint, by its checksum; raises as `decode_checkpoint` does."""
+    """Check by its checksum that `data` is a whole checkpoint; raises as `decode_checkpoint` does."""
     _checked(data, name)
 
 

@@ -1,7 +1,7 @@
-"""Commands: decisions as values, with all that they need, so that they can be carried out in another process.
+"""Commands: decisions as values with all of their arguments, so that another process can carry them out.
 
-Calling a command decides it.  Ids that have to be random are drawn by whoever makes the command, so that one which is sent
-again, because the answer to it was lost, is known again where that is possible.
+Calling a command decides it.  The sender draws random ids, so that a retry after a lost answer is recognised as a
+duplicate where possible.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from spark_log.metadata.shared_groups import check_deletable, check_not_shared
 from spark_log.metadata.state import GroupState, State, TopicKey
 
 TRANSACTIONAL = "txn:"
-"""How the producer of a transactional id begins in the state."""
+"""Prefix of the producer of a transactional id in the state."""
 UNFENCED = -1
-"""Generation of a commit by a client that is not a member: refused while the group is in use."""
+"""Generation of a commit by a client that is not a member: rejected while the group is in use."""
 WHOLE = -1
-"""In place of an offset: all records that are there when it is decided."""
+"""Used instead of an offset: all records that exist when the command is decided."""
 
 
 class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True):
     """Base of all commands."""
 
     role: ClassVar[str] = "admin"
-    """Who may give it: read, write or admin, each including the ones before it."""
+    """The required role: read, write or admin, each including the ones before it."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[Any]:
-        """Decide it."""
+        """Decide the command."""
         raise NotImplementedError
 
     def topics(self, state: State) -> Sequence[str]:
-        """Names of the topics that it touches."""
+        """Names of the topics that the command uses."""
         return ()
 
     def groups(self) -> Sequence[str]:
-        """Groups whose members or positions it touches."""
+        """Groups whose members or positions the command uses."""
         return ()
 
     def producers(self) -> Sequence[str]:
-        """Producer identities under which it commits, or which it takes over or ends."""
+        """Producer identities that the command commits under, takes over or ends."""
         return ()
 
     def pack(self, reply: Any) -> Any:
-        """A reply as JSON can have it."""
+        """The reply as a JSON value."""
         return reply
 
     def unpack(self, packed: Any) -> Any:
-        """The reply that was packed."""
+        """The inverse of `pack`."""
         return packed
 
 
@@ -84,7 +84,7 @@ class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
     name: str
     total: int
     known: int = 0
-    """The total that is to be raised: with the new one in its place it is done, by an earlier try for example."""
+    """The old total.  A retry succeeds if the new total is already in place."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
         if self.known and self.known < self.total == d.topic_named(state, self.name)[1].partitions:
@@ -97,7 +97,7 @@ class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
 
 class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
     name: str | None
-    """None: of the log."""
+    """None: the log's configs."""
     changes: dict[str, str | None]
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
@@ -110,7 +110,7 @@ class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
 class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
     name: str
     topic_id: str = ""
-    """Of the topic that is meant: one that was deleted by an earlier try is done, and its successor is left alone."""
+    """Id of the topic.  A retry succeeds if the topic is gone, and a new topic of the same name is kept."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[str]:
         if self.topic_id and state.names.get(self.name) != self.topic_id:
@@ -122,18 +122,18 @@ class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
 
 
 class Start(NamedTuple):
-    """Where a partition is to begin."""
+    """The new first offset of a partition."""
 
     topic_id: str
     partition: int
     offset: int
-    """Or `WHOLE`."""
+    """An offset, or `WHOLE`."""
 
 
 class Trim(Command, frozen=True, kw_only=True, tag="trim"):
     starts: tuple[Start, ...]
     known_only: bool = False
-    """Leave out partitions that are gone, instead of refusing."""
+    """Skip partitions that do not exist, instead of rejecting the command."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[dict[TopicKey, int]]:
         wanted = {}
@@ -164,27 +164,27 @@ class _PackedCommitted(NamedTuple):
 
 
 class Committer(NamedTuple):
-    """A consumer of a group that is shared, as its coordinator knows it."""
+    """A consumer of a shared group, for the coordinator to check."""
 
     member_id: str
-    """Empty: it is no member."""
+    """Empty: not a member."""
     group_instance_id: str | None = None
 
 
 class Append(Command, frozen=True, kw_only=True, tag="append"):
-    """Make uploads records of the log, with positions of groups."""
+    """Add uploads to the log as records, with positions of groups."""
 
     role = "write"
     commit: r.CommitRecord
     by: tuple[tuple[str, Committer], ...] = ()
-    """Whom the coordinator has to find among the members of groups whose positions are committed, by group."""
+    """By group: the member that the coordinator must find in groups whose positions are committed."""
     skip_older: bool = False
-    """As of `decide_commit`."""
+    """See `decide_commit`."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[d.Committed]:
         _check_objects(self.commit)
         decision = d.decide_commit(state, self.commit, skip_older=self.skip_older)
-        if decision.records:  # a repeat is in, whoever has the group by now
+        if decision.records:  # a duplicate was applied, even if the group has another owner by now
             _check_unfenced(state, self.commit.groups, now_ms)
         return decision
 
@@ -209,7 +209,7 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
 
 
 def _check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int) -> None:
-    """Raises GroupInUse for positions that no generation guards, while a stream publishes to the group or members share it."""
+    """Raises GroupInUse for positions without a generation, while a stream or members own the group."""
     for commit in commits:
         if commit.generation == UNFENCED:
             d.check_group_free(state, commit.group, now_ms)
@@ -217,11 +217,13 @@ def _check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int)
 
 
 def _check_objects(commit: r.CommitRecord) -> None:
-    """Raises InvalidRequest for a commit that names what no upload under its epoch can have made."""
+    """Raises InvalidRequest for a commit with names that no upload under its epoch can have."""
     folder = f"data/{commit.upload_epoch:016x}/"
     for name, size, _ in commit.objects:
         if not _OBJECT.fullmatch(name) or not name.startswith(folder) or size < 0:
-            raise InvalidRequest(f"object {name!r} of {size} bytes is none of upload epoch {commit.upload_epoch}")
+            raise InvalidRequest(
+                f"object {name!r} of {size} bytes does not belong to upload epoch {commit.upload_epoch}"
+            )
     for number, run in commit.slices:
         if (
             not 0 <= number < len(commit.objects)
@@ -229,7 +231,7 @@ def _check_objects(commit: r.CommitRecord) -> None:
             or run.rows <= 0
             or min(run.position, run.length) < 0
         ):
-            raise InvalidRequest(f"slice {run} of object {number} is not possible")
+            raise InvalidRequest(f"invalid slice {run} of object {number}")
     if any(number < 0 or not 0 <= piece.start < piece.end for _, number, piece in commit.pieces):
         raise InvalidRequest("a piece of an index has no records, or no partition")
 
@@ -238,7 +240,7 @@ _OBJECT = re.compile(r"data/[0-9a-f]{16}/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
-    """Take over a transactional id, and open a transaction if it is given time."""
+    """Take over a transactional id; with a timeout, also begin a transaction."""
 
     role = "write"
     producer: str
@@ -255,12 +257,12 @@ class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
 
 
 class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transaction"):
-    """End a transaction, so that it can commit no more."""
+    """Abort a transaction, so that it cannot commit."""
 
     role = "write"
     producer: str
     epoch: int | None = None
-    """Of the transaction that is meant; None: whichever is open."""
+    """Epoch of the transaction; None: the open one."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
         _check_transactional(self.producer)
@@ -271,7 +273,7 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
 
 
 def _check_transactional(producer: str) -> None:
-    """Raises InvalidRequest for another identity: a new epoch of a stream's would let its replayed batch in twice."""
+    """Raises InvalidRequest for another identity: a new epoch of a stream would apply its replayed batch twice."""
     if not producer.startswith(TRANSACTIONAL):
         raise InvalidRequest(
             f"{producer!r} is not a transactional id: expected a name that begins with {TRANSACTIONAL!r}"
@@ -282,12 +284,12 @@ def _check_transactional(producer: str) -> None:
 
 
 class Stand(NamedTuple):
-    """Where a group is expected to stand."""
+    """The position that a group is expected to have."""
 
     topic_id: str
     partition: int
     offset: int | None
-    """None: nowhere yet."""
+    """None: no position yet."""
 
 
 class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
@@ -296,11 +298,11 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     role = "read"
     commit: r.GroupCommit
     by: Committer | None = None
-    """Whom the coordinator has to find among the members, before this is decided; None: the client is not a member."""
+    """The member that the coordinator must find before this is decided; None: the client is not a member."""
     live_only: bool = False
-    """Leave out positions of topics that are gone, instead of refusing."""
+    """Skip positions of deleted topics, instead of rejecting the command."""
     expected: tuple[Stand, ...] = ()
-    """Refused if the group stands elsewhere, and not where this very commit would leave it: then an earlier try has done it."""
+    """Rejected if the group has other positions, unless an earlier attempt of this commit set them."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
         commit = self.commit
@@ -331,7 +333,7 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
 
 
 class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
-    """Take all partitions of a group, unless a member keeps it."""
+    """Take all partitions of a group, unless a live member owns it."""
 
     role = "read"
     group: str
@@ -353,7 +355,7 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
 
 
 class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
-    """Give a group up, if it is still the member's."""
+    """Release a group, if the member still owns it."""
 
     role = "read"
     group: str
@@ -381,11 +383,11 @@ class SignOfLife(Command, frozen=True, kw_only=True, tag="sign_of_life"):
 
 
 class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
-    """Take a group from whoever has it."""
+    """Remove a group's owner."""
 
     group: str
     member: str | None = None
-    """Who had it when this was asked for: of a newer one it is not taken, an earlier try may have done it; None: whoever."""
+    """The owner at the first attempt; a newer one is kept, because that attempt may have succeeded; None: any."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
         group = known_group(state, self.group)
@@ -399,7 +401,7 @@ class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
 
 
 class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
-    """Journal a generation of a group; by the coordinator that runs the group, and so none of the commands that are sent."""
+    """Journal a generation of a group.  Only the coordinator of the group decides it; it is never sent."""
 
     group: str
     roster: Roster
@@ -410,12 +412,12 @@ class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
 
 
 class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
-    """Forget positions of a group that nobody keeps; all of them, and the group, if no partition is named."""
+    """Remove positions of an unused group; without partitions, all of them and the group."""
 
     group: str
     partitions: tuple[tuple[str, int], ...] = ()
     known: bool = False
-    """It was there when it was asked for: one that is gone is done, by an earlier try for example."""
+    """The group existed when this was requested: a retry succeeds if it is gone."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
         if self.known and self.group not in state.groups:
@@ -449,10 +451,10 @@ class Fence(Command, frozen=True, kw_only=True, tag="fence"):
 
 
 class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
-    """Put the log's time back to the present."""
+    """Set the log's time back to the present."""
 
     force: bool = False
-    """Also if commits at several times are later than the present."""
+    """Even if commits at several times are later than the present."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
         return d.decide_reset_clock(state, now_ms, force=self.force)
@@ -469,10 +471,10 @@ class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
 
 
 class Expire(Command, frozen=True, kw_only=True, tag="expire"):
-    """Forget what is too old."""
+    """Remove expired producers and positions."""
 
     held: tuple[tuple[str, str, int], ...] = ()
-    """(group, topic id, partition) of positions that stay because open transactions have asked for newer ones."""
+    """(group, topic id, partition) of positions to keep, because open transactions have requested newer ones."""
 
     def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
         return d.decide_expire(state, now_ms, frozenset(self.held))
@@ -489,7 +491,7 @@ class Swap(Command, frozen=True, kw_only=True, tag="swap"):
 
 
 class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):
-    """Commands as one, each decided on the state that the ones before it leave: all or none.  The reply lists theirs."""
+    """Commands as one, each decided on the state after the previous ones: all or none.  The reply lists theirs."""
 
     commands: tuple[Single, ...]
 

@@ -1,14 +1,14 @@
-"""`__consumer_offsets`: where groups stand, as records.  They are made of the state, no object lies behind them.
+"""`__consumer_offsets`: committed positions of groups as records.  They are made from the state; no object stores them.
 
-As in Kafka's topic of that name after compaction there is one record, the latest, for each position that a group committed,
-and one without a value for each that was removed, until the fence has passed that (a day).  Groups are spread over 50
-partitions by Kafka's rule.  Key and value are JSON:
+As in Kafka's topic of that name after compaction, there is one record, the latest, for each position that a group
+committed.  A removed position has a record without a value until the fence has passed the removal (a day).  Kafka's
+rule distributes groups over 50 partitions.  Key and value are JSON:
 
     {"group":"billing","topic":"orders","partition":0}
     {"offset":42,"metadata":"","committed":1769853600000}
 
-The offset of a record is the version of the log in which the position was committed or removed.  It grows with time, the
-positions of one commit share it, and all partitions end one past the last version in which any position changed.
+The offset of a record is the version of the log in which the position was committed or removed.  It grows with time,
+the positions of one commit share it, and all partitions end one past the last version in which any position changed.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ class ProgressRecord(NamedTuple):
 
 
 class CommittedOffsets(msgspec.Struct, frozen=True, kw_only=True):
-    """All of the topic at one version of the log."""
+    """The whole topic at one version of the log."""
 
     version: int
     end: int
-    """Of every partition."""
+    """End offset of every partition."""
     records: tuple[ProgressRecord, ...]
-    """In order."""
+    """Sorted by partition and offset."""
 
     def offsets_of(self, positions: Mapping[int, Position], now_ms: int) -> dict[int, int]:
-        """What positions come to, by partition; a time after the last record is the end.  Raises as `offset_of`."""
+        """Resolve positions by partition; a time after the last record is the end.  Raises as `offset_of`."""
         found = {number: self.offset_of(number, position, now_ms) for number, position in positions.items()}
         return {number: self.end if offset is None else offset for number, offset in found.items()}
 
     def offset_of(self, partition: int, position: Position, now_ms: int) -> int | None:
-        """What a position comes to in a partition; None for a time after the last record.
+        """Resolve a position in a partition; None for a time after the last record.
 
-        Raises OffsetOutOfRange for a number beyond the end, InvalidRequest for a group: none has a position here.
+        Raises OffsetOutOfRange for a number beyond the end, InvalidRequest for a group: groups have no positions here.
         """
         match position:
             case Earliest():
@@ -85,13 +85,13 @@ class CommittedOffsets(msgspec.Struct, frozen=True, kw_only=True):
                 assert_never(position)
 
     def _first_at(self, ms: int) -> int | None:
-        """The same in all partitions, most of which are empty."""
+        """The same offset for all partitions, most of which are empty."""
         return min((record.offset for record in self.records if record.time_ms >= ms), default=None)
 
     def between(
         self, starts: Mapping[int, int], ends: Mapping[int, int], where: Condition = EVERYTHING
     ) -> list[ProgressRecord]:
-        """Records from `starts` to before `ends`, by partition, that match."""
+        """Records from `starts` up to `ends`, by partition, that match the condition."""
         return [
             record
             for record in self.records
@@ -104,7 +104,7 @@ class CommittedOffsets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def progress_of(state: State) -> CommittedOffsets:
-    """The topic at a state's version."""
+    """The topic at the state's version."""
     return CommittedOffsets(version=state.version, end=state.progressed + 1, records=tuple(sorted(_records(state))))
 
 
@@ -129,7 +129,7 @@ def _json(fields: Mapping[str, object]) -> str:
 
 
 def partition_of_group(group: str) -> int:
-    """Kafka's rule: the hash that Java has for the name, without its sign, by the number of partitions."""
+    """Kafka's rule: Java's hash of the name, without its sign, modulo the number of partitions."""
     code = 0
     for unit in np.frombuffer(group.encode("utf-16-le", "surrogatepass"), "<u2").tolist():
         code = (31 * code + unit) & 0xFFFF_FFFF
@@ -138,7 +138,7 @@ def partition_of_group(group: str) -> int:
 
 
 def progress_partitions(wanted: Sequence[int] | None) -> list[int]:
-    """All partitions, or those that are wanted, in order.  Raises UnknownTopicOrPartition."""
+    """All partitions, or those requested, in order.  Raises UnknownTopicOrPartition."""
     for number in wanted or ():
         if not 0 <= number < PARTITIONS:
             raise UnknownTopicOrPartition(
@@ -148,7 +148,7 @@ def progress_partitions(wanted: Sequence[int] | None) -> list[int]:
 
 
 def to_batch(records: Sequence[ProgressRecord], schema: pa.Schema) -> pa.RecordBatch:
-    """Records with the columns of `schema`, which are those of any topic."""
+    """Records with the columns of `schema`, as of any topic."""
     return pa.RecordBatch.from_arrays([_column(records, field) for field in schema], schema=schema)
 
 

@@ -1,9 +1,9 @@
-"""Decisions: `decide_x(state, command, now_ms)` reads a state and gives the records that carry the command out, and a reply.
+"""Decisions: `decide_x(state, command, now_ms)` reads a state and returns the records of a command, and a reply.
 
-The state is the one at the version that the records will get, before them (`replay.next_version`).
+The state has the version that the records will get, but not their effects (`replay.next_version`).
 
-A decision never changes anything.  One that finds its work done already (a retry of a commit, an offset that is
-committed) gives the reply and no records.  One that cannot be carried out raises an error of `spark_log.errors`.
+A decision never changes anything.  If its work is already done (a retry of a commit, an offset that is committed), it
+returns the reply and no records.  If the command is rejected, it raises an error of `spark_log.errors`.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ Reply = TypeVar("Reply")
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Reply]):
-    """What to write, and what to answer once it is in."""
+    """The records to write, and the reply after they are durable."""
 
     records: tuple[r.AnyRecord, ...]
     reply: Reply
 
 
 class Committed(NamedTuple):
-    """Where a commit's records went."""
+    """The offsets of a commit's records."""
 
     version: int
     ranges: dict[TopicKey, range]
-    """By (topic id, partition).  Empty for a repeat so old that its offsets are forgotten."""
+    """By (topic id, partition).  Empty for a duplicate so old that its offsets have expired."""
     repeated: bool
-    """The commit was in before: nothing was added."""
+    """The commit is a duplicate: nothing was added."""
     last: int = -1
-    """Of a repeat: the sequence of the producer's last commit."""
+    """For a duplicate: the sequence of the producer's last commit."""
 
 
 def topic_named(state: State, name: str) -> tuple[str, Topic]:
@@ -91,11 +91,11 @@ def topic_named(state: State, name: str) -> tuple[str, Topic]:
 
 
 def refuse_progress_topic(name: str) -> None:
-    """Raises InvalidTopic for the topic that is made of the state, where it is not read as a whole."""
+    """Raises InvalidTopic for `__consumer_offsets`, in operations that do not support it."""
     if name == PROGRESS_TOPIC:
         raise InvalidTopic(
-            f"topic {name!r} is where groups stand, and is only read: by Spark with the option subscribe, log.read, log.scan "
-            "and `pylog consume`; groups are moved with `pylog group seek` and forgotten with `pylog group delete`"
+            f"topic {name!r} has the positions of groups and is read-only: read it by Spark with the option subscribe, "
+            "log.read, log.scan and `pylog consume`; change groups by `pylog group seek` and `pylog group delete`"
         )
 
 
@@ -114,7 +114,7 @@ def _nearest(name: str, names: Iterable[str]) -> str:
 def decide_create_topic(
     state: State, name: str, partitions: int, configs: Mapping[str, str], topic_id: str
 ) -> Decision[str]:
-    """Create a topic under an id that the caller drew.  The reply is the id."""
+    """Create a topic with the caller's id.  The reply is the id."""
     check_topic_name(name)
     refuse_progress_topic(name)
     values, _ = validate_topic_configs(configs)
@@ -140,7 +140,7 @@ def decide_create_topic(
 
 
 def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]:
-    """Raise a topic's partition count to `total`; as in Kafka there is no way down."""
+    """Raise a topic's partition count to `total`; as in Kafka, it never decreases."""
     topic_id, topic = topic_named(state, name)
     if total <= topic.partitions:
         raise InvalidPartitions(
@@ -152,7 +152,7 @@ def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]
 
 
 def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str | None]) -> Decision[None]:
-    """Set configs of a topic, or of the log where `name` is None; None as a value goes back to the default."""
+    """Set configs of a topic, or of the log if `name` is None; a value of None restores the default."""
     given = {key: value for key, value in changes.items() if value is not None}
     unset = {key: None for key, value in changes.items() if value is None}
     validate = validate_cluster_configs if name is None else validate_topic_configs
@@ -161,7 +161,7 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
     if name is not None:
         topic_id, topic = topic_named(state, name)
         current = topic.configs
-    # What is set may be of a newer pylog.
+    # The configs in place may come from a newer pylog.
     check_config_names((key for key in unset if key not in current), cluster=name is None)
     new: dict[str, str | None] = {**values, **unset}
     if all(current.get(key) == value for key, value in new.items()):
@@ -170,7 +170,7 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
 
 
 def decide_delete_topic(state: State, name: str) -> Decision[str]:
-    """Delete a topic: its name is free at once, its positions are forgotten.  The reply is its id."""
+    """Delete a topic: its name is free immediately, and its positions are removed.  The reply is its id."""
     topic_id, _ = topic_named(state, name)
     if not cluster_config(state.configs, "delete.topic.enable"):
         raise TopicDeletionDisabled(f"topic {name!r}: delete.topic.enable is false for this log")
@@ -178,7 +178,7 @@ def decide_delete_topic(state: State, name: str) -> Decision[str]:
 
 
 def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[TopicKey, int]]:
-    """Move partitions' starts; below the present one is no change.  The reply is the starts in force."""
+    """Raise partitions' starts; a lower start changes nothing.  The reply is the starts in effect."""
     records, reply = [], {}
     for key, start in starts.items():
         part = state.partitions.get(key)
@@ -200,10 +200,12 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
 
 
 def decide_commit(state: State, commit: r.CommitRecord, *, skip_older: bool = False) -> Decision[Committed]:
-    """Commit slices and positions under (producer, epoch, sequence); a repeat gives the offsets of the first time.
+    """Commit slices and positions under (producer, epoch, sequence); a duplicate returns the offsets of the first
+    commit.
 
-    skip_older:  a sequence below the last one is done, whatever is committed under it: a version of an application.
-    Raises SequenceConflict otherwise for one below the last of a stream, and for the last one with other content.
+    skip_older:  a sequence below the last one succeeds without effect, whatever its content: a version of an
+                 application.
+    Raises SequenceConflict for a sequence below a stream's last one, and for the last one with other content.
     """
     known = state.producers.get(commit.producer)
     if known is not None and commit.epoch == known.epoch and commit.holder == known.holder:
@@ -233,8 +235,8 @@ def _ranges(rows: Iterable[tuple[str, int, int, int]]) -> dict[TopicKey, range]:
 
 
 def _check_repeat(known: ProducerState, commit: r.CommitRecord) -> None:
-    """Spark repeats a query's newest batch alone, with the same source offsets.  Which partitions rows go to may change, and
-    which topics: rows that were bad may not be bad any more."""
+    """Spark replays only a query's newest batch, with the same source offsets.  Its rows may go to other partitions or
+    topics: rows that were bad may be valid now."""
     if commit.sequence > known.last:
         return
     last = known.kept[-1]
@@ -266,7 +268,7 @@ def _check_producer(state: State, commit: r.CommitRecord) -> None:
 
 
 def _check_time(state: State, commit: r.CommitRecord) -> None:
-    """Whoever lists transactions must not take one for over that commits later."""
+    """A transaction that is listed as timed out must not commit later."""
     known = state.producers.get(commit.producer)
     if known is not None and is_timed_out(known, state.time):
         raise TransactionTimedOut(
@@ -276,12 +278,12 @@ def _check_time(state: State, commit: r.CommitRecord) -> None:
 
 
 def is_timed_out(known: ProducerState, now_ms: int) -> bool:
-    """Whether a transaction that was opened has not been committed in time."""
+    """Whether a transaction has not been committed in time."""
     return known.timeout_ms > 0 and not known.kept and now_ms - known.time > known.timeout_ms
 
 
 def _check_objects(state: State, commit: r.CommitRecord) -> None:
-    """Raises InvalidRequest for an object that is in the log already."""
+    """Raises InvalidRequest for an object that is already in the log."""
     known = known_objects(state, commit.objects)
     if known:
         raise InvalidRequest(
@@ -295,7 +297,7 @@ def _check_topics(state: State, commit: r.CommitRecord) -> None:
     for topic_id, number in sorted(named):
         topic = state.topics.get(topic_id)
         if topic is None or topic.deleted:
-            raise UnknownTopicOrPartition(f"topic id {topic_id} was deleted while records for it were on the way")
+            raise UnknownTopicOrPartition(f"topic id {topic_id} was deleted while records for it were uploaded")
         if number >= topic.partitions:
             raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}, it has {topic.partitions}")
 
@@ -316,10 +318,10 @@ def _next_ranges(state: State, commit: r.CommitRecord) -> dict[TopicKey, range]:
 
 
 def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> Decision[int]:
-    """Take over a transactional id.  The reply is the new epoch; whoever held it before is fenced.
+    """Take over a transactional id.  The reply is the new epoch; the previous holder is fenced.
 
-    timeout_ms:  of the transaction that is opened; 0: none is.
-    Raises InvalidTxnTimeout for more time than the log gives.
+    timeout_ms:  timeout of the transaction that begins; 0: no transaction begins.
+    Raises InvalidTxnTimeout if it exceeds the log's maximum.
     """
     limit = cluster_config(state.configs, "transaction.max.timeout.ms")
     if timeout_ms > limit:
@@ -333,10 +335,10 @@ def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> De
 
 
 def decide_abort(state: State, producer: str, epoch: int | None) -> Decision[int]:
-    """End the transaction of an id, so that it can commit no more.  The reply is the epoch in force.
+    """Abort the transaction of an id, so that it cannot commit.  The reply is the current epoch.
 
-    epoch:  of the transaction that is meant; None: whichever is open.
-    Raises InvalidTxnState for one that has committed, InvalidRequest for an id that is not known.
+    epoch:  epoch of the transaction; None: the open one.
+    Raises InvalidTxnState if it has committed, InvalidRequest for an unknown id.
     """
     known, name = state.producers.get(producer), producer.partition(":")[2]
     if known is None:
@@ -353,9 +355,9 @@ def decide_abort(state: State, producer: str, epoch: int | None) -> Decision[int
 
 
 def epoch_of_holder(state: State, producer: str, holder: str) -> int:
-    """Epoch under which `holder` may commit for an identity that passes from holder to holder.
+    """Epoch under which `holder` may commit for an identity with successive holders.
 
-    Raises ProducerFenced for a holder from which it has passed on.
+    Raises ProducerFenced if a later holder has replaced it.
     """
     known = state.producers.get(producer)
     if known is None:
@@ -369,7 +371,7 @@ def epoch_of_holder(state: State, producer: str, holder: str) -> int:
 
 
 def check_generation(state: State, commit: r.GroupCommit) -> None:
-    """Raises IllegalGeneration if a newer consumer has taken the group."""
+    """Raises IllegalGeneration if a newer consumer owns the group."""
     current = state.groups.get(commit.group, GroupState()).generation
     if commit.generation not in (-1, current):
         raise IllegalGeneration(
@@ -379,7 +381,7 @@ def check_generation(state: State, commit: r.GroupCommit) -> None:
 
 
 def _check_positions(state: State, commit: r.GroupCommit) -> None:
-    """Raises InvalidRequest for a negative offset, OffsetMetadataTooLarge for a note that is too long."""
+    """Raises InvalidRequest for a negative offset, OffsetMetadataTooLarge for too much metadata."""
     for entry in commit.offsets:
         if entry.offset < 0:
             raise InvalidRequest(
@@ -398,7 +400,7 @@ def _partition_name(state: State, entry: r.OffsetEntry) -> str:
 
 
 def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> Decision[None]:
-    """Commit positions of groups; nothing is written where they stand already."""
+    """Commit positions of groups; unchanged positions are not written."""
     for commit in commits:
         check_generation(state, commit)
         _check_positions(state, commit)
@@ -414,7 +416,7 @@ def decide_commit_offsets(state: State, commits: tuple[r.GroupCommit, ...]) -> D
 
 
 def stands(state: State, commit: r.GroupCommit) -> bool:
-    """Whether a group's positions are what a commit would make them."""
+    """Whether a group already has the positions of a commit."""
     offsets = state.groups.get(commit.group, GroupState()).offsets
     found = [offsets.get((entry.topic_id, entry.partition)) for entry in commit.offsets]
     return all(
@@ -424,7 +426,7 @@ def stands(state: State, commit: r.GroupCommit) -> bool:
 
 
 def check_group_free(state: State, group: str, now_ms: int, token: str = "") -> None:
-    """Raises GroupInUse if the session of another holder, with another token, has not run out."""
+    """Raises GroupInUse if another holder, with another token, has a live session."""
     held = state.groups.get(group, GroupState())
     if held.session is None or (token and held.session.token == token):
         return
@@ -441,9 +443,9 @@ def check_group_free(state: State, group: str, now_ms: int, token: str = "") -> 
 def decide_join_group(
     state: State, group: str, member: str, *, token: str = "", owner: str = "", timeout_ms: int = 0
 ) -> Decision[int]:
-    """Take all partitions of a group.  The reply is the generation; consumers of older ones are refused from now on.
+    """Take all partitions of a group.  The reply is the generation; consumers of older ones are rejected from now on.
 
-    With a timeout the member keeps the group as long as it gives signs of life (`check_group_free`).
+    With a timeout the member owns the group as long as it sends heartbeats (`check_group_free`).
     """
     current = state.groups.get(group, GroupState())
     if current.member == member:
@@ -453,16 +455,16 @@ def decide_join_group(
 
 
 def decide_sign_of_life(state: State, group: str, generation: int) -> Decision[None]:
-    """Keep a group for the time of one more session."""
+    """Extend the session of a group's owner."""
     sign = r.GroupCommit(group, generation, ())
     check_generation(state, sign)
     return Decision((r.CommitOffsetsRecord(commits=(sign,)),), None)
 
 
 def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[None]:
-    """Journal a generation that the group protocol came to."""
+    """Journal a generation from the group protocol."""
     current = state.groups.get(group, GroupState())
-    # One without a roster is another's: of an embedded consumer, or a stream, that took the group meanwhile.
+    # A generation without a roster belongs to an embedded consumer or a stream that took the group meanwhile.
     last = state.last_generation(group)
     if roster.generation < last + (current.roster is None):
         raise IllegalGeneration(
@@ -473,7 +475,7 @@ def decide_set_generation(state: State, group: str, roster: Roster) -> Decision[
 
 
 def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) -> Decision[None]:
-    """Forget positions of a group; all of them, and the group, if `keys` is empty."""
+    """Remove positions of a group; if `keys` is empty, all of them and the group."""
     known = state.groups.get(group)
     if known is None:
         return Decision((), None)
@@ -487,9 +489,10 @@ def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) 
 
 
 def decide_take_over(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
-    """Take the log over from epoch `expected`, the one that is known to be gone or released.  The reply is the new epoch.
+    """Take over the log from epoch `expected`, whose coordinator is dead or has released it.  The reply is the new
+    epoch.
 
-    Raises NotCoordinator if somebody was faster.
+    Raises NotCoordinator if another process was faster.
     """
     held = state.coordinator
     if held.epoch != expected:
@@ -503,9 +506,9 @@ def decide_take_over(state: State, expected: int, address: str, host: str, clust
 
 
 def decide_release(state: State, epoch: int) -> Decision[bool]:
-    """Give the log back to embedded writers: under the coordinator's own epoch, or under the next one, which fences it.
+    """Release the log to embedded writers: under the coordinator's epoch, or under the next one, which fences it.
 
-    The reply is False, and nothing is written, if the log is not held under that epoch (any more).
+    The reply is False, and nothing is written, if the epoch does not match.
     """
     held = state.coordinator
     if not held.address or epoch not in (held.epoch, held.epoch + 1):
@@ -519,8 +522,8 @@ def decide_release(state: State, epoch: int) -> Decision[bool]:
 def decide_fence(state: State, now_ms: int) -> Decision[int]:
     """Advance the fence to the version before the newest one stamped older than `gc.fence.age.ms`.
 
-    The version before: a record is stamped after its writer saw its predecessor, but may take its place long after it was
-    stamped.  The reply is the fence in force.
+    It is the version before, because a record is stamped after its writer saw its predecessor, but may be written long
+    after that.  The reply is the fence in effect.
     """
     limit = now_ms - cluster_config(state.configs, "gc.fence.age.ms")
     upto = max((version for version, time in state.times if time <= limit), default=0) - 1
@@ -530,10 +533,10 @@ def decide_fence(state: State, now_ms: int) -> Decision[int]:
 
 
 def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Decision[int]:
-    """Put the log's time back to the present; the reply is by how many ms it was ahead, 0 if it was not.
+    """Set the log's time back to the present; the reply is by how many ms it was ahead, 0 if it was not.
 
-    Raises ClockSkewed if commits at several times are later than this clock, unless `force`: a clock that is behind finds
-    the same as a right one after somebody has written for long by one that was ahead.
+    Raises ClockSkewed if commits at several times are later than this clock, unless `force`.  A slow clock cannot be
+    distinguished from a right one after a long time of writes by a fast one.
     """
     ahead = state.time - now_ms
     later = [(version, time) for version, time in state.times if time > now_ms]
@@ -561,9 +564,9 @@ def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
 
 
 def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:
-    """Forget producers that were idle too long and groups' positions that expired.  The reply counts them.
+    """Remove idle producers and expired positions of groups.  The reply counts them.
 
-    held:  (group, topic id, partition) of positions that stay all the same.
+    held:  (group, topic id, partition) of positions to keep.
     """
     ages = {
         True: cluster_config(state.configs, "producer.id.expiration.ms"),
@@ -577,7 +580,7 @@ def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int
     records: list[r.AnyRecord] = [r.ExpireProducersRecord(producers=tuple(idle))] if idle else []
     usual = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
     for name, group in sorted(state.groups.items()):
-        # Nobody ever joined it: a bookmark, whose next run may be a month away, and would begin anew.
+        # Never joined: a bookmark.  Its next run may be a month later, and would begin from the start.
         limit = usual if group.generation else min(usual, now_ms - ages[False])
         expired = (
             expired_positions(state, name, limit) if group.roster is not None else _expired_alone(group, usual, limit)
@@ -590,13 +593,13 @@ def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int
 
 
 def _expired_alone(group: GroupState, usual: int, limit: int) -> Iterator[TopicKey]:
-    """Of a group that nobody shares.  Kafka's rule: the time counts from when the group was last in use."""
+    """For a group without members.  Kafka's rule: the time counts from the group's last use."""
     if group.seen <= usual:
         yield from (key for key, position in group.offsets.items() if position.time <= limit)
 
 
 def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
-    """Write a swap that was prepared.  The reply is False, and nothing is written, if it does not fit any more."""
+    """Write a prepared swap.  The reply is False, and nothing is written, if it would be void."""
     fits = swap.upload_epoch > state.fence and not known_objects(state, swap.objects)
     fits = fits and all(
         (part := state.partitions.get((c.topic_id, c.partition))) is not None and part.edition == c.edition

@@ -1,9 +1,9 @@
 """Features of a log and their levels, as Kafka's `metadata.version`: which records it may hold.  Pure.
 
-A log is at level 1 of each feature until a `FeatureLevel` record raises it; a level is never lowered.  A new kind of record, or
-a new field, belongs to a level, and is written only to logs that are at it: then an older pylog refuses the log with both
-levels, instead of failing at a record that it cannot read.  Fields that have their default are left out of records, so a
-field that is not used needs no level.  Values that are lists without names grow at their end.
+A log is at level 1 of each feature until a `FeatureLevel` record raises it; a level is never lowered.  A new kind of
+record, or a new field, belongs to a level, and is written only to logs at that level.  So an older pylog rejects the
+log with a message about both levels, instead of failing at a record that it cannot read.  Fields with their default are
+left out of records, so an unused field needs no level.  Values that are unnamed lists grow at their end.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from spark_log.errors import UnsupportedVersion
 METADATA_VERSION = "metadata.version"
 
 SUPPORTED: Mapping[str, int] = {METADATA_VERSION: 1}
-"""The highest level of each feature that this pylog reads and writes."""
+"""The highest supported level of each feature."""
 
 
 def check_level(name: str, level: int, where: str) -> None:
-    """Raises UnsupportedVersion for a feature or a level that this pylog does not know, found in the object `where`."""
+    """Raises UnsupportedVersion for an unsupported feature or level, found in the object `where`."""
     supported = SUPPORTED.get(name, 0)
     if level > supported:
         raise UnsupportedVersion(
@@ -29,5 +29,5 @@ def check_level(name: str, level: int, where: str) -> None:
 
 
 def levels_of(found: Mapping[str, int]) -> dict[str, int]:
-    """The level of each feature that this pylog knows, of a log that has raised `found`."""
+    """The level of each supported feature; `found` has those that were raised."""
     return {name: found.get(name, 1) for name in SUPPORTED}

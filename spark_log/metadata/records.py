@@ -1,14 +1,14 @@
-"""What a metadata log holds: tagged records, in batches of one version each, as lines of JSON.
+"""The contents of a metadata log: tagged records, in batches of one version each, as lines of JSON.
 
 A batch is one object of the log, `meta/log/<version>.rec`:
 
-    pylog-batch 1 <length> <crc32c>\\n         length of what follows in bytes, checksum in hex
-    {"id":…,"time":…}\\n                       who wrote it (a random token) and when, in ms; never decreasing along the log;
-                                              `epoch` where a coordinator wrote it
+    pylog-batch 1 <length> <crc32c>\\n         length of the rest in bytes, checksum in hex
+    {"id":…,"time":…}\\n                       random id of the write; time in ms, which never decreases along the log;
+                                              `epoch` if a coordinator wrote it
     {"type":"commit",…}\\n                     the records, one a line
 
-Every record that names an object carries the upload epoch under which the object was written.  Order in the log decides
-everything; what a record does is in `replay.py`, when one is written in `decide.py`.
+Every record that names an object has the upload epoch under which the object was written.  The order in the log decides
+conflicts; `replay.py` applies records, `decide.py` decides when to write them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BATCH_VERSION = 1
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """Slices of one partition that lie in an index object instead of the state: rows of one Arrow stream (slice_index.py)."""
+    """Slices of one partition in an index object instead of the state: rows of one Arrow stream (slice_index.py)."""
 
     start: int
     end: int
@@ -40,11 +40,11 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
     """crc32c of bytes [position, position + length)."""
     slices: int
     bytes: int
-    """Of the runs that the slices name."""
+    """Data bytes of the slices."""
     min_us: int
     max_us: int
     time_kind: int = 0
-    """`APPEND_TIME` overrides the slices' own times by `min_us`; otherwise each slice says."""
+    """`APPEND_TIME` overrides the slices' times by `min_us`; otherwise each slice has its time kind."""
 
 
 class OffsetEntry(NamedTuple):
@@ -61,14 +61,14 @@ class GroupCommit(NamedTuple):
 
     group: str
     generation: int
-    """Of the consumer; -1: not fenced (admin, or a transaction that names the group only)."""
+    """Generation of the consumer; -1: not fenced (admin, or a transaction that names the group only)."""
     offsets: tuple[OffsetEntry, ...]
 
 
 class Record(
     msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbid_unknown_fields=True, omit_defaults=True
 ):
-    """Base of all records.  A field with its default is left out: an older pylog that does not know it reads the record."""
+    """Base of all records.  A field with its default is left out, so that an older pylog can read the record."""
 
 
 class CreateTopicRecord(Record, frozen=True, kw_only=True, tag="create_topic"):
@@ -84,20 +84,20 @@ class AddPartitionsRecord(Record, frozen=True, kw_only=True, tag="add_partitions
 
 
 class SetConfigsRecord(Record, frozen=True, kw_only=True, tag="set_configs"):
-    """Configs of a topic, or of the whole log where `topic_id` is empty; a value of None goes back to the default."""
+    """Configs of a topic, or of the whole log if `topic_id` is empty; a value of None restores the default."""
 
     topic_id: str = ""
     configs: dict[str, str | None]
 
 
 class DeleteTopicRecord(Record, frozen=True, kw_only=True, tag="delete_topic"):
-    """The name is free at once; the slices are pruned by swaps."""
+    """The name is free immediately; swaps remove the slices later."""
 
     topic_id: str
 
 
 class TrimRecord(Record, frozen=True, kw_only=True, tag="trim"):
-    """Records before `start` are gone for readers; slices that lie below it are pruned by swaps."""
+    """Records before `start` are no longer visible; swaps remove the slices below it later."""
 
     topic_id: str
     partition: int
@@ -105,30 +105,31 @@ class TrimRecord(Record, frozen=True, kw_only=True, tag="trim"):
 
 
 class InitProducerRecord(Record, frozen=True, kw_only=True, tag="init_producer"):
-    """A new holder of a transactional id: the epoch goes up by one, sequences start at 0, the holder before is fenced."""
+    """A new holder of a transactional id: the epoch grows by one, sequences start at 0, the last holder is fenced."""
 
     producer: str
     timeout_ms: int = 0
-    """The holder has a transaction open, which is over after so long; 0: none."""
+    """Timeout of the transaction that begins; 0: none begins."""
     aborted: bool = False
-    """It has no holder: this is how a transaction ends that does not commit."""
+    """The id has no holder: this ends a transaction without a commit."""
 
 
 class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
-    """Records of any number of partitions, and positions of groups, or nothing.
+    """Records of any number of partitions, and positions of groups; or nothing.
 
-    Base offsets follow from the order of `slices` (task, run), or of `pieces` where there are too many to name here.
+    Base offsets follow from the order of `slices` (task, run), or of `pieces` if there are too many slices to list
+    here.
     """
 
     producer: str
     epoch: int = 0
     sequence: int
     birth: int = -1
-    """Version at which a plain producer's id was drawn; -1: an identity that is kept long (stream, application)."""
+    """Version at which a plain producer's id was drawn; -1: an identity that expires later (stream, application)."""
     dense: bool = True
     """The sequence must be the next one; otherwise greater than the last is enough (streams skip empty batches)."""
     holder: str = ""
-    """Who holds the epoch, for identities that pass from one holder to the next (a query id under a producerId)."""
+    """The holder of the epoch, for identities with successive holders (a query id under a producerId)."""
     upload_epoch: int
     objects: tuple[DataObject, ...] = ()
     slices: tuple[tuple[int, Run], ...] = ()
@@ -136,14 +137,14 @@ class CommitRecord(Record, frozen=True, kw_only=True, tag="commit"):
     counts: tuple[int, ...] = ()
     """With pieces: live slices of each of `objects`; the index objects come last, counting their pieces."""
     pieces: tuple[tuple[str, int, Piece], ...] = ()
-    """(topic id, partition, piece), its offsets relative to the base that the partition will get."""
+    """(topic id, partition, piece), with offsets relative to the base that the partition will get."""
     groups: tuple[GroupCommit, ...] = ()
     source: str = ""
-    """Of a streaming batch: a fingerprint of the source offsets that it read up to; empty where the sink cannot know them."""
+    """For a streaming batch: a fingerprint of the source offsets that it has read; empty if unknown to the sink."""
 
 
 class CommitOffsetsRecord(Record, frozen=True, kw_only=True, tag="commit_offsets"):
-    """Positions of groups.  Under a generation it is a sign of life, also without any position."""
+    """Positions of groups.  With a generation it also extends the session, even without any position."""
 
     commits: tuple[GroupCommit, ...]
 
@@ -153,36 +154,36 @@ class JoinGroupRecord(Record, frozen=True, kw_only=True, tag="join_group"):
 
     group: str
     member: str
-    """Drawn anew for each time that somebody joins; empty: the group is left."""
+    """A random id for each join; empty: the member leaves the group."""
     token: str = ""
-    """Of a member with a session: the same whenever the same query joins again."""
+    """For a member with a session: the same each time that the same query joins."""
     owner: str = ""
-    """Who that is, for people."""
+    """A name of the member for people."""
     timeout_ms: int = 0
-    """Of its session: so long after a sign of life nobody else may join.  0: no session, whoever is newer may."""
+    """Session timeout: nobody else may join so soon after a heartbeat.  0: no session, newer members may join."""
 
 
 class GroupGenerationRecord(Record, frozen=True, kw_only=True, tag="group_generation"):
-    """A generation of a group whose members share its partitions through a coordinator; without members, the group is empty."""
+    """A generation of a group whose members share its partitions through a coordinator; it may have no members."""
 
     group: str
     roster: Roster
 
 
 class DeleteOffsetsRecord(Record, frozen=True, kw_only=True, tag="delete_offsets"):
-    """Forget positions of a group; with no partitions named, the group."""
+    """Remove positions of a group; without partitions, the group."""
 
     group: str
     partitions: tuple[tuple[str, int], ...] = ()
 
 
 class Change(NamedTuple):
-    """What a swap does to one partition: entries that cover [start, end) are replaced."""
+    """The change of one partition by a swap: entries that cover [start, end) are replaced."""
 
     topic_id: str
     partition: int
     edition: int
-    """Of the partition when the swap was prepared: swaps of the same partition exclude each other."""
+    """Edition of the partition when the swap was prepared: swaps of one partition exclude each other."""
     start: int
     end: int
     slices: tuple[Slice, ...] = ()
@@ -192,50 +193,50 @@ class Change(NamedTuple):
 class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     """Sealing, merging and pruning: other entries for the same records.  All of `changes`, or none.
 
-    `added` and `removed` name each object with the entries that it gains and loses, in the state and inside of indexes;
-    an object that is left with none is dropped at this version.
+    `added` and `removed` count the entries that each object gains and loses, in the state and in indexes; an object
+    without entries is dropped at this version.
     """
 
     upload_epoch: int
     changes: tuple[Change, ...]
     objects: tuple[DataObject, ...] = ()
-    """The objects that are new."""
+    """The new objects."""
     added: dict[str, int] = {}
     removed: dict[str, int] = {}
 
 
 class FenceRecord(Record, frozen=True, kw_only=True, tag="fence"):
-    """Voids all later records with an upload epoch at or below `upto`."""
+    """Voids later records with an upload epoch at or below `upto`."""
 
     upto: int
 
 
 class TakeOverRecord(Record, frozen=True, kw_only=True, tag="take_over"):
-    """A coordinator takes the log over: batches of an older epoch, and of who has none, are void from here on."""
+    """A coordinator takes over the log: batches of older epochs and of embedded writers are void from here on."""
 
     epoch: int
-    """The one before, and one more; otherwise the record is void."""
+    """The previous epoch plus one; otherwise the record is void."""
     address: str
-    """Where clients reach it, `host:port`."""
+    """Its address for clients, `host:port`."""
     host: str
-    """Name of the machine, for an address that means something there only."""
+    """Name of the machine, for an address that is only valid there."""
     cluster_id: str
 
 
 class ReleaseRecord(Record, frozen=True, kw_only=True, tag="release"):
-    """The log is nobody's again.  By the coordinator, under its epoch; or by hand under the next one, which fences it."""
+    """The log has no coordinator.  Written by the coordinator under its epoch, or by hand under the next one."""
 
     epoch: int
 
 
 class ResetClockRecord(Record, frozen=True, kw_only=True, tag="reset_clock"):
-    """The log's time goes back to `time`: a clock that was ahead had stamped it.  Void if the log's time is not later."""
+    """Sets the log's time back to `time` after commits by a fast clock.  Void if the log's time is not later."""
 
     time: int
 
 
 class FeatureLevelRecord(Record, frozen=True, kw_only=True, tag="feature_level"):
-    """From here on the log may hold what belongs to this level of a feature (kafka: FeatureLevelRecord).  Void if it is not higher."""
+    """Raises a feature's level: the log may hold its records from here on (as in Kafka).  Void if not higher."""
 
     name: str
     level: int
@@ -271,11 +272,11 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """The records that share one version."""
 
     id: str
-    """Random: how its writer knows it again."""
+    """Random; its writer recognises the batch by it."""
     time: int
-    """Milliseconds, as its writer's clock had it; the log's own time goes back by `ResetClockRecord` alone."""
+    """Milliseconds by its writer's clock; only `ResetClockRecord` decreases the log's time."""
     epoch: int = 0
-    """Of the coordinator that wrote it; 0: an embedded writer."""
+    """Epoch of the coordinator that wrote it; 0: an embedded writer."""
     records: tuple[AnyRecord, ...] = ()
 
 
@@ -298,9 +299,9 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(data: bytes, name: str) -> Batch:
-    """The batch in `data`, bytes of the object `name`.
+    """Decode a batch; `name` is the object's name.
 
-    Raises UnsupportedVersion for a newer format, CorruptObject for anything damaged.
+    Raises UnsupportedVersion for a newer format, CorruptObject for damaged bytes.
     """
     head, _, body = data.partition(b"\n")
     fields = head.split(b" ")
@@ -326,12 +327,12 @@ def decode_batch(data: bytes, name: str) -> Batch:
 
 
 def first_line(data: bytes) -> bytes:
-    """Of the bytes of a batch: length and checksum, by which it is known again, as its id is random."""
+    """Length and checksum of a batch; they identify it, because its id is random."""
     return data[: data.find(b"\n")]
 
 
 def check_format(found: bytes, known: int, name: str) -> None:
-    """Raises UnsupportedVersion for a format newer than `known`, CorruptObject for what is not a format."""
+    """Raises UnsupportedVersion for a format newer than `known`, CorruptObject for another text."""
     if found == b"%d" % known:
         return
     if found.isdigit() and int(found) > known:

@@ -1,9 +1,10 @@
-"""The state of a log that goes on without versions that are lost.  Pure.
+"""The state of a log that continues without lost versions.  Pure.
 
-A lost version may have given offsets to records that consumers have seen, and how many is not known.  So every topic gets
-a new id: an offset means something under a topic's id alone, and whoever has one of before (a stream's checkpoint, a
-position, an upload) is refused as after a topic was deleted and created again.  The version goes beyond every one that a
-lost record may have had, and the fence with it: what was being written is void (docs/decisions/0035-accepted-loss.md).
+A lost version may have given offsets to records that consumers have seen, and their number is unknown.  So every topic
+gets a new id: an offset is only valid with a topic's id, so older ones (in a stream's checkpoint, a position, an
+               upload)
+are rejected as after a topic was deleted and created again.  The new version is beyond any that a lost record may have
+had, and the fence with it, so uploads in progress are void (docs/decisions/0035-accepted-loss.md).
 """
 
 from __future__ import annotations
@@ -20,23 +21,23 @@ from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import GroupState, Leadership, ProducerState, State, TopicKey
 
 VERSIONS = 1_000_000_000
-"""A log that goes on after a loss begins at the next multiple: so far no log gets otherwise."""
+"""After a loss a log continues at the next multiple of this: no log reaches it otherwise."""
 RAISED = 1_000_000
-"""Generations and epochs go up by so much: by more than lost versions can have raised any of them."""
+"""Generations and epochs grow by this: by more than lost versions can have raised any of them."""
 
 
 def version_after_loss(newest: int) -> int:
-    """The version at which a log continues, `newest` being the last one that the storage knows of."""
+    """The version at which a log continues; `newest` is the last one in the storage."""
     return (newest // VERSIONS + 1) * VERSIONS
 
 
 def replay_after_loss(state: State, version: int, batch: r.Batch, known: State, stored: Container[str]) -> State:
-    """The state with what a version after a lost one holds, as far as that can be told without the lost one.
+    """Apply a version after a lost one as far as possible.
 
-    Its records get the offsets that are next; commits count though earlier ones of their producer or coordinator are lost.
+    Its records get the next offsets; commits count even if earlier ones of their producer or coordinator are lost.
 
     known:   the state before the first lost version.
-    stored:  names of the objects that are in the storage: a commit that names another one adds nothing.
+    stored:  names of the objects in the storage: a commit that names another one adds nothing.
     """
     state = next_version(replace(state, version=version - 1), batch.time)
     if 0 < batch.epoch < state.coordinator.epoch:
@@ -68,7 +69,7 @@ def _replay_one(state: State, record: r.AnyRecord, known: State, stored: Contain
 
 
 def _is_certain(swap: r.SwapRecord, known: State, stored: Container[str]) -> bool:
-    """Whether a swap is about records that are known for certain, and what it names is there: its inputs may be deleted."""
+    """Whether a swap has only records that are certain, and objects that exist: its inputs may be deleted."""
     within = all(change.end <= _end(known, (change.topic_id, change.partition)) for change in swap.changes)
     return within and all(named.name in stored for named in swap.objects)
 
@@ -92,7 +93,7 @@ def _within(known: State, commits: Iterable[r.GroupCommit]) -> tuple[r.GroupComm
 
 
 def _without_older_epoch(state: State, record: r.CommitRecord) -> State:
-    """Without the commit's producer, if the record that began its epoch is lost."""
+    """Removes the commit's producer if the record that began its epoch is lost."""
     producer = state.producers.get(record.producer)
     if producer is None or producer.epoch >= record.epoch:
         return state
@@ -103,8 +104,8 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
     """The state with which the log continues at `version`.
 
     ids:     the new id of each topic that is not deleted.
-    stored:  names of the objects that are in the storage.  Those that the state does not name may have records of lost
-             versions, and are kept until the fence has passed `version`.
+    stored:  names of the objects in the storage.  Those that the state does not name may have records of lost versions,
+             and are kept until the fence has passed `version`.
     """
     names = {key: ids.get(key, key) for key in state.topics}
     generation = max((group.generation for group in state.groups.values()), default=0)
@@ -131,7 +132,7 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
 
 
 def _renew_producer(state: State, name: str, version: int, names: Mapping[str, str]) -> ProducerState:
-    """A transactional id gets an epoch that nobody has; other producers have their commits under the new ids."""
+    """A transactional id gets a new epoch; other producers keep their commits under the new topic ids."""
     known = state.producers[name]
     if name.startswith(TRANSACTIONAL):
         return ProducerState(epoch=known.epoch + RAISED, version=version, time=state.time, aborted=True)
@@ -147,7 +148,7 @@ def _renew_producer(state: State, name: str, version: int, names: Mapping[str, s
 def _renew_group(
     state: State, group: GroupState, version: int, generation: int, names: Mapping[str, str]
 ) -> GroupState:
-    """Its members are fenced; its positions are where they were, at most at the end."""
+    """Its members are fenced; its positions stay, limited to the end."""
     offsets = {
         (names[key[0]], key[1]): at._replace(offset=min(at.offset, _end(state, key)), version=version)
         for key, at in group.offsets.items()

@@ -1,8 +1,8 @@
-"""`replay(state, batch)`: the one way in which a state changes.  Total and deterministic.
+"""`replay(state, batch)`: the only way to change a state.  Total and deterministic.
 
-A record that does not fit the state is void: it changes nothing but the version.  That is part of the protocol (a commit
-below the fence, a second swap of the same partition, a producer that was fenced, a batch whose writer the log has passed on from), and it makes replay total for leftovers
-that a reader may fold before it has confirmed the chain by a listing.
+A record that does not match the state is void: it changes nothing but the version.  Examples are a commit below the
+fence, a second swap of the same partition, a fenced producer, and a batch of a former coordinator.  This is part of the
+protocol, and it makes replay total for leftovers that a reader may apply before a listing confirms the chain.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def end_version(state: State, batch: r.Batch, new: State) -> State:
         return replace(new, changed=new.version)
     if new.fence < new.changed:
         return new
-    # All that happened lies below the fence: a log that nobody uses writes no more of them.
+    # No version since the fence has a change: an idle log writes no more fences.
     return replace(new, times=tuple(entry for entry in new.times if entry[0] <= state.version) or state.times[-1:])
 
 
 def next_version(state: State, time: int) -> State:
-    """The next version, before any of its records: the log's time never goes back."""
+    """The next version before its records; the log's time never decreases."""
     time = max(time, state.time)
     times = state.times
     if time - times[-1][1] >= cluster_config(state.configs, "gc.fence.age.ms") // TIMES_PER_AGE:
@@ -69,16 +69,16 @@ def next_version(state: State, time: int) -> State:
 
 
 def replay_records(state: State, records: Iterable[r.AnyRecord]) -> State:
-    """The same version with `records` folded in; void ones change nothing."""
+    """Apply `records` within one version; void ones change nothing."""
     for record in records:
         state = _REPLAY[type(record)](state, record) or state
     return state
 
 
 def admits(state: State, record: r.CommitRecord) -> bool:
-    """Whether a commit's identity is the next of its producer: the rule for deciding and for replaying alike.
+    """Whether a commit is the next of its producer; used by decisions and by replay.
 
-    An unknown plain id must start at 0 and must have been drawn above the fence: one drawn below may have been expired.
+    An unknown plain id must start at 0 and must have been drawn above the fence: an older one may have expired.
     """
     known = state.producers.get(record.producer)
     if known is None:
@@ -91,9 +91,9 @@ def admits(state: State, record: r.CommitRecord) -> bool:
 
 
 def known_objects(state: State, objects: Iterable[DataObject]) -> list[str]:
-    """Names that a commit or a swap must not bring in: of objects that are live or were dropped, or that it names twice.
+    """Objects that a commit or a swap must not add: live or dropped ones, and those that it names twice.
 
-    Replacing the row of an object would lose the count of its live slices, and with it the records of other topics.
+    Replacing an object's row would lose the count of its live slices, and with it the records of other topics.
     """
     names = [named.name for named in objects]
     return [
@@ -102,7 +102,7 @@ def known_objects(state: State, objects: Iterable[DataObject]) -> list[str]:
 
 
 def index_of(part: Partition, start: int, end: int) -> tuple[int, int] | None:
-    """Entries that cover exactly [start, end), as a half-open range of their numbers; None if there are no such."""
+    """Entries that cover exactly [start, end), as a half-open range of their numbers; None if none do."""
     entries = part.entries
     low = next((i for i, entry in enumerate(entries) if entry.start == start), None)
     if low is None:
@@ -181,7 +181,7 @@ def _delete_topic(state: State, record: r.DeleteTopicRecord) -> State | None:
 
 
 def _drop_partition(state: State, key: tuple[str, int]) -> State:
-    """A deleted topic's partition that has no slices left; the last one takes the topic along."""
+    """Remove a deleted topic's partition without slices; the last one also removes the topic."""
     state = replace(state, partitions=state.partitions.delete(key))
     topic_id = key[0]
     if any((topic_id, number) in state.partitions for number in range(state.topics[topic_id].partitions)):
@@ -238,7 +238,7 @@ def _commit(state: State, record: r.CommitRecord) -> State | None:
 def _appended(
     state: State, record: r.CommitRecord
 ) -> tuple[Map[tuple[str, int], Partition], dict[tuple[str, int], tuple[int, int]]] | None:
-    """Partitions with the commit's slices at their ends and the range each got; None if a topic is gone."""
+    """Partitions with the commit's slices at their ends, and the range of each; None if a topic is gone."""
     new: dict[tuple[str, int], list[Slice | r.Piece]] = {}
     ends: dict[tuple[str, int], int] = {}
     stamped: dict[str, bool] = {}
@@ -267,7 +267,7 @@ def _appended(
 
 
 def _named_entries(record: r.CommitRecord) -> Iterable[tuple[str, int, Slice | r.Piece]]:
-    """The commit's slices or pieces, their offsets relative to the place that they will get."""
+    """The commit's slices or pieces, with offsets relative to their base."""
     for number, run in record.slices:
         name = record.objects[number].name
         piece = Slice(
@@ -323,14 +323,14 @@ def _with_positions(state: State, commits: Iterable[r.GroupCommit]) -> State:
         seen = group.seen if commit.generation == -1 else state.time
         group = group._replace(offsets=group.offsets.update(new), seen=seen)
         state = replace(state, groups=state.groups.set(commit.group, group))
-        if new:  # otherwise it is a sign of life
+        if new:  # otherwise it only extends the session
             again = {(commit.group, state.topics[topic_id].name, number) for topic_id, number in new}
             state = replace(state, forgotten=_without(state.forgotten, again), progressed=state.version)
     return state
 
 
 def _without_positions(state: State, name: str, keys: Iterable[tuple[str, int]]) -> State:
-    """Positions of a group removed, which is remembered for a while."""
+    """Remove positions of a group, and remember the removal until the fence has passed."""
     group = state.groups[name]
     gone = [key for key in keys if key in group.offsets]
     if not gone:
@@ -359,9 +359,9 @@ def _commit_offsets(state: State, record: r.CommitOffsetsRecord) -> State | None
 
 
 def next_generation(state: State, group: str) -> int:
-    """The generation that the next consumer of a group gets.
+    """The generation of the next consumer of a group.
 
-    It is higher than any that the group had before it was deleted or expired: a consumer of that time stays fenced.
+    It is higher than any that the group had before it was deleted or expired, so that older consumers stay fenced.
     """
     return state.last_generation(group) + 1
 
@@ -432,7 +432,7 @@ def _swapped(state: State, change: r.Change) -> State | None:
 
 
 def _covers(entries: Sequence[Slice | r.Piece], start: int, end: int) -> bool:
-    """Whether the entries, in order, have no gap and reach over all of [start, end)."""
+    """Whether the entries, in order and without gaps, cover all of [start, end)."""
     at = min(start, entries[0].start) if entries else start
     for entry in entries:
         if entry.start != at:
@@ -472,7 +472,7 @@ def _fence(state: State, record: r.FenceRecord) -> State | None:
 
 
 def _expire_producers(state: State, record: r.ExpireProducersRecord) -> State:
-    """A producer goes only if its last commit is at or below the fence: no retry of it can be under way."""
+    """A producer expires only if its last commit is at or below the fence: no retry of it can be in progress."""
     producers = state.producers
     for name in record.producers:
         known = producers.get(name)
@@ -504,9 +504,9 @@ def _feature_level(state: State, record: r.FeatureLevelRecord) -> State | None:
 
 
 def _reset_clock(state: State, record: r.ResetClockRecord) -> State | None:
-    """Nothing in the state is later than the log's time: what the wrong clock stamped was there by now, at the latest.
+    """No time in the state is later than the log's time: times of the wrong clock are set back to it.
 
-    So the fence, which compares these times with a later present, still passes no version before its age.
+    The fence compares these times with a later present, so it still passes no version before its age.
     """
     time = record.time
     if not 0 <= time < state.time:
@@ -528,7 +528,7 @@ def _clamped(things: Map[Key, Value], clamp: Callable[[Value], Value]) -> Map[Ke
 
 
 def _group_by(group: GroupState, time: int) -> GroupState:
-    """A group in which nothing happened after a time."""
+    """A group without changes after a time."""
     session = group.session and group.session._replace(since=min(group.session.since, time))
     roster = group.roster and group.roster._replace(state_ms=min(group.roster.state_ms, time))
     offsets = _clamped(group.offsets, lambda position: position._replace(time=min(position.time, time)))

@@ -1,4 +1,4 @@
-"""Groups whose partitions several members share through a coordinator, as the log knows them: by the roster of a generation."""
+"""Groups that several members share through a coordinator, as the log stores them: the roster of a generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_log.text import counted
 
 
 def members_in_force(state: State, group: str) -> tuple[RosterMember, ...]:
-    """Who shares a group.  Without a coordinator nobody watches over members: whoever comes takes the group from them."""
+    """The members of a group.  Without a coordinator nobody tracks members: any new consumer takes the group over."""
     roster = state.groups.get(group, GroupState()).roster
     return roster.members if roster is not None and state.coordinator.in_force else ()
 
@@ -25,7 +25,7 @@ def check_not_shared(state: State, group: str) -> None:
 
 
 def group_in_use(group: str, member_ids: Sequence[str]) -> GroupInUse:
-    """The error for a change from outside to a group that these members share."""
+    """The error for an external change to a group in use by these members."""
     return GroupInUse(
         f"group {group!r} is shared by {counted(len(member_ids), 'member')}, {member_ids[0]} among them: stop them, or use "
         "another group",
@@ -41,7 +41,7 @@ def check_deletable(state: State, group: str, keys: tuple[TopicKey, ...]) -> Non
 
 
 def topics_read(state: State, group: str) -> frozenset[str] | None:
-    """By the members that share it; None if they do not say."""
+    """Topics that members of the group read; None if unknown."""
     roster = state.groups.get(group, GroupState()).roster
     if roster is None or not members_in_force(state, group):
         return frozenset()
@@ -51,9 +51,9 @@ def topics_read(state: State, group: str) -> frozenset[str] | None:
 
 
 def expired_positions(state: State, name: str, limit: int) -> Iterator[TopicKey]:
-    """Positions of a group that has a roster, by Kafka's rules, where what was there at `limit` is too old.
+    """Expired positions of a group with a roster, by Kafka's rules; `limit` is the time before which they are too old.
 
-    Of a group that members share, those of topics that none of them reads; of an empty one, all at the same time.
+    For a shared group, those of topics that no member reads; for an empty one, all at the same time.
     """
     group = state.groups[name]
     if not members_in_force(state, name):

@@ -1,4 +1,4 @@
-"""Slice indexes: entries that were moved out of the state into an object, one Arrow stream a piece.
+"""Slice indexes: entries moved from the state into an object, one Arrow stream per piece.
 
 An index object is the concatenation of Arrow IPC streams, one per partition; a `Piece` in the state (or in a commit of
 very many slices) names the byte range, its checksum and what it covers.  One row per slice:
@@ -34,11 +34,11 @@ SCHEMA = pa.schema(
 )
 _WRITING = pa.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
 _READING = pa.ipc.IpcReadOptions(use_threads=False)
-"""A piece is small: handing its columns to other threads takes longer than unpacking them."""
+"""A piece is small: passing its columns to other threads takes longer than decoding them."""
 
 
 class IndexPart(NamedTuple):
-    """The slices of one partition, on their way into an index object."""
+    """The slices of one partition to be written to an index object."""
 
     topic_id: str
     partition: int
@@ -46,7 +46,7 @@ class IndexPart(NamedTuple):
 
 
 def encode_index(name: str, parts: Sequence[IndexPart]) -> tuple[bytes, list[Piece]]:
-    """The bytes of index object `name`, and the piece of each part; a part's slices are in order and without gaps."""
+    """The bytes of index object `name`, and the piece of each part; slices must be in order and without gaps."""
     sink, pieces = pa.BufferOutputStream(), []
     for part in parts:
         start = sink.tell()
@@ -87,9 +87,9 @@ def _piece(name: str, slices: Sequence[Slice], position: int, data: pa.Buffer) -
 
 
 def decode_piece(piece: Piece, data: bytes | memoryview) -> pa.Table:
-    """The rows of a piece, `data` being its byte range; start and end are offsets of the partition.
+    """The rows of a piece; `data` is its byte range, start and end are offsets of the partition.
 
-    Raises CorruptObject if the bytes are not what was written.
+    Raises CorruptObject if the bytes differ from those written.
     """
     if len(data) != piece.length or crc32c(data) != piece.crc:
         raise CorruptObject(
@@ -107,9 +107,9 @@ def decode_piece(piece: Piece, data: bytes | memoryview) -> pa.Table:
 
 
 def pieces_in(name: str, data: bytes) -> Iterator[tuple[int, int, pa.Table]]:
-    """Where each piece of an index object begins, its length, and its rows, start and end counted from the piece's start.
+    """Position, length and rows of each piece of an index object; start and end are relative to the piece's start.
 
-    Raises CorruptObject for bytes that are no index.
+    Raises CorruptObject for other bytes.
     """
     source = pa.BufferReader(data)
     while (start := source.tell()) < len(data):
@@ -118,14 +118,14 @@ def pieces_in(name: str, data: bytes) -> Iterator[tuple[int, int, pa.Table]]:
         except (pa.ArrowException, OSError) as error:
             raise CorruptObject(f"{name} is not a slice index, or damaged, at byte {start}: {error}") from error
         if table.schema != SCHEMA:
-            raise CorruptObject(f"{name} is not a slice index: at byte {start} begins a table of {table.schema.names}")
+            raise CorruptObject(f"{name} is not a slice index: the table at byte {start} has {table.schema.names}")
         yield start, source.tell() - start, table
 
 
 def _shifted(column: pa.ChunkedArray, by: int) -> pa.Array:
     """An int64 column without nulls plus a number.
 
-    By its buffer: pa.scalar and pa.array import pandas where it is installed, 0.1 s and more on the way to a first record.
+    Works on the buffer: pa.scalar and pa.array import pandas if it is installed, which delays a first record by 0.1 s.
     """
     values = numbers(column)
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values + by)])
@@ -141,7 +141,7 @@ def numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
 def slices_of(table: pa.Table) -> list[Slice]:
     """Rows of `decode_piece` as slices.
 
-    0.2 µs each: by Arrow's own lists, which make a scalar of every number, it would be 3.
+    0.2 µs each; Arrow's lists, which make a scalar of every number, would take 3.
     """
     columns = [
         column.combine_chunks().dictionary_decode().to_pylist()

@@ -1,7 +1,7 @@
-"""The state of a log at one version: what `replay` folds records into.
+"""The state of a log at one version: the result of `replay`.
 
-A state is a value.  Its maps are persistent (`immutables.Map`), so a new version shares all that did not change, a reader
-may keep an old one for as long as it likes, and a decision can be tried out on a copy for nothing.
+A state is a value.  Its maps are persistent (`immutables.Map`), so versions share unchanged parts, a reader may keep an
+old state, and trying a decision on a copy costs nothing.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Topic(NamedTuple):
     configs: Map[str, str]
     created_ms: int
     deleted: bool = False
-    """Its name is free, its slices wait to be pruned."""
+    """Its name is free; its slices will be pruned."""
 
 
 class Partition(NamedTuple):
-    """Records [start, end) of a partition and where they lie."""
+    """Records [start, end) of a partition, and their slices."""
 
     start: int = 0
     end: int = 0
     edition: int = 0
-    """Grows with every swap; appends and trims leave it."""
+    """Grows with every swap, but not with appends and trims."""
     entries: tuple[Slice | Piece, ...] = ()
-    """In offset order, without gaps, up to `end`; the first ones may lie below `start`."""
+    """In offset order, without gaps, up to `end`; the first ones may be below `start`."""
 
     @property
     def readable_end(self) -> int:
@@ -49,23 +49,23 @@ class Partition(NamedTuple):
 
 
 class ObjectRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
-    """One live object.  There may be many: the garbage collector does not follow them."""
+    """One live object.  There may be many, so the garbage collector does not track them."""
 
     size: int
     index_position: int
     live: int
-    """Slices of it in the state and in indexes; of an index object, its pieces in the state."""
+    """Number of its slices in the state and in indexes; for an index object, of its pieces in the state."""
 
 
 class Kept(NamedTuple):
-    """A commit that a producer made, as long as it is remembered."""
+    """A commit of a producer that is remembered to recognise a retry."""
 
     sequence: int
     version: int
     ranges: tuple[tuple[str, int, int, int], ...]
     """(topic id, partition, first offset, end)."""
     source: str = ""
-    """As in its record."""
+    """As in the commit's record."""
 
 
 class ProducerState(NamedTuple):
@@ -74,16 +74,16 @@ class ProducerState(NamedTuple):
     former: tuple[str, ...] = ()
     """Holders that were fenced."""
     plain: bool = False
-    """An id drawn at random by a plain writer, forgotten sooner than a stream's."""
+    """A random id of a plain writer, which expires sooner than a stream's."""
     version: int = 0
-    """Of its last commit or registration."""
+    """Version of its last commit or registration."""
     time: int = 0
     kept: tuple[Kept, ...] = ()
     """The last five commits of this epoch."""
     timeout_ms: int = 0
-    """So long after it began, this epoch's transaction can commit no more; 0: as long as it likes, or there is none."""
+    """Timeout of this epoch's transaction; 0: no timeout, or no transaction."""
     aborted: bool = False
-    """This epoch ended a transaction."""
+    """This epoch was aborted."""
 
     @property
     def last(self) -> int:
@@ -92,30 +92,30 @@ class ProducerState(NamedTuple):
 
 
 class Position(NamedTuple):
-    """What a group committed for one partition."""
+    """A group's committed position in one partition."""
 
     offset: int
     metadata: str
     time: int
     version: int = 0
-    """Of the log, with this commit; 0 in checkpoints of before it was kept."""
+    """Version of the log with this commit; 0 in checkpoints of older pylogs."""
 
 
 class Forgotten(NamedTuple):
-    """When a position of a group was removed."""
+    """The removal of a group's position."""
 
     version: int
     time: int
 
 
 class MemberSession(NamedTuple):
-    """What a member said who keeps a group as long as it gives signs of life."""
+    """The session of a member that owns a group as long as it sends heartbeats."""
 
     token: str
     owner: str
     timeout_ms: int
     since: int
-    """When it joined."""
+    """Time of its join."""
 
 
 class GroupState(NamedTuple):
@@ -123,33 +123,33 @@ class GroupState(NamedTuple):
     member: str = ""
     offsets: Map[TopicKey, Position] = Map()
     seen: int = 0
-    """When somebody last joined, left or committed under the generation."""
+    """Time of the last join, leave or commit under the generation."""
     session: MemberSession | None = None
-    """Of the member; None if a newer one may take the group at any time."""
+    """The member's session; None if a newer member may take the group at any time."""
     roster: Roster | None = None
-    """Of a group that a coordinator runs: its members of this generation and what each was assigned."""
+    """For a group of a coordinator: the members of this generation and their assignments."""
 
 
 class Leadership(NamedTuple):
-    """Who writes the log."""
+    """Which coordinator writes the log."""
 
     epoch: int = 0
-    """Of the last one that there was; 0: there never was any."""
+    """Epoch of the last coordinator; 0: there was none."""
     address: str = ""
-    """`host:port`; empty: nobody has the log, and whoever opens it writes it."""
+    """`host:port`; empty: there is no coordinator, and every process that opens the log may write it."""
     host: str = ""
     since: int = 0
-    """When it took the log over."""
+    """Time of the takeover."""
 
     @property
     def in_force(self) -> int:
-        """The epoch whose batches count; 0: those of embedded writers."""
+        """The epoch whose batches are valid; 0: those of embedded writers."""
         return self.epoch if self.address else 0
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The fold of a log's records up to `version`."""
+    """The result of a log's records up to `version`."""
 
     version: int = 0
     time: int = 0
@@ -163,25 +163,25 @@ class State:
     names: Map[str, str] = field(default_factory=Map)
     """Topic name to id."""
     topics: Map[str, Topic] = field(default_factory=Map)
-    """By id, deleted ones that still have slices included."""
+    """By id, including deleted ones that still have slices."""
     partitions: Map[TopicKey, Partition] = field(default_factory=Map)
     objects: Map[str, ObjectRow] = field(default_factory=Map)
     dropped: Map[str, int] = field(default_factory=Map)
-    """Objects without slices, by the version that dropped them, until the fence has passed it."""
+    """Objects without slices, by the version that dropped them; removed once the fence has passed it."""
     producers: Map[str, ProducerState] = field(default_factory=Map)
     groups: Map[str, GroupState] = field(default_factory=Map)
     coordinator: Leadership = field(default_factory=Leadership)
     forgotten: Map[tuple[str, str, int], Forgotten] = field(default_factory=Map)
-    """Positions that were removed, by group, topic's name and partition, until the fence has passed that."""
+    """Removed positions, by group, topic's name and partition, until the fence has passed the removal."""
     progressed: int = 0
     """The last version that set or removed a position."""
     generations: int = 0
     """The highest generation of a group that was deleted or expired."""
     features: Map[str, int] = field(default_factory=Map)
-    """Levels that were raised; see `features.py`."""
+    """Raised levels; see `features.py`."""
 
     def last_generation(self, group: str) -> int:
-        """Of a group.  One that has had none yet goes on after all groups that are gone: it may have been one of them."""
+        """Of a group.  A new group continues after all removed groups: it may have been one of them."""
         known = self.groups.get(group)
         return known.generation if known is not None and known.generation else self.generations
 

@@ -1,7 +1,7 @@
-"""Swaps, prepared: other entries for the same records, with the count of what each object gains and loses.
+"""Prepares swaps: other entries for the same records, and how many entries each object gains and loses.
 
-Pure.  The caller has read the indexes of the pieces that are replaced, and has uploaded nothing yet: `build_swap` also
-gives the bytes of the index object that the swap names.
+Pure.  The caller has read the indexes of the pieces to replace, and has uploaded nothing yet: `build_swap` also returns
+the bytes of the index object that the swap names.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_log.metadata.state import Partition, TopicKey
 from spark_log.model import DataObject, Slice
 
 FOLD = 2
-"""A piece is folded into the next one if it has at most this many times its slices: so there are few of them (log n)."""
+"""A piece is folded into the next one if it has at most this many times its slices, so that few remain (log n)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,12 @@ class Rewrite:
     key: TopicKey
     edition: int
     old: tuple[Slice | Piece, ...]
-    """Neighbouring entries of the partition."""
+    """Adjacent entries of the partition."""
     old_slices: Sequence[Slice]
-    """The same with pieces resolved."""
+    """The same entries with pieces resolved."""
     new_slices: Sequence[Slice]
     sealed: bool
-    """The new slices go into an index object."""
+    """Write the new slices to an index object."""
 
 
 def build_swap(
@@ -42,9 +42,10 @@ def build_swap(
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[SwapRecord, bytes]:
-    """The swap that carries out `rewrites`, and the bytes of its index object (empty: it needs none).
+    """The swap for `rewrites`, and the bytes of its index object (empty if it needs none).
 
-    uncounted:  slices of each object that go with the old entries, and are not among `old_slices`: their index is lost.
+    uncounted:  slices of each object that are removed with the old entries but not in `old_slices`: their index is
+                lost.
     """
     parts = [IndexPart(*rw.key, rw.new_slices) for rw in rewrites if rw.sealed and rw.new_slices]
     data, made = encode_index(index_name, parts) if parts else (b"", [])
@@ -94,7 +95,7 @@ def resolve(entries: Iterable[Slice | Piece], resolved: Mapping[Piece, Sequence[
 
 
 def seal_range(part: Partition) -> tuple[int, int]:
-    """Entries of a partition to put into one piece: the slices at its end, and the pieces before that fold into it."""
+    """Entries of a partition to seal into one piece: the slices at its end, and the pieces before that fold into it."""
     entries, low, slices = part.entries, len(part.entries), 0
     while low and (size := _slices(entries[low - 1])) <= (FOLD * slices if isinstance(entries[low - 1], Piece) else 1):
         low, slices = low - 1, slices + size
@@ -106,7 +107,7 @@ def _slices(entry: Slice | Piece) -> int:
 
 
 def prune_range(part: Partition, deleted: bool) -> tuple[int, int]:
-    """Entries at the front of a partition that lie below its start; all of them if its topic is deleted."""
+    """Entries at the front of a partition that are below its start; all of them if its topic is deleted."""
     if deleted:
         return 0, len(part.entries)
     high = next((i for i, entry in enumerate(part.entries) if entry.end > part.start), len(part.entries))

@@ -7,8 +7,8 @@
              12  u32  format version
              16  8 bytes  "PYLOGSEG"
 
-The schema messages of the runs are in the index's schema metadata, base64, under `pylog.schema.<number>`: a batch in the
-middle of a run is decoded without its start.  Version and magic keep their place in every version to come.
+The schema messages of the runs are in the index's schema metadata, base64, under `pylog.schema.<number>`, so that a
+batch in the middle of a run is decoded without its start.  Version and magic keep their place in all future versions.
 """
 
 from __future__ import annotations
@@ -59,39 +59,39 @@ class BatchEntry(NamedTuple):
     first: int
     """Offset of the first record, relative to the run's base."""
     last: int
-    """Offset of the last record; `first + rows - 1`, unless compaction thinned the run."""
+    """Offset of the last record, relative to the run's base; `first + rows - 1`, unless compaction removed records."""
     rows: int
     position: int
-    """Of the batch's message, in the object."""
+    """Position of the batch's message in the object."""
     length: int
     min_us: int
     max_us: int
     crc32c: int
-    """Of the batch's message."""
+    """Checksum of the batch's message."""
     schema: int
     """Number of the run's schema message."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Index:
-    """What the end of an object says about its batches."""
+    """The batches of an object, as its end lists them."""
 
     name: str
-    """The object's."""
+    """Name of the object."""
     size: int
     """Bytes of the object."""
     index_position: int
-    """Where the index starts and the runs end."""
+    """Position where the runs end and the index starts."""
     table: pa.Table
     """`INDEX_SCHEMA`, one row per record batch, positions ascending."""
     numbers: Mapping[str, npt.NDArray[np.int64]]
-    """The number columns of `table`, for searching."""
+    """The integer columns of `table`, for searching."""
     schemas: Mapping[int, bytes]
     """The runs' schema messages by number."""
 
 
 def encode_index(entries: Sequence[BatchEntry], schemas: Sequence[bytes], compression: str) -> bytes:
-    """Index and tail."""
+    """The bytes of index and tail."""
     metadata = {f"{_SCHEMA_KEY}{number}": base64.b64encode(message) for number, message in enumerate(schemas)}
     columns = list(zip(*entries, strict=True)) or [()] * len(INDEX_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
@@ -102,12 +102,11 @@ def encode_index(entries: Sequence[BatchEntry], schemas: Sequence[bytes], compre
 
 
 def parse_index(data: ipc.Bytes, *, name: str, object_size: int | None = None) -> Index:
-    """The index of the object `name`.
+    """Parse the index of the object `name`.
 
     data:         the object's bytes from its index's position, or any earlier one, to its end.
     object_size:  bytes of the whole object; None if `data` is all of it.
-    Raises UnsupportedVersion if it is another kind of file or of a newer version, CorruptObject if it is cut off or
-    changed.
+    Raises UnsupportedVersion for another kind of file or a newer version, CorruptObject if it is truncated or changed.
     """
     view = memoryview(data)
     size = len(view) if object_size is None else object_size
@@ -117,8 +116,8 @@ def parse_index(data: ipc.Bytes, *, name: str, object_size: int | None = None) -
     found = crc32c(index)
     if found != crc:
         raise CorruptObject(
-            f"object {name}: the index at byte {position} has changed since it was written: its checksum is {found:#010x}, "
-            f"the tail at byte {size - TAIL_BYTES} says {crc:#010x}"
+            f"object {name}: the index at byte {position} has changed since it was written: its checksum is "
+            f"{found:#010x}, the tail at byte {size - TAIL_BYTES} says {crc:#010x}"
         )
     table = _read_table(index, name, position)
     numbers = {column: table[column].to_numpy().astype(np.int64, copy=False) for column in _NUMBERS}
@@ -145,18 +144,18 @@ def _parse_tail(view: memoryview, name: str, size: int) -> tuple[int, int]:
         )
     if length > len(view) - TAIL_BYTES:
         raise CorruptObject(
-            f"object {name}: its tail at byte {size - TAIL_BYTES} says that the index has {length} bytes, and there are "
+            f"object {name}: its tail at byte {size - TAIL_BYTES} says that the index has {length} bytes, but it has "
             f"{len(view) - TAIL_BYTES}: it is cut off or has changed since it was written"
         )
     return length, crc
 
 
 def _not_a_tail(view: memoryview, name: str, size: int) -> CorruptObject | UnsupportedVersion:
-    """An object of ours begins, at its start and at its index, with the mark of an Arrow message."""
+    """A pylog object starts, and its index starts, with the mark of an Arrow message."""
     if bytes(view[:4]) == ipc.CONTINUATION[: len(view)]:
         return CorruptObject(
-            f"object {name}: it does not end with pylog's tail at byte {max(size - TAIL_BYTES, 0)}: it is cut off, or its "
-            "end has changed since it was written"
+            f"object {name}: it does not end with pylog's tail at byte {max(size - TAIL_BYTES, 0)}: it is cut off, or "
+            "its end has changed since it was written"
         )
     return UnsupportedVersion(
         f"object {name}: it is not a pylog segment but another kind of file: it neither ends with {MAGIC!r} at byte "
@@ -178,7 +177,7 @@ def _read_table(index: memoryview, name: str, position: int) -> pa.Table:
 
 
 def _check_positions(numbers: Mapping[str, npt.NDArray[np.int64]], name: str, index_position: int) -> None:
-    """Batches lie one after the other, before the index."""
+    """Checks that batches follow one another, before the index."""
     starts, lengths = numbers["position"], numbers["length"]
     ends = starts + lengths
     in_place = bool((starts >= 0).all() and (lengths > 0).all() and (ends <= index_position).all())

@@ -1,7 +1,7 @@
-"""How users' data is brought into the columns of a record.
+"""Converts users' data to the columns of a record.
 
-Users hand in more kinds of data than a run holds: strings for bytes, other time units, extra columns, frames, lists of
-dicts.  What comes out of here has exactly the types of `RECORD_SCHEMA` or `RECORD_SCHEMA_HEADERS`.
+Users provide more types than a run stores: strings for bytes, other time units, extra columns, frames, lists of dicts.
+The result has exactly the types of `RECORD_SCHEMA` or `RECORD_SCHEMA_HEADERS`.
 """
 
 from __future__ import annotations
@@ -21,41 +21,41 @@ from spark_log.errors import InvalidRecord
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
 
 INPUT_COLUMNS = ("key", "value", "timestamp", "headers", "partition")
-"""Columns that are looked at in users' data; others are ignored, unless their name is nearly one that is missing."""
+"""Columns that are read from users' data; others are ignored, unless their name is similar to a missing one's."""
 NEAR = 0.85
-"""How alike names are that are taken for the same: `Timestamp`, `timestamp_ms`, `header`; not `timestampType` or `event_key`."""
+"""Similarity from which a name counts as misspelt: `Timestamp`, `timestamp_ms`, `header`; not `timestampType`."""
 NEAR_REQUIRED = 0.7
-"""The same where a column is required and missing, which is an error in any case: `val`, `vslue`."""
+"""The same for a missing required column, which is an error in any case: `val`, `vslue`."""
 FORMS = {
     "key": "; give text or bytes, as json.dumps makes them",
     "value": "; give text or bytes, as json.dumps makes them",
     "headers": "; give a list of pairs of text and bytes",
 }
-"""What a row may bring, where a value of a column is not of that form."""
+"""Hints for values that cannot be converted, by column."""
 
 _ROWS_MAX = 1 << 16
 _BYTES_MAX = 1 << 28
-"""Users' batches are cut below both, so that the copies made on the way stay small and 32-bit offsets always suffice."""
+"""Users' batches are split below both, so that copies stay small and 32-bit offsets always suffice."""
 
 
 class Rows(NamedTuple):
-    """A stretch of a user's records, in the user's order."""
+    """Consecutive records of a user, in the user's order."""
 
     records: pa.RecordBatch
     """`RECORD_SCHEMA`, or `RECORD_SCHEMA_HEADERS` if any of these records has a header.  Timestamps are never null."""
     partitions: pa.Array | None
-    """int64, the partition that each record asks for, null where it leaves that to the partitioner."""
+    """int64, the partition set in each record; null leaves the choice to the partitioner."""
 
 
 def conform(data: object, *, now_us: int) -> Iterator[Rows]:
     """`data` as batches of at most 65,536 records.
 
     data:    a pyarrow Table, RecordBatch or RecordBatchReader, a pandas frame, a list of dicts, or anything with
-             `__arrow_c_stream__` (Polars, DuckDB), with the columns `INPUT_COLUMNS`, of which only `value` must be there.
+             `__arrow_c_stream__` (Polars, DuckDB), with the columns `INPUT_COLUMNS`, of which only `value` is required.
              key, value: string or binary of any kind (strings as UTF-8).  timestamp: a timestamp (without a zone: UTC)
              or int64 milliseconds.  partition: integer.
-    now_us:  the timestamp of records that bring none.
-    Raises InvalidRecord with the column's name and the type that was found; at the batch where it is found.
+    now_us:  the timestamp of records without one.
+    Raises InvalidRecord with the column's name and type, when iteration reaches the invalid batch.
     """
     for batch in _batches(data):
         for piece in _pieces(batch):
@@ -63,18 +63,18 @@ def conform(data: object, *, now_us: int) -> Iterator[Rows]:
 
 
 def check_names(names: Iterable[object], columns: Sequence[str] = INPUT_COLUMNS, near: float = NEAR) -> None:
-    """Raises InvalidRecord for a column that nearly has the name of one that is missing: its data would be lost in silence."""
+    """Raises InvalidRecord for a name similar to a missing column's: its data would be lost without notice."""
     misspelt = _misspelt(tuple(name for name in names if isinstance(name, str)), tuple(columns), near)
     if misspelt is not None:
         given, meant = misspelt
         raise InvalidRecord(
-            f"column {given!r} would be ignored: did you mean {meant!r}? Names are case-sensitive; rename the column, or drop it"
+            f"column {given!r} would be ignored: did you mean {meant!r}? Names are case-sensitive; rename or drop it"
         )
 
 
 @lru_cache(maxsize=64)
 def _misspelt(names: tuple[str, ...], columns: tuple[str, ...], near: float) -> tuple[str, str] | None:
-    """A name and the missing column that it is like.  Kept, as each batch of a table has the same names."""
+    """A name and the missing column that it resembles.  Cached, because each batch of a table has the same names."""
     missing = [name for name in columns if name not in names]
     for name in names:
         if name not in columns and (like := _alike(name.lower(), missing, near)):
@@ -83,13 +83,13 @@ def _misspelt(names: tuple[str, ...], columns: tuple[str, ...], near: float) -> 
 
 
 def _alike(name: str, columns: Sequence[str], near: float) -> list[str]:
-    """Columns that a name is like, or that have its letters in another order: `vlaue`, `kye`."""
+    """Columns with a similar name, or with the same letters in another order: `vlaue`, `kye`."""
     swapped = [column for column in columns if sorted(column) == sorted(name)]
     return swapped or get_close_matches(name, columns, n=1, cutoff=near)
 
 
 def _batches(data: object) -> Iterator[pa.RecordBatch]:
-    # Another thread may be importing pandas right now (Arrow does, for dicts): then this is no frame of it.
+    # Another thread may be importing pandas (Arrow does, for dicts): then `data` is not a pandas frame.
     frames = getattr(sys.modules.get("pandas"), "DataFrame", ())
     if isinstance(data, pa.RecordBatch):
         return iter((data,))
@@ -104,18 +104,18 @@ def _batches(data: object) -> Iterator[pa.RecordBatch]:
     if hasattr(data, "__arrow_c_stream__"):
         return iter(pa.RecordBatchReader.from_stream(data))
     raise InvalidRecord(
-        f"records cannot be taken from a {type(data).__name__}: give a pyarrow Table, RecordBatch or RecordBatchReader, "
-        "a pandas or Polars frame, or a list of dicts"
+        f"records cannot be taken from a {type(data).__name__}: give a pyarrow Table, RecordBatch or "
+        "RecordBatchReader, a pandas or Polars frame, or a list of dicts"
     )
 
 
 def _batches_of_frame(frame: Any) -> Iterator[pa.RecordBatch]:
-    """Only the columns that are needed: others may hold what Arrow cannot."""
+    """Converts only the required columns: Arrow may not support others."""
     check_names(frame.columns)
     columns = {name: frame[name] for name in INPUT_COLUMNS if name in frame.columns}
     for name, column in columns.items():
         if getattr(column, "ndim", 1) != 1:
-            raise InvalidRecord(f"column {name!r} is there more than once")
+            raise InvalidRecord(f"column {name!r} appears more than once")
     types = {"headers": HEADERS}
     arrays = {name: _array(name, column, types.get(name)) for name, column in columns.items()}
     return iter(pa.table(arrays).to_batches(max_chunksize=_ROWS_MAX))
@@ -129,7 +129,7 @@ def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
             _check_dict(row)
         found = set[object]().union(*part)  # type: ignore[arg-type]
         lookalikes = [name for name in found if isinstance(name, str) and _misspelt((name,), INPUT_COLUMNS, NEAR)]
-        # Row by row: one row may have the right name, and another one the wrong one.
+        # Row by row: one row may have the correct name, and another one the misspelt name.
         spellings: set[tuple[object, ...]] = {tuple(row) for row in part if any(name in row for name in lookalikes)}  # type: ignore[arg-type, operator]
         for given in spellings:
             check_names(given)
@@ -139,9 +139,9 @@ def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
 
 
 def _check_dict(row: object) -> None:
-    """A dict that has no value may have it misspelt, and would be taken for a tombstone."""
+    """Rejects a dict without `value`: the name may be misspelt, and the record would become a tombstone."""
     if not isinstance(row, Mapping):
-        raise InvalidRecord(f"a list of records must hold dicts, and a {type(row).__name__} was found in it")
+        raise InvalidRecord(f"a list of records contains a {type(row).__name__}; expected dicts only")
     if "value" not in row:
         check_names(row, ["value"], NEAR_REQUIRED)
         names = ", ".join(map(repr, row)) or "nothing"
@@ -177,7 +177,7 @@ def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
     given = {name: _column(batch, name) for name in INPUT_COLUMNS if name in batch.schema.names}
     if "value" not in given:
         check_names(batch.schema.names, ["value"], NEAR_REQUIRED)
-        raise InvalidRecord(f"the column 'value' is missing; there are {', '.join(batch.schema.names) or 'no columns'}")
+        raise InvalidRecord(f"the column 'value' is missing; the columns are {', '.join(batch.schema.names) or 'none'}")
     rows = batch.num_rows
     arrays = [
         _binary("key", given["key"]) if "key" in given else pa.nulls(rows, pa.binary()),
@@ -194,9 +194,9 @@ def _conform_batch(batch: pa.RecordBatch, now_us: int) -> Rows:
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
-    """The column, with dictionary encoding undone."""
+    """The column without dictionary encoding."""
     if len(batch.schema.get_all_field_indices(name)) > 1:
-        raise InvalidRecord(f"column {name!r} is there more than once")
+        raise InvalidRecord(f"column {name!r} appears more than once")
     array = batch.column(name)
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
@@ -215,7 +215,7 @@ def _is_bytes(type_: pa.DataType) -> bool:
 def _binary(name: str, array: pa.Array) -> pa.Array:
     if not (pa.types.is_null(array.type) or _is_text(array.type) or _is_bytes(array.type)):
         raise InvalidRecord(
-            f"column {name!r} has type {array.type}: it must be string or binary (in Spark, cast it or use to_json)"
+            f"column {name!r} has type {array.type}: expected string or binary (in Spark, cast it or use to_json)"
         )
     return _cast(name, array, pa.binary())
 
@@ -225,7 +225,7 @@ def _timestamps(array: pa.Array, now_us: int) -> pa.Array:
     if pa.types.is_null(type_):
         return _all_at(now_us, len(array))
     if pa.types.is_timestamp(type_):
-        # Nanoseconds are cut off on purpose; with coarser units `safe` catches overflow.
+        # Nanoseconds are truncated on purpose; for coarser units `safe` catches overflow.
         array = _cast("timestamp", array, pa.timestamp("us", tz=type_.tz), safe=type_.unit != "ns").view(TIMESTAMP)
     elif pa.types.is_int64(type_):
         array = _microseconds(array).view(TIMESTAMP)
@@ -255,7 +255,7 @@ def _maybe_headers(array: pa.Array) -> pa.Array | None:
         return None
     if not _is_headers(type_):
         raise InvalidRecord(
-            f"column 'headers' has type {type_}: it must be a list of structs with key (string) and value (binary)"
+            f"column 'headers' has type {type_}: expected a list of structs with key (string) and value (binary)"
         )
     headers = _cast("headers", _key_first(array), HEADERS)
     for sentence, _ in wrong_keys(headers):
@@ -264,9 +264,9 @@ def _maybe_headers(array: pa.Array) -> pa.Array | None:
 
 
 def wrong_keys(headers: pa.Array) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """What is wrong with keys, as a sentence, and in which rows; nothing as a rule.  headers: a list of structs with a key.
+    """Invalid header keys: (what is wrong, in which rows), usually empty.  headers: a list of structs with a key.
 
-    Spark, unlike Python, does not look whether a string is UTF-8, and no Python client could read such a key.
+    Spark does not check that a string is UTF-8, and no Python client can read a key that is not.
     """
     entries = headers.flatten()
     keys = pc.struct_field(entries, "key")
@@ -290,7 +290,7 @@ def _is_utf8(texts: pa.Array) -> bool:
 
 
 def _not_utf8(texts: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which of them."""
+    """Which texts are not UTF-8."""
     encoded = texts.dictionary_encode()
     wrong = [not _is_utf8(encoded.dictionary.slice(code, 1)) for code in range(len(encoded.dictionary))]
     return np.array([*wrong, False])[pc.fill_null(encoded.indices, len(wrong)).to_numpy()]
@@ -303,7 +303,7 @@ def header_counts(headers: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _key_first(array: pa.Array) -> pa.Array:
-    """Before pyarrow 21 a cast does not put a struct's fields in order."""
+    """Put a struct's fields in order; before pyarrow 21 a cast does not."""
     type_ = array.type
     if pa.types.is_map(type_) or type_.value_type.field(0).name == "key":
         return array
@@ -329,14 +329,14 @@ def _is_headers(type_: pa.DataType) -> bool:
 
 
 def micros(records: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """The timestamps of records, none of them null, as numbers."""
+    """Timestamps of records, none of them null, in microseconds."""
     times: npt.NDArray[np.int64] = records.column("timestamp").view(pa.int64()).to_numpy()
     return times
 
 
 def _partitions(array: pa.Array) -> pa.Array:
     if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
-        raise InvalidRecord(f"column 'partition' has type {array.type}: it must be an integer")
+        raise InvalidRecord(f"column 'partition' has type {array.type}: expected an integer")
     return _cast("partition", array, pa.int64())
 
 

@@ -1,4 +1,4 @@
-"""Single messages of an Arrow IPC stream as bytes, so that a batch can be written and read on its own.
+"""Single messages of an Arrow IPC stream as bytes, so that each batch can be written and read alone.
 
 A stream is a schema message, record batch messages and an end marker; each message is a multiple of 8 bytes long.
 """
@@ -18,7 +18,7 @@ CONTINUATION = b"\xff\xff\xff\xff"
 END = CONTINUATION + bytes(4)
 """The end marker of a stream."""
 _ROOM_EXTRA = 4096
-"""What compression adds to a batch that it cannot make smaller (8 bytes and padding a buffer), and the end marker."""
+"""Maximum growth of a batch by compression (8 bytes and padding per buffer), and the end marker."""
 
 
 def schema_message(schema: pa.Schema) -> bytes:
@@ -35,7 +35,7 @@ def write_options(compression: str) -> pa.ipc.IpcWriteOptions:
 def encode_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
     """The record batch message alone."""
     start = _schema_length(batch.schema)
-    # A stream that grows would take twice the room.
+    # A growing stream would need twice the memory.
     room = pa.allocate_buffer(start + pa.ipc.get_record_batch_size(batch) + _ROOM_EXTRA)
     sink = pa.FixedSizeBufferWriter(room)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
@@ -50,13 +50,13 @@ def _schema_length(schema: pa.Schema) -> int:
 
 def decode_batch(message: bytes, data: Bytes, fields: Sequence[int]) -> pa.RecordBatch:
     """The batch in `data`, whose schema message is `message`; only the columns `fields` (empty: all of them)."""
-    # `read_record_batch` would not copy the bytes, and cannot be told to use one thread: 30 % more time.
+    # `read_record_batch` would avoid a copy, but has no option to use one thread: 30 % more time.
     stream = pa.py_buffer(b"".join((message, data)))
     batch: pa.RecordBatch = open_stream(stream, fields).read_next_batch()
     return batch
 
 
 def open_stream(data: Bytes, fields: Sequence[int] = ()) -> pa.RecordBatchReader:
-    """Reads from memory without a copy.  Raises pa.ArrowInvalid if the bytes do not start with a schema message."""
+    """A reader of bytes in memory, without a copy.  Raises pa.ArrowInvalid if they start with no schema message."""
     options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=list(fields))
     return pa.ipc.open_stream(pa.py_buffer(data), options=options)

@@ -1,7 +1,7 @@
 """Kafka's hash of a record's key, over whole Arrow arrays.
 
-32-bit MurmurHash2 with Kafka's seed (org.apache.kafka.common.utils.Utils.murmur2): the words of all keys are mixed side by
-side, the first word of every key, then the second, and so on.
+32-bit MurmurHash2 with Kafka's seed (org.apache.kafka.common.utils.Utils.murmur2).  All keys are mixed in parallel: the
+first word of every key, then the second, and so on.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _R = np.uint32(24)
 _FEW = 16
-"""With so few keys left, long ones, numpy's cost per call is more than that of a loop over one key's words."""
+"""With this few keys left, long ones, a Python loop over one key's words costs less than numpy's calls."""
 _COPY_MAX = 1 << 20
-"""Of so many words a copy is made in which all are aligned: a pass over them, and each is found in a fifth of the time."""
+"""Up to this many words are copied so that all are aligned: one more pass, then a lookup takes a fifth of the time."""
 
 _Hashes = npt.NDArray[np.uint32]
 _Ints = npt.NDArray[np.int64]
 
 
 def murmur2(keys: pa.Array) -> npt.NDArray[np.int32]:
-    """The hash of each key, signed as Kafka shows it.  keys: binary; what a null gives has no meaning."""
+    """The hash of each key, signed as in Kafka.  keys: binary; the result for a null is undefined."""
     if not len(keys):
         return np.zeros(0, dtype=np.int32)
     data, starts, lengths = _buffers(keys)
@@ -38,12 +38,12 @@ def murmur2(keys: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def to_positive(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """The hash without its sign bit, which is not its absolute value (Utils.toPositive)."""
+    """The hash without its sign bit, which differs from its absolute value (Utils.toPositive)."""
     return hashes & np.int32(0x7FFFFFFF)
 
 
 def partition_for_key(keys: pa.Array, count: int) -> npt.NDArray[np.int32]:
-    """The partition of each key among `count`; -1 for a null, which is not the empty key.  keys: binary."""
+    """The partition of each key among `count`; -1 for a null; an empty key is hashed.  keys: binary."""
     partitions = to_positive(murmur2(keys)) % np.int32(count)
     if keys.null_count:
         partitions[keys.is_null().to_numpy(zero_copy_only=False)] = -1
@@ -51,7 +51,7 @@ def partition_for_key(keys: pa.Array, count: int) -> npt.NDArray[np.int32]:
 
 
 def _buffers(keys: pa.Array) -> tuple[npt.NDArray[np.uint8], _Ints, _Ints]:
-    """The keys' bytes, with four zeros after them, and where in them each key starts and how long it is."""
+    """The keys' bytes followed by four zeros, and the start and length of each key in them."""
     _, offset_buffer, data_buffer = keys.buffers()
     offsets = np.frombuffer(offset_buffer, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
     data = np.zeros(int(offsets[-1] - offsets[0]) + 4, dtype=np.uint8)
@@ -61,11 +61,11 @@ def _buffers(keys: pa.Array) -> tuple[npt.NDArray[np.uint8], _Ints, _Ints]:
 
 
 def _longest_first(lengths: _Ints) -> npt.NDArray[Any] | None:
-    """An order in which the keys that still have an n-th word are always a prefix; None if they are in it already."""
+    """An order in which keys that have an n-th word are always a prefix; None if they are in such an order."""
     longest = int(lengths.max())
     if longest == int(lengths.min()):
         return None
-    # A small type makes numpy sort by radix.
+    # For a small type numpy uses a radix sort.
     short = np.uint16 if longest <= 0xFFFF else np.uint32
     return np.argsort((longest - lengths).astype(short), kind="stable")
 

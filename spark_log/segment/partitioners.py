@@ -1,8 +1,8 @@
-"""Which partition each record of a batch goes to, and the batch split by it.
+"""Chooses the partition of each record of a batch, and splits the batch.
 
-The order of decisions is Kafka's: the partition that the record names; else the partitioner.  The default one takes
-murmur2 of the key, and for records without a key the sticky rule.  Partitioners work on whole batches and keep their own
-state: there is one for each topic that is written to.
+As in Kafka, a partition set in the record takes precedence over the partitioner.  The default partitioner uses murmur2
+As in Kafka, a partition set in the record takes precedence over the partitioner.  The default partitioner is murmur2
+that is written to has one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ STICKY_BATCH_BYTES = 16_384
 
 
 class Partitioner(Protocol):
-    """What `make_partitioner` gives, and what a user's class has to be."""
+    """The result of `make_partitioner`, and the interface of a user's class."""
 
     def partition(self, keys: pa.Array, values: pa.Array, count: int) -> Partitions:
         """The partition, in [0, count), of each record of one batch.  keys, values: binary, of the same length."""
 
 
 class Murmur2Partitioner:
-    """Kafka's default: the same key, the same partition; records without a key stick to one for a while."""
+    """Kafka's default: records of one key go to one partition; records without a key stick to one for a while."""
 
     def __init__(self, rng: random.Random, batch_bytes: int = STICKY_BATCH_BYTES) -> None:
         self._sticky = StickyPartitioner(rng, batch_bytes)
@@ -50,7 +50,7 @@ class Murmur2Partitioner:
 
 
 class RoundRobinPartitioner:
-    """One record each in turn, from 0, whatever the key (RoundRobinPartitioner)."""
+    """Each record to the next partition, starting at 0, whatever its key (RoundRobinPartitioner)."""
 
     def __init__(self) -> None:
         self._next = 0
@@ -62,11 +62,11 @@ class RoundRobinPartitioner:
 
 
 class StickyPartitioner:
-    """At least `batch_bytes` of keys and values to one partition, then one drawn anew (KIP-794), whatever the key."""
+    """At least `batch_bytes` of keys and values to one partition, then a random one (KIP-794), whatever the key."""
 
     def __init__(self, rng: random.Random, batch_bytes: int = STICKY_BATCH_BYTES) -> None:
         if batch_bytes < 1:
-            raise InvalidRequest(f"batch.size is {batch_bytes}: the sticky partitioner needs at least 1")
+            raise InvalidRequest(f"batch.size is {batch_bytes}: the sticky partitioner requires at least 1")
         self._rng = rng
         self._batch_bytes = batch_bytes
         self._current: int | None = None
@@ -78,7 +78,7 @@ class StickyPartitioner:
         start = done = 0
         while start < len(keys):
             current = self._draw(count)
-            # The record that reaches the limit still goes to the current partition.
+            # The record that reaches the limit is the last one for the current partition.
             full = int(np.searchsorted(ends, done + self._batch_bytes - self._produced))
             stop = min(full + 1, len(keys))
             partitions[start:stop] = current
@@ -98,7 +98,7 @@ class StickyPartitioner:
 def make_partitioner(name: str, rng: random.Random) -> Partitioner:
     """The partitioner called `name`: default or murmur2, round-robin, sticky, or a user's class as `module:Class`.
 
-    Raises InvalidRequest if there is none, or if the class cannot be loaded.
+    Raises InvalidRequest if the name is unknown, or if the class cannot be loaded.
     """
     if name in ("default", "murmur2"):
         return Murmur2Partitioner(rng)
@@ -109,7 +109,7 @@ def make_partitioner(name: str, rng: random.Random) -> Partitioner:
     if isinstance(name, str) and ":" in name:
         return _load(name)
     raise InvalidRequest(
-        f"there is no partitioner {name!r}: possible are default, murmur2, round-robin, sticky, and a class of yours as "
+        f"there is no partitioner {name!r}: expected default, murmur2, round-robin, sticky, or a class of yours as "
         "'module:Class'"
     )
 
@@ -131,9 +131,9 @@ def assign_partitions(
 ) -> Partitions:
     """The partition of each record, each in [0, count).
 
-    wanted: int64, the partitions that records name themselves; null, or None for all of them, leaves it to the partitioner.
+    wanted: int64, the partitions set in the records; null, or None for all of them: the partitioner chooses.
     topic:  for messages.
-    Raises InvalidRecord if a partition that a record names, or that the partitioner gives, does not exist.
+    Raises InvalidRecord if a record or the partitioner names a partition that does not exist.
     """
     if wanted is None or wanted.null_count == len(wanted):
         return _ask(partitioner, records, count, topic)
@@ -152,8 +152,8 @@ def _ask(partitioner: Partitioner, records: pa.RecordBatch, count: int, topic: s
     who = f"the partitioner {type(partitioner).__name__}"
     if partitions.shape != (records.num_rows,) or not np.issubdtype(partitions.dtype, np.integer):
         raise InvalidRecord(
-            f"{who} gave {partitions.dtype} of shape {partitions.shape} for {records.num_rows} records of topic {topic!r}: "
-            "it must give one integer for each"
+            f"{who} gave {partitions.dtype} of shape {partitions.shape} for {records.num_rows} records of topic "
+            f"{topic!r}: expected one integer for each record"
         )
     _check_range(partitions, count, topic, f"{who} gave")
     return partitions
@@ -166,21 +166,21 @@ def _check_range(partitions: Partitions, count: int, topic: str, who: str) -> No
 
 
 def outside(partitions: Partitions, count: int) -> npt.NDArray[np.bool_]:
-    """Which partitions are not in [0, count)."""
+    """A mask of partitions that are not in [0, count)."""
     wrong: npt.NDArray[np.bool_] = (partitions < 0) | (partitions >= count)
     return wrong
 
 
 def no_such_partition(who: str, partition: int, count: int, topic: str) -> str:
-    """The sentence; `who` with a verb, as "a record names"."""
+    """The error text; `who` includes a verb, as in "a record names"."""
     return f"{who} partition {partition} of topic {topic!r}, which has {counted(count, 'partition')} (0 to {count - 1})"
 
 
 def split(records: pa.RecordBatch, partitions: Partitions, count: int) -> list[tuple[int, pa.RecordBatch]]:
-    """The records of each partition, in their order, ascending by partition; partitions without any are left out.
+    """The records of each partition, in their order, ascending by partition; partitions without records are left out.
 
-    partitions: in [0, count), one for each record.  The batches are slices of one copy, or of `records` itself if all go
-    to one partition.
+    partitions: in [0, count), one for each record.  The batches are slices of one copy, or of `records` if all go to
+    one partition.
     """
     if not records.num_rows:
         return []
@@ -197,7 +197,7 @@ def split(records: pa.RecordBatch, partitions: Partitions, count: int) -> list[t
 
 
 def _stable_order(partitions: Partitions, count: int) -> npt.NDArray[np.intp]:
-    """numpy sorts 8 and 16 bit numbers by radix: 3.5 ns a row, where int32 takes 28."""
+    """numpy uses a radix sort for 8 and 16 bit numbers: 3.5 ns a row, where int32 takes 28."""
     small = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
     return np.argsort(partitions.astype(small), kind="stable")
 

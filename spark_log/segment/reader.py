@@ -1,8 +1,8 @@
 """Finds and decodes the batches of a run.
 
-Two ways in.  A run read whole is checked against the checksum that its slice carries and needs no index
-(`decode_run`).  A part of a run is looked up in the object's index, and each batch is read and checked on its own
-(`find_batches`, `decode_batch`).  Fetching the bytes is the caller's affair.
+A run that is read whole is checked against the checksum in its slice and needs no index (`decode_run`).  A part of a
+run is found through the object's index, and each of its batches is read and checked separately (`find_batches`,
+`decode_batch`).  The caller fetches the bytes.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = [
 ]
 
 SCHEMA_ID = b"pylog.schema.id"
-"""Reserved: the key in a run's schema metadata that names a schema of typed value columns."""
+"""Reserved: the key in a run's schema metadata for the id of a schema of typed value columns."""
 
 
 class Place(NamedTuple):
-    """What an error says about where it was; the position is added to it."""
+    """The location that an error message names, apart from the position."""
 
     object: str
     topic: str
@@ -60,7 +60,7 @@ class BatchRef(NamedTuple):
     """Row of its first record in the run."""
     rows: int
     position: int
-    """Of its bytes in the object."""
+    """Position of its bytes in the object."""
     length: int
     crc: int
     min_us: int
@@ -80,8 +80,8 @@ def find_batches(
     """Batches of `run` that overlap both `wanted` and `window`, in the order of their records.
 
     wanted: [start, end) in rows of the run; None for all of them.
-    window: [start, end) in microseconds; None for all times.  A batch found may have records outside.
-    Raises CorruptObject if the index does not have the run, UnsupportedVersion if the run is of a kind reserved for later.
+    window: [start, end) in microseconds; None for all times.  A batch may also contain records outside of it.
+    Raises CorruptObject if the index does not list the run, UnsupportedVersion if the run has a reserved format.
     """
     numbers = index.numbers
     low, high = _rows_of_run(index, run, place)
@@ -101,7 +101,7 @@ def find_batches(
 def first_batch_at_or_after(index: Index, run: Run | Slice, time_us: int, *, place: Place) -> BatchRef | None:
     """The batch with the run's first record whose timestamp is `time_us` or later.
 
-    Timestamps are not ordered, so the search is over prefix maxima, which are.  Raises as `find_batches`.
+    Timestamps are not ordered, so the search uses their prefix maxima, which are.  Raises as `find_batches`.
     """
     low, high = _rows_of_run(index, run, place)
     maxima = np.maximum.accumulate(index.numbers["max_us"][low:high])
@@ -124,11 +124,11 @@ def first_at_or_after(batches: Iterable[pa.RecordBatch], time_us: int) -> int | 
 def decode_batch(
     data: ipc.Bytes, ref: BatchRef, index: Index, columns: Sequence[str] | None = None, *, place: Place
 ) -> pa.RecordBatch:
-    """The batch whose bytes are `data`, after its checksum was verified.
+    """Verify the checksum of `data` and decode it as the batch.
 
-    columns: names out of `RECORD_SCHEMA_HEADERS`, in the order wanted; only they are decoded, and headers that the run
-             does not have are null.  None: the columns that the run has.
-    Raises CorruptObject if the bytes are not those that were written.
+    columns: names out of `RECORD_SCHEMA_HEADERS`, in the order of the result; only these are decoded, and headers that
+             the run does not have are null.  None: the columns that the run has.
+    Raises CorruptObject if the bytes differ from those written.
     """
     where = place.at(ref.position)
     _check_bytes(data, ref.length, ref.crc, f"the batch in {where}")
@@ -141,18 +141,18 @@ def decode_batch(
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise _undecodable(error, where) from error
     if batch.num_rows != ref.rows:
-        raise CorruptObject(f"the batch in {where} has {batch.num_rows} rows, the index says {ref.rows}")
+        raise CorruptObject(f"the batch in {where} has {batch.num_rows} rows, but the index says {ref.rows}")
     return _project(batch, columns)
 
 
 def decode_run(
     data: ipc.Bytes, run: Run | Slice, columns: Sequence[str] | None = None, *, place: Place
 ) -> Iterator[pa.RecordBatch]:
-    """The batches of a run whose bytes are `data`, after the run's checksum was verified.
+    """Verify the checksum of `data` and decode it as the batches of a run.
 
     columns: as in `decode_batch`.
-    Raises CorruptObject before the first batch if the bytes are not those that were written, UnsupportedVersion if the
-    run is of a kind reserved for later.
+    Raises CorruptObject before the first batch if the bytes differ from those written, UnsupportedVersion if the run
+    has a reserved format.
     """
     where = place.at(run.position)
     _check_bytes(data, run.length, run.crc, f"the data in {where}")
@@ -179,7 +179,7 @@ def _batches(
     expected = run.end - run.start if isinstance(run, Slice) else run.rows
     if rows != expected:
         raise UnsupportedVersion(
-            f"the data in {where} has {rows} rows for {expected} offsets: a newer pylog has compacted it, upgrade pylog"
+            f"the data in {where} has {rows} rows for {expected} offsets: a newer pylog has compacted it; upgrade pylog"
         )
 
 
@@ -189,14 +189,14 @@ def _rows_of_run(index: Index, run: Run | Slice, place: Place) -> tuple[int, int
     low, high = (int(row) for row in np.searchsorted(numbers["position"], (run.position, run.position + run.length)))
     if high - low != run.batches:
         raise CorruptObject(
-            f"the index of {place.at(run.position)} has {high - low} batches for its data, which has {run.batches}"
+            f"the index of {place.at(run.position)} has {high - low} batches, but the data has {run.batches}"
         )
     first, last, rows = (numbers[name][low:high] for name in ("first", "last", "rows"))
     thinned = np.flatnonzero((rows != last - first + 1) | (first != np.cumsum(rows) - rows))
     if len(thinned):
         position = int(numbers["position"][low + thinned[0]])
         raise UnsupportedVersion(
-            f"the batch in {place.at(position)} has fewer rows than offsets: a newer pylog has compacted it, upgrade pylog"
+            f"the batch in {place.at(position)} has fewer rows than offsets: a newer pylog has compacted it; upgrade pylog"
         )
     return low, high
 
@@ -218,17 +218,17 @@ def _ref(index: Index, row: int) -> BatchRef:
 def _check_bytes(data: ipc.Bytes, length: int, crc: int, what: str) -> None:
     size = memoryview(data).nbytes
     if size != length:
-        raise CorruptObject(f"{what} is cut off: {size} bytes of {length} are there")
+        raise CorruptObject(f"{what} is cut off: it has {size} of {length} bytes")
     found = crc32c(data)
     if found != crc:
         raise CorruptObject(
             f"{what} has changed since it was written: the checksum of its {length} bytes is {found:#010x}, "
-            f"it was {crc:#010x}"
+            f"expected {crc:#010x}"
         )
 
 
 def _undecodable(error: Exception, where: str) -> CorruptObject:
-    return CorruptObject(f"the bytes in {where} have the right checksum and cannot be decoded: {error}")
+    return CorruptObject(f"the bytes in {where} have the right checksum but cannot be decoded: {error}")
 
 
 def _parse_schema(message: bytes, where: str) -> pa.Schema:
@@ -239,12 +239,12 @@ def _parse_schema(message: bytes, where: str) -> pa.Schema:
 
 
 def _fields_to_read(schema: pa.Schema, columns: Sequence[str] | None, where: str) -> list[int]:
-    """Numbers of the columns that have to be decoded; empty stands for all of them, as in Arrow."""
+    """Numbers of the columns to decode; empty means all of them, as in Arrow."""
     _check_schema(schema, where)
     if columns is None:
         return []
     fields = [schema.get_field_index(name) for name in columns if name in schema.names]
-    # Without any column the number of rows is still wanted: the timestamps are cheapest.
+    # Without any column the number of rows is still needed: the timestamps are cheapest.
     return fields or [schema.get_field_index("timestamp")]
 
 
@@ -252,17 +252,15 @@ def _check_schema(schema: pa.Schema, where: str) -> None:
     schema_id = (schema.metadata or {}).get(SCHEMA_ID)
     if schema_id is not None:
         raise UnsupportedVersion(
-            f"the data in {where} has the schema {schema_id.decode()!r}, which this pylog does not know: upgrade pylog"
+            f"the data in {where} has the unsupported schema {schema_id.decode()!r}: upgrade pylog"
         )
     if not (schema.equals(RECORD_SCHEMA) or schema.equals(RECORD_SCHEMA_HEADERS)):
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
-        raise UnsupportedVersion(
-            f"the data in {where} has columns that this pylog does not know ({columns}): upgrade pylog"
-        )
+        raise UnsupportedVersion(f"the data in {where} has unsupported columns ({columns}): upgrade pylog")
 
 
 def _project(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:
-    """The columns in the order asked for; headers that are not there are null."""
+    """The requested columns in the requested order; missing headers are null."""
     if columns is None or columns == batch.schema.names:
         return batch
     if "headers" in columns and "headers" not in batch.schema.names:

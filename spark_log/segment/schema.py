@@ -1,6 +1,6 @@
-"""The columns of a record, and how their buffers can be compressed.
+"""The columns of a record, and the supported compressions of their buffers.
 
-A run holds `key`, `value`, `timestamp`, and `headers` if any of its records, or of those that came with them, has some.
+A run holds `key`, `value` and `timestamp`, and also `headers` if any record that was written with it has some.
 """
 
 from __future__ import annotations

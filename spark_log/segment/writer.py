@@ -1,8 +1,8 @@
-"""Builds one segment object out of rows of many partitions that come in any order.
+"""Builds one segment object from rows of many partitions, which arrive in any order.
 
 Rows are gathered per partition into batches, and each batch is encoded once.  Encoded batches stay in memory up to
-`buffer_bytes` and go to a spool file above that; runs are put together when the object is streamed out.  Memory is
-`buffer_bytes` plus about two batches, whatever the object's size and however many partitions it has.
+`buffer_bytes` and go to a spool file above that; runs are assembled when the object is streamed out.  Memory is
+`buffer_bytes` plus about two batches, whatever the object's size and number of partitions.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _MIB = 1 << 20
 _ROW_OVERHEAD = 16
 """Raw bytes of a row beside key, value and headers: the timestamp and two offsets."""
 _PINNED_MAX = 8
-"""A waiting slice that keeps alive a buffer more than this many times its size is copied out of it."""
+"""A slice that keeps a buffer of more than this many times its size alive is copied."""
 
 
 @dataclass(slots=True)
 class _Encoded:
-    """One record batch message: in memory, or in the spool."""
+    """One record batch message: in memory, or in the spool file."""
 
     rows: int
     min_us: int
@@ -46,17 +46,17 @@ class _Encoded:
 
 @dataclass(slots=True)
 class _Partition:
-    """What was appended for one partition: encoded batches, then rows that wait to become one."""
+    """The rows of one partition: encoded batches, then rows that wait for their batch to fill."""
 
     headers: bool = False
     encoded: list[_Encoded] = field(default_factory=list)
     crc: int = crc32c(ipc.schema_message(RECORD_SCHEMA))
-    """Of the run so far: its schema message and the encoded batches."""
+    """Checksum of the run so far: its schema message and the encoded batches."""
     waiting: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
-    """Waiting."""
+    """Rows that wait."""
     bytes: int = 0
-    """Waiting, raw."""
+    """Raw bytes of these rows."""
 
     @property
     def schema(self) -> pa.Schema:
@@ -65,7 +65,7 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A stretch of the object."""
+    """Consecutive bytes of the object."""
 
     data: bytes | None
     """None if it is in the spool."""
@@ -79,7 +79,7 @@ class WrittenSegment:
     """A finished object.  `chunks()` can be called again, for another attempt, until the writer is closed."""
 
     runs: tuple[Run, ...]
-    """Sorted by topic id and partition, one for each partition that got rows."""
+    """Sorted by topic id and partition, one for each partition with rows."""
     size: int
     """Bytes of the object."""
     index_position: int
@@ -96,9 +96,10 @@ class SegmentWriter:
     """Collects rows by partition and encodes them as one object.
 
     compression:  one of `schema.COMPRESSIONS`.
-    batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes); a larger row is a batch of its own.
-    buffer_bytes: what is kept in memory before the spool is used.
-    open_spool:   gives a buffered file to write and read (`TemporaryFile()`), once, when it is needed; None: everything stays in memory.
+    batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes); a larger row is a separate batch.
+    buffer_bytes: bytes kept in memory before the spool file is used.
+    open_spool:   opens a buffered file to write and read (`TemporaryFile()`) on first use; None keeps everything in
+                  memory.
     """
 
     def __init__(
@@ -135,13 +136,13 @@ class SegmentWriter:
 
     @property
     def total_bytes(self) -> int:
-        """About the size that the object will have: the spool and what is in memory."""
+        """The approximate size of the object: the spool file and the bytes in memory."""
         return self._spool_end + self.buffered_bytes
 
     def append(self, topic_id: str, partition: int, rows: pa.RecordBatch | pa.Table) -> None:
         """Adds rows to the end of a partition.
 
-        rows: `RECORD_SCHEMA` or `RECORD_SCHEMA_HEADERS`, timestamps not null.  They are not copied at once; buffers
+        rows: `RECORD_SCHEMA` or `RECORD_SCHEMA_HEADERS`, timestamps not null.  They may be copied later; buffers
               must not be changed afterwards.
         """
         into = self._partitions.setdefault((topic_id, partition), _Partition())
@@ -151,7 +152,7 @@ class SegmentWriter:
         self._relieve()
 
     def finish(self) -> WrittenSegment:
-        """Encodes what waits and lays out the object, of everything that was appended so far."""
+        """Encodes the rows that wait, and lays out the object of everything appended so far."""
         for partition in self._partitions.values():
             self._encode(partition)
         keys = sorted(key for key, partition in self._partitions.items() if partition.encoded)
@@ -181,7 +182,7 @@ class SegmentWriter:
         )
 
     def close(self) -> None:
-        """Drops the spool; what was finished can no longer be read."""
+        """Closes the spool file; finished objects can no longer be read."""
         if self._spool is not None:
             self._spool.close()
         self._partitions.clear()
@@ -208,7 +209,7 @@ class SegmentWriter:
         self.rows += batch.num_rows
 
     def _cut_by_rows(self, into: _Partition, batch: pa.RecordBatch) -> None:
-        """The same as `_cut` where bytes cannot be what fills a batch: the sizes of single rows need not be known."""
+        """Like `_cut`, when batches fill by rows and not by bytes: the sizes of single rows are not needed."""
         start = 0
         while start < batch.num_rows:
             part = batch.slice(start, self._batch_rows - into.rows)
@@ -216,7 +217,7 @@ class SegmentWriter:
             start += part.num_rows
 
     def _cut(self, into: _Partition, batch: pa.RecordBatch) -> None:
-        """Fills batches up to their limits; what is left waits."""
+        """Fills batches up to their limits; the remaining rows wait."""
         ends = np.cumsum(row_bytes(batch))
         start = 0
         while start < batch.num_rows:
@@ -239,7 +240,7 @@ class SegmentWriter:
             self._encode(into)
 
     def _relieve(self) -> None:
-        """With many partitions, waiting rows may not fill the memory: the largest become batches early."""
+        """Bounds the memory of waiting rows with many partitions: the largest become batches early."""
         while self._waiting_bytes > self._waiting_max:
             self._encode(max(self._partitions.values(), key=lambda partition: partition.bytes))
 
@@ -288,7 +289,7 @@ class SegmentWriter:
         self._kept_bytes = 0
 
     def _add_headers(self, partition: _Partition) -> None:
-        """A run has one schema: batches that were encoded before the first header came are encoded again, with nulls."""
+        """A run has one schema: batches encoded before the first header are encoded again, with null headers."""
         message, old = _schema_message(False), partition.encoded
         partition.headers, partition.encoded, partition.crc = True, [], crc32c(_schema_message(True))
         for encoded in old:
@@ -317,7 +318,7 @@ def _load(part: _Part, spool: BinaryIO | None) -> bytes:
     spool.seek(part.spool_position)
     data = spool.read(part.length)
     if crc32c(data) != part.crc:
-        raise StorageError(f"the spool file gave back other bytes than were written, at byte {part.spool_position}")
+        raise StorageError(f"the spool file returned other bytes than were written, at byte {part.spool_position}")
     return data
 
 
@@ -400,7 +401,7 @@ def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """A slice keeps the buffers of its whole parent alive; a small one is given its own."""
+    """Copies a small slice: it would keep the buffers of its whole parent alive."""
     if batch.get_total_buffer_size() <= _PINNED_MAX * batch.nbytes:
         return batch
     columns = [pa.concat_arrays([column]) for column in batch.columns]

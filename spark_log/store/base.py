@@ -1,4 +1,4 @@
-"""What pylog asks of storage: whole objects under names, read by range, created exclusively."""
+"""The storage interface: whole objects under names, read by range, created exclusively."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Bytes: TypeAlias = bytes | bytearray | memoryview
 
 
 class Chunks:
-    """The bytes of an object, made anew for each attempt to put it."""
+    """The bytes of an object, generated again for each attempt to put it."""
 
     def __init__(self, make: Callable[[], Iterable[Bytes]]) -> None:
         self._make = make
@@ -21,50 +21,53 @@ class Chunks:
 
 
 class ObjectStore(Protocol):
-    """A folder or bucket prefix.  Keys are relative to it, parts separated by '/'.  Picklable, safe for threads and forks.
+    """A folder or bucket prefix.  Keys are relative to it, parts separated by '/'.  Picklable, thread-safe, fork-safe.
 
-    Every method raises StorageUnavailable when the outcome is not known or the call may be tried again, and StorageError
-    when the storage refuses.  A store makes one attempt; `retry.py` repeats it.
+    Every method raises StorageUnavailable if the outcome is unknown or a retry may succeed, and StorageError if the
+    storage rejects the request.  A store makes one attempt; `retry.py` retries.
     """
 
     @property
     def url(self) -> str:
-        """The root."""
+        """URL of the root."""
 
     @property
     def local(self) -> bool:
-        """Operations take microseconds: there is no use in running them in parallel."""
+        """Whether operations take microseconds, so that running them in parallel has no benefit."""
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        """Bytes [start, end), less where the object ends before.  Raises ObjectNotFound."""
+        """Bytes [start, end), fewer if the object ends earlier.  Raises ObjectNotFound."""
 
     def size(self, key: str) -> int | None:
-        """Bytes of an object; None if it is not there."""
+        """Bytes of an object; None if it does not exist."""
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        """Write an object under a name that nobody else uses: durable on return, never visible in part."""
+        """Write an object under a unique name: durable on return, never visible in part."""
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """Put-if-absent of at least one byte.  False: the name is taken."""
+        """Put-if-absent of at least one byte.  False: the name exists."""
 
     def list(self, prefix: str) -> list[str]:
-        """All keys under a prefix that ends in '/', sorted; not from a cache."""
+        """All keys under a prefix that ends in '/', sorted; never from a cache."""
 
     def delete(self, keys: Iterable[str]) -> None:
-        """Delete objects; those that are not there are no error."""
+        """Delete objects; a missing object is not an error."""
 
     def written_ms(self, key: str) -> int | None:
-        """When an object was written, in ms by the storage's own clock; None if it is not there, or the storage does not say."""
+        """Time of an object's last write, in ms by the storage's clock; None if the object or its time is unknown."""
 
     def sweep(self, prefix: str, before_ms: int) -> int:
-        """Delete what writers that died left unfinished under a prefix before then, where that can be seen; how many."""
+        """Delete unfinished files of dead writers under a prefix, older than `before_ms`; returns how many.
+
+        A store without such files returns 0.
+        """
 
     def fingerprint(self) -> str:
-        """Kind of store and versions of the libraries that implement it: when it changes, the probe runs again."""
+        """Kind of store and versions of its libraries: if it changes, the probe runs again."""
 
 
 def check_key(key: str) -> str:
-    """The key.  Raises InvalidRequest for one that could leave the root."""
+    """The key.  Raises InvalidRequest if it could leave the root."""
     parts = key.split("/")
     if any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
         raise InvalidRequest(f"key {key!r} is not a relative path of plain names")
@@ -72,7 +75,7 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix of a listing.  Raises InvalidRequest for one that could leave the root, or stops within a name."""
+    """The prefix of a listing.  Raises InvalidRequest if it could leave the root, or ends within a name."""
     if not prefix.endswith("/"):
         raise InvalidRequest(f"prefix {prefix!r} does not end in '/'")
     check_key(prefix[:-1])

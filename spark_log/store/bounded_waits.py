@@ -1,7 +1,7 @@
 """Calls to the storage or a coordinator that may take longer than their caller waits.
 
-A read from a bucket that hangs fails after minutes, and nothing can break it off.  So it runs in a thread of its own: a poll whose
-time is over leaves it there, and a later one takes its answer.
+A read from a hung bucket fails only after minutes and cannot be cancelled.  So it runs in a separate thread: a poll
+that times out leaves it running, and a later poll takes its answer.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ Result = TypeVar("Result")
 
 
 class Unfinished(Exception):
-    """The time is over, and the call goes on.  It never leaves the consumer."""
+    """The call has not finished in time and is still running.  The consumer catches it."""
 
 
 class Slot(Generic[Result]):
-    """Holds one call, from its start until its answer was taken."""
+    """Holds one call, from its start until its answer is taken."""
 
     def __init__(self, *, direct: bool = False) -> None:
         """
-        direct:  calls take microseconds, and run in the caller's thread.
+        direct:  run calls in the caller's thread, because they take microseconds.
         """
         self._direct = direct
         self._call: _Call[Result] | None = None
 
     def answer(self, function: Callable[[], Result], timeout_s: float) -> Result:
-        """The answer of the call that is under way, or else of a new one.  Raises Unfinished, or what the call raised."""
+        """The answer of the call in progress, or else of a new one.  Raises Unfinished, or the call's exception."""
         if self._direct:
             return function()
-        if self._call is None or self._call.pid != os.getpid():  # a parent's thread does not run in its child
+        if self._call is None or self._call.pid != os.getpid():  # the parent's thread does not exist in a forked child
             self._call = _Call(function)
         call = self._call
         if not call.ended.wait(min(timeout_s, threading.TIMEOUT_MAX)):
@@ -49,13 +49,13 @@ class _Call(Generic[Result]):
         self.ended = threading.Event()
         self._function = function
         self._error: BaseException | None = None
-        # Not of a pool: Python would wait for it at the end of the process.
+        # Not in a pool: Python waits for pool threads at exit.
         threading.Thread(target=self._run, name="pylog-read", daemon=True).start()
 
     def _run(self) -> None:
         try:
             self._result = self._function()
-        except BaseException as error:  # noqa: BLE001  raised where the answer is taken
+        except BaseException as error:  # noqa: BLE001  raised by `result`
             self._error = error
         self.ended.set()
 
@@ -66,14 +66,14 @@ class _Call(Generic[Result]):
 
 
 class Waiter:
-    """How long the calls of one consumer are waited for."""
+    """Limits how long one consumer waits for its calls."""
 
     def __init__(self) -> None:
         self._end = float("inf")
 
     @contextmanager
     def within(self, milliseconds: float) -> Iterator[None]:
-        """Calls that are made within have so long, together."""
+        """Calls in this block share this much time."""
         self._end = time.monotonic() + milliseconds / 1000
         try:
             yield
@@ -81,5 +81,5 @@ class Waiter:
             self._end = float("inf")
 
     def answer(self, slot: Slot[Result], function: Callable[[], Result]) -> Result:
-        """Raises Unfinished when the time is over."""
+        """The call's answer.  Raises Unfinished after the block's time."""
         return slot.answer(function, max(0.0, self._end - time.monotonic()))

@@ -1,7 +1,7 @@
-"""Storage options as fsspec's file systems want them.
+"""Storage options with the types that fsspec's file systems require.
 
-Spark's options are all text.  What a text stands for follows from the parameter of the file system that it is for, so
-that a secret of digits stays a text.
+Spark's options are all text.  The type of an option is that of the file system's parameter, so that a secret made of
+digits stays text.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from spark_log.errors import InvalidRequest
 TRUE = ("true", "1", "yes")
 FALSE = ("false", "0", "no")
 INTEGERS = frozenset(("default_block_size", "timeout", "requests_timeout"))
-"""Parameters that are numbers, although neither their default nor an annotation says so."""
+"""Parameters that are numbers, although neither their default nor an annotation shows it."""
 BOOL_OR_TEXT = frozenset(("requester_pays",))
-"""Of Google's: true, or the project that pays."""
+"""A parameter of Google's: true, or the project that pays."""
 
 
 def typed_options(filesystem: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with text made into bools and whole numbers.  Raises InvalidRequest with the option's name."""
+    """Options with text converted to bools and integers.  Raises InvalidRequest with the option's name."""
     kinds = _kinds(filesystem)
     return {name: _typed(name, value, kinds.get(name, frozenset())) for name, value in given.items()}
 
@@ -39,13 +39,13 @@ def _kinds(filesystem: type) -> dict[str, frozenset[str]]:
 
 
 def parse_json(name: str, given: Any) -> Any:
-    """A text that begins like a JSON object as that object, anything else as it is."""
+    """Parse a text that begins like a JSON object; other values are returned unchanged."""
     if not isinstance(given, str) or not given.lstrip().startswith("{"):
         return given
     try:
         return json.loads(given)
     except json.JSONDecodeError as error:
-        # Without the text: it may hold a secret.
+        # The message omits the text, which may hold a secret.
         raise InvalidRequest(f"storage option {name} is not JSON: {error}") from None
 
 

@@ -1,7 +1,7 @@
 """A log in a directory: local disks and network mounts.
 
 Put-if-absent is: write a temporary file, fsync, `os.link` it to the name (which fails if the name exists), fsync the
-directory.  fsspec's own exclusive create is not exclusive here, so this goes to the operating system itself.
+directory.  fsspec's exclusive create is not exclusive on local disks, so this module calls the operating system.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_log.errors import InvalidRequest, NoSpace, ObjectNotFound, StorageErr
 from spark_log.store.base import Bytes, check_key, check_prefix
 
 TEMPORARY = ".tmp-"
-"""Files that begin so are being written, or were when their writer died."""
+"""Prefix of files that are being written, or were when their writer died."""
 CURES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some space, or raise the quota",
@@ -37,9 +37,9 @@ TRANSIENT = frozenset(
         *(errno.EHOSTDOWN, errno.EHOSTUNREACH, errno.ENETDOWN, errno.ENETUNREACH),
     )
 )
-"""A failing disk, a file server that is away: another attempt, which writes a new file, may succeed."""
+"""A failing disk, an unreachable file server: a retry, which writes a new file, may succeed."""
 CREATE_TRIES = 100
-"""A directory may be removed, being empty, between its making and its use."""
+"""Another process may remove an empty directory before a file is created in it."""
 
 
 class LocalStore:
@@ -106,7 +106,7 @@ class LocalStore:
             self._prune(folder)
 
     def written_ms(self, key: str) -> int | None:
-        """By the clock of this machine's kernel; on a network mount, by the file server's."""
+        """By the clock of this machine's kernel, or of the file server on a network mount."""
         with self._said(key):
             try:
                 return os.stat(self._path(key)).st_mtime_ns // 1_000_000
@@ -138,7 +138,7 @@ class LocalStore:
                     yield f"{folder}/{entry.name}"
 
     def _write(self, key: str, chunks: Iterable[Bytes], place: Callable[[str, str], bool]) -> bool:
-        """Write a temporary file, then give it its name by `place`.  Nothing is left behind if that fails."""
+        """Write a temporary file, then rename or link it with `place`.  A failure leaves nothing behind."""
         target = self._path(key)
         folder = os.path.dirname(target)
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
@@ -174,16 +174,16 @@ class LocalStore:
         return os.open(path, flags, 0o666)
 
     def _prune(self, folder: str) -> None:
-        """Remove a directory that is empty, and its parents: there is one for each upload epoch."""
+        """Remove a directory that is empty, and its parents: each upload epoch has a directory."""
         while len(folder) > len(self.root):
             try:
                 os.rmdir(folder)
-            except OSError:  # not empty, gone already, or not ours to remove
+            except OSError:  # not empty, already removed, or no permission
                 return
             folder = os.path.dirname(folder)
 
     def _make_folders(self, folder: str) -> None:
-        """Make a directory and its parents, each durably in its own parent."""
+        """Make a directory and its parents; each name is durable in its parent."""
         if os.path.isdir(folder):
             return
         parent = os.path.dirname(folder)
@@ -191,7 +191,7 @@ class LocalStore:
         try:
             os.mkdir(folder)
         except FileExistsError:
-            # Asked once: what is gone again by now is made anew by the caller.
+            # Checked once: if another process removes it again, the caller retries.
             if not stat.S_ISDIR(os.stat(folder).st_mode):
                 raise
         if self._sync:
@@ -202,7 +202,7 @@ class LocalStore:
         return True
 
     def _link(self, temporary: str, target: str) -> bool:
-        """Over NFS a link may report an error though it was made: then the file has two names."""
+        """Over NFS a link may report an error although it was made: then the file has two names."""
         try:
             os.link(temporary, target)
             created = True
@@ -215,7 +215,7 @@ class LocalStore:
 
     @contextmanager
     def _said(self, key: str, *, placed: bool = False) -> Iterator[None]:
-        """Errors of the operating system as a sentence; after the object got its name, none says that it is not there."""
+        """Convert errors of the operating system.  `placed`: the object has its name, so the outcome is not known."""
         try:
             yield
         except StorageError:
@@ -247,7 +247,7 @@ def _write_all(fd: int, data: memoryview) -> None:
 
 
 def _sync_folder(folder: str) -> None:
-    """Make names durable.  A folder that is gone had its objects deleted by somebody who knew of them."""
+    """Make names durable.  If the folder is gone, its objects were deleted on purpose."""
     try:
         fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -259,7 +259,7 @@ def _sync_folder(folder: str) -> None:
 
 
 def _unfinished(folder: str) -> Iterator[str]:
-    """Files that a put began."""
+    """Temporary files of puts."""
     try:
         entries = os.scandir(folder)
     except FileNotFoundError:
@@ -273,7 +273,7 @@ def _unfinished(folder: str) -> Iterator[str]:
 
 
 def _touched_ms(path: str) -> float:
-    """When a file was last written; for one that is gone, whose writer was faster, never again."""
+    """When a file was last written; infinity if it is gone, because its writer has finished."""
     try:
         return os.stat(path).st_mtime * 1000
     except FileNotFoundError:

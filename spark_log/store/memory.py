@@ -13,7 +13,7 @@ _stores: dict[str, dict[str, bytes]] = {}
 
 
 class MemoryStore:
-    """Objects in a dict; every store of one name has the same ones."""
+    """Objects in a dict; stores of one name share it."""
 
     local = True
 
@@ -62,7 +62,7 @@ class MemoryStore:
             self._objects.pop(check_key(key), None)
 
     def written_ms(self, key: str) -> int | None:
-        """Unknown: the store has no clock of its own."""
+        """None: the store has no clock."""
         return None
 
     def sweep(self, prefix: str, before_ms: int) -> int:

@@ -1,4 +1,4 @@
-"""From a URL to its store."""
+"""Opens the store of a URL."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
-"""Of two letters at least: one is a drive."""
+"""At least two letters: one letter is a Windows drive."""
 ADDRESS = re.compile(r"[A-Za-z0-9.-]+:[0-9]+")
 
 
 def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durability: str = "disk") -> ObjectStore:
     """The store at `url`: a path, file://, memory://, s3:// (or s3a://), gs:// or abfs://.
 
-    Raises InvalidRequest for a URL that cannot carry a log, with the reason.
+    Raises InvalidRequest, with the reason, for a URL that cannot hold a log.
     """
     found = SCHEME.match(url)
     if not found:
@@ -37,7 +37,7 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
             return MemoryStore(rest.removeprefix("//"))
         case "pylog":
             raise InvalidRequest(
-                f"url: {url} is a coordinator's address, which has no storage of its own: give the log's storage URL"
+                f"url: {url} is a coordinator's address, which has no storage: give the log's storage URL"
             )
     from spark_log.store.remote import FsspecStore
 

@@ -1,4 +1,4 @@
-"""Does a store keep its word?  Put-if-absent, tried before a log trusts it.
+"""Checks that put-if-absent is exclusive before a log uses the storage.
 
 One race misses most bad stores: the check-then-write of fsspec's base class lost about two in five.
 """
@@ -20,7 +20,7 @@ def probe(store: ObjectStore, *, races: int = 64, threads: int = 8, nonce: str) 
     """Create over a name that exists, then `races` races of `threads` for one name each.
 
     nonce:  random; the probe's objects are under `meta/probe/<nonce>/` and are deleted afterwards.
-    Raises StoreNotExclusive with what was seen.
+    Raises StoreNotExclusive with the violation that was found.
     """
     prefix = f"{PROBES}{nonce}/"
     keys = [f"{prefix}{number:03}" for number in range(races + 1)]
@@ -30,7 +30,7 @@ def probe(store: ObjectStore, *, races: int = 64, threads: int = 8, nonce: str) 
         for key, answers in zip(keys[1:], _race(store, keys[1:], sent), strict=True):
             _check_race(store, key, sent, answers)
     finally:
-        # What was found counts; objects that stay behind are in nobody's way.
+        # A failed delete does not change the result; leftover objects are harmless.
         with suppress(StorageError):
             store.delete(keys)
 
@@ -44,8 +44,8 @@ def _check_existing(store: ObjectStore, key: str) -> None:
 def _race(store: ObjectStore, keys: Sequence[str], sent: Sequence[bytes]) -> list[tuple[bool | None, ...]]:
     """The answers to each of `sent` for every key.
 
-    The writers meet before each name.  Started one after the other, they seldom overlap on a fast disk: fsspec's create
-    passed 64 such races in 7 of 12 tries, and none of 12 when they meet, with 5 to 24 names lost in each.
+    The writers meet at a barrier before each name.  Otherwise they seldom overlap on a fast disk: fsspec's create
+    passed 64 such races in 7 of 12 tries, and none of 12 with the barrier, with 5 to 24 names lost in each.
     """
     meeting = threading.Barrier(len(sent))
 
@@ -56,7 +56,7 @@ def _race(store: ObjectStore, keys: Sequence[str], sent: Sequence[bytes]) -> lis
                 meeting.wait()
                 answers.append(_try(store, key, data))
         except threading.BrokenBarrierError:
-            return answers  # another one failed, and tells why
+            return answers  # another writer failed and raises the reason
         except BaseException:
             meeting.abort()
             raise
@@ -69,20 +69,20 @@ def _race(store: ObjectStore, keys: Sequence[str], sent: Sequence[bytes]) -> lis
 def _check_race(store: ObjectStore, key: str, sent: Sequence[bytes], answers: Sequence[bool | None]) -> None:
     won = [data for data, answer in zip(sent, answers, strict=True) if answer]
     if len(won) > 1:
-        _refuse(store, f"{len(won)} of {len(sent)} writers that created one name at once were told that they had")
+        _refuse(store, f"{len(won)} of {len(sent)} concurrent writers got the answer that they created one name")
     if not won and None in answers:
         return
     found = _maybe_get(store, key)
-    # A client that repeats a put by itself may find its own object and report it as another's: then nobody won.
+    # A client that retries a put may find its object and report it as another's: then no writer won.
     if found is None or found not in (won or sent):
         _refuse(
             store,
-            f"after a race of {len(sent)} writers for one name it held {found!r}, {won or 'nobody'} was told to win",
+            f"after a race of {len(sent)} writers for one name it held {found!r}, and it reported success to {won or 'nobody'}",
         )
 
 
 def _try(store: ObjectStore, key: str, data: bytes) -> bool | None:
-    """Whether this writer was told that it created the name; None, which is no claim, if the outcome is unknown."""
+    """Whether the store answered that this writer created the name; None if the outcome is unknown."""
     try:
         return store.put_new(key, data)
     except StorageUnavailable:
@@ -98,6 +98,6 @@ def _maybe_get(store: ObjectStore, key: str) -> bytes | None:
 
 def _refuse(store: ObjectStore, seen: str) -> None:
     raise StoreNotExclusive(
-        f"{store.url} cannot carry a log, since it does not create names exclusively ({seen}; {store.fingerprint()}): "
+        f"{store.url} cannot hold a log, because it does not create names exclusively ({seen}; {store.fingerprint()}): "
         "use a local disk, S3, GCS or ABFS with a current library"
     )

@@ -1,8 +1,8 @@
 """A log in a bucket: S3 and stores like it, Google Cloud Storage, Azure, through fsspec.
 
-Only file systems whose `pipe_file(mode="create")` is a conditional put of the store itself are taken.  Listings are never
-cached (a cached one hides what others wrote), and reads always name a range, since a whole read may ask for the size
-from such a listing first.
+Only file systems whose `pipe_file(mode="create")` is a conditional put in the store are supported.  Listings are never
+cached, because a cached listing hides other writers' objects.  Reads always name a range, because a whole read may
+take the size from such a listing.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from spark_log.store.transient import is_of_storage, is_transient
 logger = logging.getLogger("spark_log")
 
 SMALL_BYTES = 8 << 20
-"""Objects up to this size are one put; larger ones are uploaded in parts as they come."""
+"""Objects up to this size are one put; larger ones are multipart uploads."""
 DELETES_PER_CALL = 1000
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 60
 S3_CONNECTIONS = 50
-"""Of botocore, whose 10 would have what is asked in parallel wait."""
+"""botocore's default is 10, so parallel requests would wait."""
 S3_ATTEMPTS = 1
-"""Of botocore, and of s3fs around it: `retry.py` alone repeats.  With their own 5 of 5, waits would multiply to many minutes."""
+"""For botocore and s3fs: only `retry.py` retries.  With their defaults, 5 of 5, waits would multiply to minutes."""
 
 
 class Backend(NamedTuple):
@@ -55,7 +55,7 @@ BACKENDS = {
 class FsspecStore:
     """Objects under a prefix of a bucket.
 
-    storage_options:  of the fsspec file system, see fsspec_options.py for those that come as text.
+    storage_options:  options of the fsspec file system; `fsspec_options.py` converts those given as text.
     """
 
     local = False
@@ -64,7 +64,7 @@ class FsspecStore:
         scheme, _, rest = url.partition(":")
         if scheme not in BACKENDS:
             raise InvalidRequest(
-                f"url: {scheme}: cannot carry a log, since it has no way to create a name exclusively; possible are "
+                f"url: {scheme}: cannot hold a log, because it cannot create a name exclusively; supported are "
                 f"paths, file://, {', '.join(f'{name}://' for name in BACKENDS)}, and pylog:// for a coordinator"
             )
         self._backend = BACKENDS[scheme]
@@ -74,7 +74,7 @@ class FsspecStore:
             raise InvalidRequest(f"url: {url!r} names no bucket")
         self._options = {name: parse_json(name, given) for name, given in storage_options.items()}
         if self._backend.protocol == "abfs" and "@" in bucket:
-            # Spark's way to write it: container@account.dfs.core.windows.net
+            # Spark's spelling: container@account.dfs.core.windows.net
             bucket, _, host = bucket.partition("@")
             self._options.setdefault("account_name", host.partition(".")[0])
         self._bucket = bucket
@@ -114,7 +114,7 @@ class FsspecStore:
             fs = kind(**options)
             if self._backend.protocol == "s3":
                 fs.retries = S3_ATTEMPTS
-                fs.connect()  # makes the client, so that a wrong option is told as one; asks nobody for anything
+                fs.connect()  # creates the client without a request, so that an invalid option fails here
         except (TypeError, ValueError) as error:
             raise InvalidRequest(f"storage options of {self.url}: {error}") from error
         if self._backend.protocol == "gs" and _is_zonal(fs, self._bucket):
@@ -132,7 +132,7 @@ class FsspecStore:
             except FileNotFoundError:
                 raise ObjectNotFound(f"{self.url}/{key} is not there", key=key) from None
             except Exception as error:
-                # A range past the end: each library has an error of its own for it.
+                # A range past the end: each library raises another error for it.
                 if "range" in str(error).lower() and (size := self.size(key)) is not None and start >= size:
                     return b""
                 raise
@@ -158,7 +158,7 @@ class FsspecStore:
             self._fs.pipe_file(path, bytes(head))
 
     def _put_parts(self, key: str, head: Bytes, rest: Iterator[Bytes]) -> None:
-        """Upload in parts.  If it breaks, the parts are given up: closing the file would make them an object."""
+        """Multipart upload.  If it fails, the parts are aborted: closing the file would complete the object."""
         with self._said(key):
             target = self._fs.open(self._path(key), "wb", block_size=SMALL_BYTES)
         try:
@@ -174,7 +174,7 @@ class FsspecStore:
             raise
 
     def put_new(self, key: str, data: bytes) -> bool:
-        """A conditional put.  A client that repeats a put whose answer was lost may find its own object: False may lie."""
+        """A conditional put.  A client that retries after a lost answer may find its object, so False may be wrong."""
         assert data, f"an empty object {key} would be put without the condition"
         with self._said(key):
             try:
@@ -213,11 +213,11 @@ class FsspecStore:
         return int(written.timestamp() * 1000)
 
     def sweep(self, prefix: str, before_ms: int) -> int:
-        """Nothing: a bucket's own rule for uploads that were not completed does that."""
+        """0: the bucket's lifecycle rule deletes incomplete uploads."""
         return 0
 
     def _delete(self, paths: Sequence[str]) -> None:
-        """In one call where the store has it; otherwise one by one, since a name that is gone is no error."""
+        """One call if the store supports it; otherwise one by one, because a missing name is not an error."""
         if self._backend.protocol == "s3":
             keys = [{"Key": path.removeprefix(f"{self._bucket}/")} for path in paths]
             check_deleted(
@@ -235,7 +235,7 @@ class FsspecStore:
 
     @contextmanager
     def _said(self, key: str) -> Iterator[None]:
-        """Errors of the client libraries as two kinds: refused, and of unknown outcome.  A bug's error stays as it is."""
+        """Convert errors of client libraries to StorageError or StorageUnavailable.  Bugs' errors pass unchanged."""
         try:
             yield
         except (StorageError, InvalidRequest):
@@ -245,7 +245,7 @@ class FsspecStore:
         except Exception as error:
             if _no_credentials(error):
                 raise StorageError(
-                    f"{self.url}: no credentials here ({error}); give them as storage options "
+                    f"{self.url}: no credentials ({error}); give them as storage options "
                     "(in Spark: storage.key, storage.secret), so that tasks on other machines have them too"
                 ) from error
             if _is_denied(error):
@@ -267,12 +267,12 @@ S3_CONFIG = {
 
 
 def _defaults(protocol: str) -> dict[str, Any]:
-    """Options of a file system where the user gives none."""
+    """Options of a file system that apply if the user gives none."""
     common = {"use_listings_cache": False, "skip_instance_cache": True}
     if protocol == "abfs":
         return {**common, "connection_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S}
     if protocol == "gs":
-        from aiohttp import ClientTimeout  # what gcsfs hands this to; its own default waits for ever
+        from aiohttp import ClientTimeout  # gcsfs passes this to aiohttp; its default waits forever
 
         waits = ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=READ_TIMEOUT_S)
         return {**common, "requests_timeout": waits}
@@ -286,16 +286,16 @@ def _mapping(given: Any, name: str) -> Mapping[str, Any]:
 
 
 def _give_up(target: Any) -> None:
-    """Drop the parts of an upload.  Where that fails the bucket's lifecycle rule takes them."""
+    """Abort an upload.  If that fails, the bucket's lifecycle rule deletes the parts."""
     try:
         target.discard()
-    except Exception as error:  # noqa: BLE001  the reason why it is given up is what the caller hears
+    except Exception as error:  # noqa: BLE001  the caller raises the original error
         logger.debug("parts of %s stay behind: %s", target.path, error)
     target.closed = True
 
 
 def check_deleted(answer: Mapping[str, Any]) -> None:
-    """S3 answers a delete of many with success though it refused some; s3fs passes over that.  Raises OSError."""
+    """S3 reports success for a multi-object delete that failed in part, and s3fs ignores that.  Raises OSError."""
     for error in answer.get("Errors", ()):
         kind = PermissionError if error["Code"] == "AccessDenied" else OSError
         raise kind(f"delete of {error['Key']}: {error['Code']} {error.get('Message', '')}")
@@ -306,14 +306,14 @@ def _no_credentials(error: BaseException) -> bool:
 
 
 def _is_denied(error: BaseException) -> bool:
-    """S3's errors are PermissionErrors, Azure's carry the HTTP status, Google's the word."""
+    """S3's errors are PermissionErrors, Azure's carry the HTTP status, Google's the word `Forbidden`."""
     if isinstance(error, PermissionError) or str(error).startswith("Forbidden"):
         return True
     return any(getattr(error, name, None) in (401, 403) for name in ("status_code", "code"))
 
 
 def _is_zonal(fs: Any, bucket: str) -> bool:
-    """Older gcsfs does not know zonal buckets; where it cannot tell, the probe finds out."""
+    """Older gcsfs does not know zonal buckets; the probe then detects them."""
     from fsspec.asyn import sync
 
     check = getattr(fs, "_is_zonal_bucket", None)

@@ -1,7 +1,7 @@
-"""The one place where requests to the storage are repeated.
+"""The one place that retries requests to the storage.
 
-The client libraries of object stores are configured not to repeat a request where they allow it, so that waits do not
-multiply.  A put-if-absent is not repeated here: its caller reads back and decides.
+The client libraries of object stores are configured not to retry where they allow it, so that waits do not multiply.
+A put-if-absent is not retried here: its caller reads back and decides.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
 
 RETRY_MS = (50, 100, 200, 500, 1000, 2000, 4000, 8000, 8000)
-"""Waits between the tries of a request, each varied by half: about 24 s in all."""
+"""Backoff between attempts, each varied by half: about 24 s in all."""
 RETRY_TOTAL_MS = 30_000
-"""No try begins later than that after the first, except the second: a request whose answer is lost fails only after a minute."""
+"""No attempt begins later than this after the first, except the second: a lost answer takes a minute to fail."""
 
 
 class RetryingStore:
-    """Repeats what may be repeated while the storage is unavailable: reads, listings, deletes, and puts of unique names.
+    """Retries reads, listings, deletes, and puts of unique names while the storage is unavailable.
 
     Raises the last StorageUnavailable.  Any other error is raised immediately.
     """
@@ -41,7 +41,7 @@ class RetryingStore:
         until_ms: float = math.inf,
     ) -> None:
         """
-        until_ms:  on the monotonic clock: then a request fails also if it is under way; it goes on in a thread that nobody waits for.
+        until_ms:  deadline on the monotonic clock: a request in progress fails then, and its thread is abandoned.
         """
         self.inner = inner
         self._until_ms = until_ms
@@ -70,7 +70,7 @@ class RetryingStore:
         return self._repeat(lambda: self.inner.size(key))
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        """Chunks that can be iterated only once are tried only once."""
+        """Chunks that can be iterated only once get one attempt."""
         if iter(chunks) is chunks:
             self.inner.put(key, chunks)
         else:
@@ -102,7 +102,7 @@ class RetryingStore:
                 now = self._clock.monotonic_ms() + wait_ms
                 if (number and now - began > self._total_ms) or now >= self._until_ms:
                     raise
-                logger.debug("try %d: %s", number + 1, error)
+                logger.debug("attempt %d: %s", number + 1, error)
                 self._clock.sleep_ms(wait_ms)
         return self._once(ask)
 
@@ -113,16 +113,16 @@ class RetryingStore:
         try:
             return Slot[Result]().answer(ask, max(left_ms, 0) / 1000)
         except Unfinished:
-            raise StorageUnavailable(f"{self.url} did not answer in the time that its caller has") from None
+            raise StorageUnavailable(f"{self.url} did not answer before the caller's deadline") from None
 
 
 def with_retries(store: ObjectStore, clock: Clock | None = None, rng: random.Random | None = None) -> ObjectStore:
-    """The store behind the retry layer, once."""
+    """The store behind one retry layer."""
     return store if isinstance(store, RetryingStore) else RetryingStore(store, clock, rng=rng)
 
 
 def with_retries_for(store: ObjectStore, clock: Clock, total_ms: float) -> ObjectStore:
-    """The store with no more time for its requests than its caller has; what a local disk has begun is waited for."""
+    """The store with the caller's deadline for its requests; operations on a local disk are always waited for."""
     inner = store.inner if isinstance(store, RetryingStore) else store
     until_ms = math.inf if store.local else clock.monotonic_ms() + total_ms
     return RetryingStore(inner, clock, min(total_ms, RETRY_TOTAL_MS), until_ms=until_ms)

@@ -1,7 +1,7 @@
-"""Which errors of the client libraries of object stores are transient, and which are the libraries' own.
+"""Which errors of the client libraries of object stores are transient, and which come from these libraries.
 
-The libraries are optional, so their classes are known by name.  An error that neither the operating system nor one of these
-libraries raises is a bug: it is not the storage's answer, and nobody translates it.
+The libraries are optional, so their classes are listed by name.  An error from neither the operating system nor one of
+these libraries is a bug, and is not converted.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Iterator
 
 STATUSES = frozenset((408, 425, 429, 500, 502, 503, 504, 509))
-"""HTTP statuses of a server that is busy, or failed, or did not wait for the request."""
+"""HTTP statuses of a server that is busy, failed, or timed out."""
 CODES = frozenset(
     [
         "RequestTimeout",
@@ -32,7 +32,7 @@ CODES = frozenset(
         "XAmzContentSHA256Mismatch",
     ]
 )
-"""Of S3 and stores like it, under whatever status they come."""
+"""Error codes of S3 and similar stores, with any HTTP status."""
 CLASSES = frozenset(
     (
         "botocore.exceptions.ConnectionError",
@@ -54,7 +54,7 @@ CLASSES = frozenset(
         "fsspec.exceptions.FSTimeoutError",
     )
 )
-"""Connections that could not be made, were reset, or ended within an answer."""
+"""Connections that were refused, reset, or ended within an answer."""
 LIBRARIES = frozenset(
     [
         "botocore",
@@ -74,7 +74,7 @@ LIBRARIES = frozenset(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether the same request, made again, may succeed: the storage was away, or busy, or its answer was lost."""
+    """Whether a retry may succeed: the storage was unreachable or busy, or its answer was lost."""
     if "CERTIFICATE_VERIFY_FAILED" in str(error):
         return False
     chain = tuple(_chain(error))
@@ -85,14 +85,14 @@ def is_transient(error: BaseException) -> bool:
 
 
 def is_of_storage(error: BaseException) -> bool:
-    """Whether it is the operating system's or a library's, and not a bug's."""
+    """Whether the operating system or a client library raised it; other errors are bugs."""
     return isinstance(error, OSError | asyncio.TimeoutError) or any(
         kind.__module__.partition(".")[0] in LIBRARIES for kind in type(error).__mro__
     )
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An error and what it was made of."""
+    """An error and its causes."""
     seen: BaseException | None = error
     while seen is not None:
         yield seen

@@ -110,8 +110,8 @@ def test_where_all_groups_stand_is_a_topic_to_consume(grouped: Pylog) -> None:
         "bytes": 0,
     }
     assert "no group has a position in" in grouped.wrong("consume", "__consumer_offsets", "-g", "billing")
-    assert "is only read" in grouped.refused("produce", "__consumer_offsets", stdin="x\n")
-    assert "is only read" in grouped.refused("topic", "delete", "__consumer_offsets", "--yes")
+    assert "is read-only" in grouped.refused("produce", "__consumer_offsets", stdin="x\n")
+    assert "is read-only" in grouped.refused("topic", "delete", "__consumer_offsets", "--yes")
 
 
 def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:

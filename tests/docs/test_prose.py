@@ -24,7 +24,16 @@ PAGES = [
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
     if str(page.relative_to(ROOT)) not in GENERATED and page.name != "CHANGELOG.md"
 ]
-CODE = sorted(file for folder in ("docs", "examples", "jobs", "tests/docs") for file in (ROOT / folder).glob("*.py"))
+FOLDERS = (
+    *("docs", "examples", "jobs", "tests/docs", "spark_log", "spark_log/groups", "spark_log/journal"),
+    *("spark_log/metadata", "spark_log/segment", "spark_log/store"),
+)
+CODE = sorted(
+    [
+        *(file for folder in FOLDERS for file in (ROOT / folder).glob("*.py")),
+        *(ROOT / "datasource/pyspark_pylog").rglob("*.py"),
+    ]
+)
 
 PHRASES = {
     r"(?:^|[.:;] )(?:Who|Whoever|What|Where that|So long|So often)\b(?![^.]*\?)": "say who does what: subject, verb, object",
@@ -49,6 +58,10 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def plain(text: str) -> str:
+    return " ".join(re.sub(r"`[^`]*`", "`…`", text).split())
+
+
 def lines_of_prose(page: Path) -> Iterator[tuple[int, str]]:
     """Without blocks of code; rows of tables, which cannot be broken, count for phrases alone."""
     inside = False
@@ -70,7 +83,7 @@ def test_lines_of_a_page_have_120_columns(page: Path) -> None:
 def test_a_page_has_no_worn_phrase(page: Path) -> None:
     """Decisions are records of their time, and stay."""
     text = "\n".join(line for _, line in lines_of_prose(page))
-    paragraphs = [" ".join(re.sub(r"`[^`]*`", "`…`", part).split()) for part in re.split(r"\n\n|\n(?=\s*[*|-])", text)]
+    paragraphs = [plain(part) for part in re.split(r"\n\n|\n(?=\s*[*|-])", text)]
     found = [
         f"{match[0]!r} in “…{paragraph[max(0, match.start() - 40) : match.end() + 40]}…”: write {instead!r}"
         for paragraph in paragraphs
@@ -80,14 +93,35 @@ def test_a_page_has_no_worn_phrase(page: Path) -> None:
     assert found == [], "\n".join([name(page), *found])
 
 
+def prose_of(source: str) -> Iterator[tuple[int, str]]:
+    """Docstrings and comments, by their first line; code in backquotes is left out."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, plain(node.value.value)
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], plain(token.string.lstrip("# "))
+
+
+@pytest.mark.parametrize("file", CODE, ids=name)
+def test_docstrings_and_comments_have_no_worn_phrase(file: Path) -> None:
+    found = [
+        f"line {number}: {match[0]!r} in “…{text[max(0, match.start() - 40) : match.end() + 40]}…”: write {instead!r}"
+        for number, text in prose_of(file.read_text(encoding="utf-8"))
+        for phrase, instead in PHRASES.items()
+        for match in re.finditer(phrase, text)
+    ]
+    assert found == [], "\n".join([name(file), *found])
+
+
 @pytest.mark.parametrize("file", CODE, ids=name)
 def test_docstrings_and_comments_have_120_columns(file: Path) -> None:
-    """ruff's formatter breaks code, and leaves prose as it is."""
+    """ruff's formatter breaks code, and leaves prose as it is; directives to the tools are not prose."""
     source = file.read_text(encoding="utf-8")
     comments = {
         token.start[0]
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT
+        if token.type == tokenize.COMMENT and not token.string.startswith(("# type: ", "# noqa"))
     }
     texts = {
         number

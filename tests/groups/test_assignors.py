@@ -255,7 +255,7 @@ def test_what_is_no_assignor_is_refused(strategy: str | type, message: str) -> N
 def test_a_cooperative_assignor_that_takes_what_others_have_is_refused() -> None:
     """Two members would read one partition until the loser notices."""
     members = [joined("a", "t"), joined("b", "t", owned=(TopicPartition("t", 0),), generation=3)]
-    with pytest.raises(InvalidRequest, match="gave t-0 to a, while b has it"):
+    with pytest.raises(InvalidRequest, match="gave t-0 to a, while b owns it"):
         assign_members(
             make_assignor(GreedyTogether), Cluster({"t": 1}), [members[0]._replace(member_id="a"), members[1]]
         )

@@ -17,7 +17,7 @@ from spark_log.node.maintain import checkpoint, maintain_once
 from spark_log.node.verify import verify
 from tests.node.logs import append_small, new_log, pass_the_fence, rows
 
-NAMED = r"data/\w+/\w+\.idx is not there, .* offsets 0 to \d+ of topic 't', partition 0: `pylog verify`"
+NAMED = r"data/\w+/\w+\.idx is missing, .* offsets 0 to \d+ of topic 't', partition 0: `pylog verify`"
 
 MISSING = r"\.idx is missing: offsets of t-0"
 """How upkeep says it, when all other partitions are done."""

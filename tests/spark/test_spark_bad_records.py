@@ -195,7 +195,7 @@ def test_bad_rows_fail_the_write_by_default(url: str, log: spark_log.Log) -> Non
         write(url, *rows, badRecords=" Fail ")
     assert str(error.value) == (
         "a record names partition 9 of topic 't', which has 1 partition (0 to 0); leave the column 'partition' out, or give the "
-        "topic more partitions (2 of 3 rows read so far by this task cannot be written; badRecords=topic:NAME sends such rows to a topic of their own)"
+        "topic more partitions (2 of 3 rows read so far by this task cannot be written; badRecords=topic:NAME sends such rows to a separate topic)"
     )
     assert log.read("t").num_rows == 1 and log.admin.list_topics() == ["t"]
 

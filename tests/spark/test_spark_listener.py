@@ -283,7 +283,7 @@ def test_a_file_that_cannot_be_written_stops_no_query(heard: Heard, caplog: pyte
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:
     """When the listener is made, not when the first query runs."""
-    with pytest.raises(InvalidRequest, match="nowhere is no folder"):
+    with pytest.raises(InvalidRequest, match="nowhere is not a folder"):
         spark_log.metrics_listener(str(tmp_path / "nowhere" / "x.prom"))
 
 

@@ -116,7 +116,7 @@ def test_a_setting_that_kafka_does_not_have_is_refused(name: str, expected: str)
     for ask in (lambda options: read_options(asked(**options), streaming=False), lambda options: written(**options)):
         with pytest.raises(InvalidRequest) as error:
             ask({name: "1"})
-        assert str(error.value) == f"option {name} is no setting of Kafka's that pylog knows: {expected}"
+        assert str(error.value) == f"option {name} is not a setting of Kafka's that pylog knows: {expected}"
 
 
 def test_a_setting_of_the_other_side_has_no_effect_and_is_told() -> None:
@@ -194,7 +194,7 @@ def test_our_option_goes_before_kafkas() -> None:
     """And that the other has no effect is told."""
     options = written(**{"compression": "zstd", "kafka.compression.type": "lz4"})
     assert options.compression == "zstd"
-    assert options.notes == ("kafka.compression.type: without effect, the option compression goes before it",)
+    assert options.notes == ("kafka.compression.type: without effect, the option compression takes precedence",)
 
 
 def test_the_path_goes_before_kafkas_bootstrap_servers() -> None:

@@ -410,7 +410,7 @@ def test_it_is_only_read(filled: spark_log.Log) -> None:
         lambda: filled.consumer(TOPIC),
         lambda: filled.plan(TOPIC),
     ):
-        with pytest.raises(InvalidTopic, match="__consumer_offsets' is where groups stand, and is only read"):
+        with pytest.raises(InvalidTopic, match="__consumer_offsets' has the positions of groups and is read-only"):
             do()
 
 

@@ -198,7 +198,7 @@ def test_a_missing_index_is_named_by_streams_and_batch_reads(url: str, log: spar
     checkpoint(log)
     for path in Path(url).rglob("*.idx"):
         path.unlink()
-    named = r"\.idx is not there, .* of topic 't', partition 0: `pylog verify`"
+    named = r"\.idx is missing, .* of topic 't', partition 0: `pylog verify`"
     with pytest.raises(ObjectNotFound, match=named):
         stream.batch()
     batch = LogReader(read_options({"path": url, "subscribe": "t", "failondataloss": fail}, streaming=False), SCHEMA)

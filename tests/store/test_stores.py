@@ -92,7 +92,7 @@ class TestS3(ObjectStoreContract):
 def test_a_store_that_looks_before_it_puts_is_refused() -> None:
     """The probe finds two winners."""
     store = NotExclusiveStore(MemoryStore(uuid.uuid4().hex))
-    with pytest.raises(StoreNotExclusive, match="writers that created one name at once"):
+    with pytest.raises(StoreNotExclusive, match="concurrent writers got the answer that they created one name"):
         probe(store, nonce="n")
 
 
@@ -178,14 +178,14 @@ def test_faults_hit_the_keys_that_they_name() -> None:
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("hdfs://host/log", "no way to create a name exclusively"),
-        ("http://host/log", "no way to create a name exclusively"),
+        ("hdfs://host/log", "cannot create a name exclusively"),
+        ("http://host/log", "cannot create a name exclusively"),
         ("pylog://host:9550", "coordinator"),
         ("s3://", "names no bucket"),
         ("s3:/bucket/log", "names no bucket"),
         ("s3://bucket/a/../log", "relative path"),
-        ("webhdfs://host/log", "no way to create a name exclusively"),
-        ("dbfs:/mnt/log", "no way to create a name exclusively"),
+        ("webhdfs://host/log", "cannot create a name exclusively"),
+        ("dbfs:/mnt/log", "cannot create a name exclusively"),
         ("file://data/log", "file:///data/log"),
         ("file://", "has no path"),
         ("127.0.0.1:9550", "a coordinator is pylog://127.0.0.1:9550, and a folder ./127.0.0.1:9550"),
@@ -284,7 +284,7 @@ def test_a_bucket_that_is_not_there_is_told(s3: Callable[[], Bucket]) -> None:
 def test_missing_credentials_are_told_with_the_cure(s3: Callable[[], Bucket]) -> None:
     """As a task sees it whose driver alone had them in its environment."""
     bucket = s3()
-    with pytest.raises(StorageError, match="no credentials here .* storage.key"):
+    with pytest.raises(StorageError, match="no credentials .* storage.key"):
         spark_log.connect(f"{bucket.url}/log", {"endpoint_url": bucket.options["endpoint_url"]})
 
 

@@ -146,7 +146,7 @@ NUMBERS = {
         f"of the ended ones the last {constant('datasource/pyspark_pylog/progress/listener.py', 'ENDED_MAX')} are kept",
     ],
     "docs/options.md": [
-        f"requests are repeated for about {5 * round(RETRIED_S / 5)} s",
+        f"requests are retried for about {5 * round(RETRIED_S / 5)} s",
         f"| `fetchOffset.numRetries` | B S | `{constant(OPTIONS, 'DEFAULT_TRIES')}` |",
         f"| `maxTriggerDelay` | S | `{constant(OPTIONS, 'DEFAULT_TRIGGER_DELAY_MS') // 60_000}m` |",
         f"| `maxBytesPerPartition` | B S | `{constant(OPTIONS, 'DEFAULT_BYTES_PER_PARTITION') >> 20}m` |",

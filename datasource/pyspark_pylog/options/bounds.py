@@ -1,4 +1,4 @@
-"""Where a read starts and ends, as its options say: one position for all partitions, and those that differ.  Pure."""
+"""Start and end of a read, from its options: one position for all partitions, and exceptions.  Pure."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from spark_log.positions import (
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where each partition starts or ends."""
+    """Start or end of each partition."""
 
     default: Position
     topics: Mapping[str, Position] = field(default_factory=dict)
     partitions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     option: str = "startingOffsets"
-    """That says so, as users read it."""
+    """The name of the option, for messages."""
 
     def of(self, tp: TopicPartition) -> Position:
         return self.partitions.get(tp) or self.of_topic(tp.topic)
 
     def of_topic(self, topic: str) -> Position:
-        """Of partitions that are not named."""
+        """The position of the topic's other partitions."""
         return self.topics.get(topic) or self.default
 
     @property
     def named(self) -> set[str]:
-        """Topics that are named."""
+        """The topics that the option names."""
         return {*self.topics, *(tp.topic for tp in self.partitions)}
 
     @property
@@ -52,8 +52,8 @@ class Bounds:
 
 
 def parse_bounds(options: Mapping[str, str], side: str, default: Position) -> Bounds:
-    """Of `starting` or `ending`: `…Timestamp` before `…OffsetsByTimestamp` before `…Offsets`; one that comes later is ignored,
-    as Kafka's connector does.  Raises InvalidRequest."""
+    """Parse `starting` or `ending`: `…Timestamp` takes precedence over `…OffsetsByTimestamp`, and that over `…Offsets`,
+    as in Kafka's connector.  Raises InvalidRequest."""
     name = f"{side}timestamp"
     if name in options:
         return Bounds(_time(options[name], f"option {spelt(name)}"), option=spelt(name))
@@ -90,7 +90,7 @@ def _parse_map(
 
 
 def parse_json(text: str, option: str, shape: str) -> dict[str, Any]:
-    """The object of an option.  Raises InvalidRequest that shows the shape."""
+    """Parse the JSON object of an option.  Raises InvalidRequest that shows the shape."""
     try:
         found = json.loads(text)
     except json.JSONDecodeError as error:
@@ -101,7 +101,7 @@ def parse_json(text: str, option: str, shape: str) -> dict[str, Any]:
 
 
 def check_batch(start: Bounds, end: Bounds) -> None:
-    """A batch starts at what is there and ends at what may come.  Raises InvalidRequest."""
+    """Reject a batch that starts at latest or ends at earliest.  Raises InvalidRequest."""
     if any(isinstance(position, Latest) for position in start.positions):
         raise InvalidRequest(
             f"option {start.option}: a batch cannot start at latest, there would be nothing to read; "
@@ -112,7 +112,7 @@ def check_batch(start: Bounds, end: Bounds) -> None:
 
 
 def check_order(start: Bounds, end: Bounds) -> None:
-    """No start is beyond its end, as far as that can be seen without the log.  Raises InvalidRequest."""
+    """Reject a start beyond its end, if that is certain without the log.  Raises InvalidRequest."""
     for what, low, high in _pairs(start, end):
         if _is_beyond(low, high):
             raise InvalidRequest(
@@ -139,7 +139,7 @@ def _is_beyond(low: Position, high: Position) -> bool:
 
 
 def check_named(wanted: Mapping[str, set[int] | None], start: Bounds, end: Bounds) -> None:
-    """Positions are for what is read: by topic, its partitions, or None for all.  Raises InvalidRequest."""
+    """Reject positions of topics or partitions that are not read; None means all partitions.  Raises InvalidRequest."""
     for bounds in (start, end):
         for topic in sorted(bounds.named - set(wanted)):
             raise InvalidRequest(

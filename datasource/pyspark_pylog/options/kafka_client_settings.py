@@ -1,7 +1,7 @@
-"""Settings of Kafka's clients (`kafka.*`), as data: which have no effect here, and which are refused, with the way round.
+"""Settings of Kafka's clients (`kafka.*`), as data: which have no effect, and which are rejected, with the alternative.
 
-Those that are honoured are in `option_table.py`, beside ours.  None is ignored in silence.  A setting that is refused on
-one side, or honoured, has no effect on the other, as with Kafka's clients: jobs share one set of options.
+`option_table.py` has the supported ones.  Every setting without effect gives a warning.  A setting that is rejected or
+supported on one side has no effect on the other, as with Kafka's clients: jobs share one set of options.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ READS, WRITES = "BS", "WT"
 
 @dataclass(frozen=True, slots=True)
 class RefusedSetting:
-    """A setting that cannot be meant; a name that ends in * stands for all that begin so."""
+    """A rejected setting; a name that ends in * stands for all names with that prefix."""
 
     name: str
     used: str
-    """Where it is refused: as in the table of options."""
+    """Where it is rejected, as in the table of options."""
     instead: str
 
     def is_about(self, name: str) -> bool:
@@ -48,7 +48,7 @@ REFUSED = (
     RefusedSetting("kafka.sasl.*", READS + WRITES, "access is the storage's, set by storage.*"),
     RefusedSetting("kafka.ssl.*", READS + WRITES, "access is the storage's, set by storage.*"),
 )
-"""In the order in which Kafka's connector checks them."""
+"""In the order of the checks of Kafka's connector."""
 
 WITHOUT_EFFECT = {
     "there are no connections to brokers": (
@@ -117,7 +117,7 @@ WITHOUT_EFFECT = {
         "metrics.sample.window.ms",
     ),
 }
-"""Why, and which: they are accepted, and named in one warning."""
+"""Reason -> settings without effect: they are accepted, and named in one warning."""
 
 TUNING = {f"kafka.{name}": why for why, settings in WITHOUT_EFFECT.items() for name in settings}
 
@@ -127,11 +127,11 @@ PARTITIONERS = {
     "org.apache.kafka.clients.producer.RoundRobinPartitioner": "round-robin",
     "org.apache.kafka.clients.producer.UniformStickyPartitioner": "sticky",
 }
-"""Kafka's classes, and the partitioners here that do the same."""
+"""Kafka's classes, and the equivalent partitioners of pylog."""
 
 
 def refuse_kafkas(options: Iterable[str], uses: str) -> None:
-    """Raises InvalidRequest with the way round for the first of these options that is refused for `uses`."""
+    """Raises InvalidRequest, with the alternative, for the first of these options that is rejected for `uses`."""
     for setting in REFUSED:
         for name in options:
             if setting.is_about(name) and set(setting.used) & set(uses):
@@ -139,10 +139,10 @@ def refuse_kafkas(options: Iterable[str], uses: str) -> None:
 
 
 def why_without_effect(name: str, others: set[str]) -> str:
-    """Why a setting that is neither honoured nor refused here has no effect.
+    """The reason why a setting that is neither supported nor rejected has no effect.
 
-    others:  settings that are honoured on the other side.
-    Raises InvalidRequest for one that Kafka does not have either.
+    others:  settings that are supported on the other side.
+    Raises InvalidRequest for a setting that Kafka does not have either.
     """
     if name in TUNING:
         return TUNING[name]
@@ -150,4 +150,4 @@ def why_without_effect(name: str, others: set[str]) -> str:
         return "it is a setting of the other side"
     near = get_close_matches(name, {*TUNING, *others, *(setting.name for setting in REFUSED)}, n=1, cutoff=0.8)
     hint = f"did you mean {near[0]}?" if near else "leave it out"
-    raise InvalidRequest(f"option {name} is no setting of Kafka's that pylog knows: {hint}")
+    raise InvalidRequest(f"option {name} is not a setting of Kafka's that pylog knows: {hint}")

@@ -1,6 +1,6 @@
-"""Every option of the data source: its name, where it is used, its default and its meaning, as data.
+"""Every option of the data source, as data: its name, its uses, its default and its meaning.
 
-`docs/options.md` is `reference_markdown()`; `parse.py` gives the texts their values.
+`docs/options.md` is `reference_markdown()`; `parse.py` converts the values.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, REFUSED, W
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option, spelt as users read it; Spark hands over names in lower case."""
+    """One option, spelt as in the documentation; Spark passes names in lower case."""
 
     name: str
     used: str
     """B batch read, S streaming read, W batch write, T streaming write."""
     default: str
-    """As it is shown; empty if there is none."""
+    """The default as shown; empty if there is none."""
     meaning: str
 
 
@@ -28,23 +28,24 @@ READING = (
         "subscribe",
         "BS",
         "",
-        "topics, separated by commas. One of the first three must be there. A topic that does not exist is an error. "
+        "topics, separated by commas. Exactly one of the first three options is required. A topic that does not exist is "
+        "an error. "
         "`__consumer_offsets` alone is [all progress of groups](spark.md#named-progress)",
     ),
     Option(
         "subscribePattern",
         "BS",
         "",
-        "a Python regular expression that is searched in names, `^…$` for whole ones; topics that come later are picked up, "
-        "names that begin with `__` never. What only Java's dialect has is refused, with Python's way to write it",
+        "a Python regular expression that is searched in names, `^…$` for whole ones; topics created later are included, "
+        "names that begin with `__` never. Syntax that only Java supports is rejected, with Python's equivalent",
     ),
-    Option("assign", "BS", "", '`{"orders":[0,1]}`; a partition that does not exist is left out'),
+    Option("assign", "BS", "", '`{"orders":[0,1]}`; a partition that does not exist is ignored'),
     Option(
         "startingOffsets",
         "BS",
         "batch `earliest`, stream `latest`",
-        'a position, or JSON of positions: `{"orders":{"0":23,"1":-2},"other":"latest-100"}`; what is left out has the '
-        "default. In a stream only for the first start: then the checkpoint says where",
+        'a position, or JSON of positions: `{"orders":{"0":23,"1":-2},"other":"latest-100"}`; topics and partitions left '
+        "out have the default. A stream uses it only without a checkpoint",
     ),
     Option("endingOffsets", "B", "`latest`", "the same; exclusive. A number beyond the end means the end"),
     Option(
@@ -58,7 +59,7 @@ READING = (
         "startingOffsetsByTimestamp",
         "BS",
         "",
-        'the same by partition: `{"orders":{"0":1769853600000}}`; what is left out has the default',
+        'the same by partition: `{"orders":{"0":1769853600000}}`; topics and partitions left out have the default',
     ),
     Option("endingOffsetsByTimestamp", "B", "", "the same; exclusive"),
     Option(
@@ -71,72 +72,73 @@ READING = (
         "where",
         "BS",
         "",
-        "a condition on `timestamp`, `offset` and `partition` as in SQL: other records are left out, and what holds none that "
-        "match is not read; `spark_log.where(…)` gives it with the session's time zone",
+        "a condition on `timestamp`, `offset` and `partition` as in SQL: only matching records are returned, and data "
+        "without any is not read; `spark_log.where(…)` sets it with the session's time zone",
     ),
-    Option("timeZone", "BS", "", "of times in `where` that are written without one: `Europe/Berlin`, `+01:00`, …"),
+    Option("timeZone", "BS", "", "the zone of times in `where` that have none: `Europe/Berlin`, `+01:00`, …"),
     Option(
         "group.id",
         "S",
         "",
-        "start where the group stands if there is no checkpoint, and publish progress to it: "
+        "start at the group's committed offsets if there is no checkpoint, and publish progress to it: "
         "[named progress](spark.md#named-progress)",
     ),
     Option(
         "maxOffsetsPerTrigger",
         "S",
         "",
-        "records of a micro-batch, exactly, shared in proportion to what waits in each partition",
+        "maximum records of a micro-batch, exactly, shared in proportion to the backlog of each partition",
     ),
-    Option("maxBytesPerTrigger", "S", "`1g`", "about so many stored bytes of a micro-batch; `none` for no limit"),
+    Option(
+        "maxBytesPerTrigger", "S", "`1g`", "approximate maximum of stored bytes of a micro-batch; `none` for no limit"
+    ),
     Option(
         "minOffsetsPerTrigger",
         "S",
         "",
-        "no micro-batch before so many records wait, or `maxTriggerDelay` has passed since the last one",
+        "wait until this many records are available, or `maxTriggerDelay` has passed since the last micro-batch",
     ),
     Option(
         "maxTriggerDelay",
         "S",
         "`15m`",
-        "with the option before: `5s`, `15m`, `1 minute`; a bare number is milliseconds",
+        "with the previous option: `5s`, `15m`, `1 minute`; a bare number is milliseconds",
     ),
-    Option("minPartitions", "BS", "", "split as Kafka's connector does"),
-    Option("maxRecordsPerPartition", "BS", "", "no task reads more records; works with open ends, too"),
+    Option("minPartitions", "BS", "", "desired number of tasks, split as Kafka's connector does"),
+    Option("maxRecordsPerPartition", "BS", "", "maximum records of a task; also applies to open ends"),
     Option(
         "maxBytesPerPartition",
         "BS",
         "`32m`",
-        "without the two before, tasks are cut by bytes, and read no more than this; small partitions share one",
+        "without the previous two options, tasks are split by bytes and read at most this; small partitions share a task",
     ),
     Option(
         "parallelism",
         "BS",
         "cores of the driver",
-        "with the option before: how many tasks the cluster runs at once. A read is cut into as many, of 2 MiB at least",
+        "with the previous option: how many tasks the cluster runs in parallel. A read is split into as many, "
+        "of 2 MiB at least",
     ),
-    Option("includeHeaders", "BSWT", "`false`", "adds the column; a write always takes it"),
+    Option("includeHeaders", "BSWT", "`false`", "adds the column to a read; a write always uses it"),
     Option(
         "fetchOffset.numRetries",
         "BS",
         "`3`",
-        "how often the driver asks a storage that does not answer; each time, requests are repeated for about 25 s",
+        "how often the driver asks a storage that does not answer; each time, requests are retried for about 25 s",
     ),
-    Option("fetchOffset.retryIntervalMs", "BS", "`1000`", "with the option before: how long it waits in between"),
-    Option(
-        "kafkaConsumer.pollTimeoutMs", "BS", "", "without effect: tasks read from the storage, with its own timeouts"
-    ),
-    Option("groupIdPrefix", "BS", "", "without effect: tasks join no consumer group"),
+    Option("fetchOffset.retryIntervalMs", "BS", "`1000`", "with the previous option: the pause between attempts"),
+    Option("kafkaConsumer.pollTimeoutMs", "BS", "", "no effect: tasks read from the storage, with its own timeouts"),
+    Option("groupIdPrefix", "BS", "", "no effect: tasks join no consumer group"),
     Option(
         "failOnDataLoss",
         "BS",
         "`true`",
-        "`false`: what is gone (trimmed, expired, topic deleted or created again, a segment missing from the storage) is a "
-        "warning for each range instead of an error",
+        "`false`: lost records (trimmed, expired, topic deleted or created again, a segment missing from the storage) "
+        "give a warning for each range instead of an error",
     ),
 )
 WRITING = (
-    Option("topic", "WT", "", "where all rows go; it wins over the column"),
+    Option("topic", "WT", "", "the topic of all rows; it takes precedence over the column"),
     Option(
         "partitioner",
         "WT",
@@ -147,10 +149,10 @@ WRITING = (
         "compression",
         "WT",
         "`zstd`",
-        "`zstd`, `lz4`, `none`, where the topic's `compression.type` leaves it to the producer",
+        "`zstd`, `lz4`, `none`, if the topic's `compression.type` is `producer`",
     ),
-    Option("acks", "WT", "`all`", "`0`, `1` and `all` are one: success is reported when the data is durable"),
-    Option("durability", "WT", "`disk`", "on a local disk, `os` does not wait for it"),
+    Option("acks", "WT", "`all`", "`0`, `1` and `all` are equal: success is reported when the data is durable"),
+    Option("durability", "WT", "`disk`", "on a local disk, `os` does not wait for the disk"),
     Option(
         "badRecords",
         "WT",
@@ -168,25 +170,27 @@ WRITING = (
         "txnVersion",
         "W",
         "",
-        "with `txnAppId`; a whole number that grows. One at or below the last is skipped, with a warning in the log; the last one with other rows is an error",
+        "with `txnAppId`; an integer that grows. One at or below the last is skipped, with a warning in the log; the last "
+        "one with other rows is an error",
     ),
-    Option("producerId", "T", "", "a name for the stream's identity that outlives the checkpoint"),
+    Option("producerId", "T", "", "a name of the stream's identity that outlives the checkpoint"),
     Option(
         "onOlderBatch",
         "WT",
         "`fail`",
-        "of streams and `spark_log.sink`: what happens to a micro-batch that the log has passed, because the checkpoint lost files "
-        "or is an older copy. `skip`: it is not written, and rows of it that are not in the log are lost",
+        "for streams and `spark_log.sink`: the handling of a micro-batch older than the log's last one, after the "
+        "checkpoint lost files or was replaced by an older copy. `skip`: it is not written, and its rows that are not in the "
+        "log are lost",
     ),
-    Option("kafka.acks", "WT", "", "as `acks`, which goes before it"),
+    Option("kafka.acks", "WT", "", "as `acks`, which takes precedence"),
     Option(
-        "kafka.compression.type", "WT", "", "as `compression`, which goes before it; `gzip` and `snappy` are refused"
+        "kafka.compression.type", "WT", "", "as `compression`, which takes precedence; `gzip` and `snappy` are rejected"
     ),
     Option(
         "kafka.partitioner.class",
         "WT",
         "",
-        "as `partitioner`, which goes before it: "
+        "as `partitioner`, which takes precedence: "
         + ", ".join(f"`{name}` is `{ours}`" for name, ours in PARTITIONERS.items()),
     ),
     Option("kafka.partitioner.ignore.keys", "WT", "`false`", "`true` is `partitioner=sticky`"),
@@ -198,23 +202,23 @@ SHARED = (
         "kafka.bootstrap.servers",
         "BSWT",
         "",
-        "the log's URL, or the address of a coordinator, for pipelines that come from Kafka; `path` goes before it",
+        "the log's URL, or the address of a coordinator, for pipelines from Kafka; `path` takes precedence",
     ),
-    Option("token", "BSWT", "", "for a coordinator that wants one; without it, what `PYLOG_TOKEN` holds"),
-    Option("storage.*", "BSWT", "", "handed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …"),
+    Option("token", "BSWT", "", "for a coordinator that requires one; the default is the value of `PYLOG_TOKEN`"),
+    Option("storage.*", "BSWT", "", "passed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …"),
     Option(
         "kafka.isolation.level",
         "BS",
         "",
-        "`read_committed` or `read_uncommitted`, which are the same: there is nothing uncommitted to read",
+        "`read_committed` or `read_uncommitted`, which are equal: there is nothing uncommitted to read",
     ),
 )
 ALL = (*READING, *WRITING, *SHARED)
 
 SPARKS = ("paths", "checkpointLocation", "queryName")
-"""What Spark itself puts among the options."""
+"""Options that Spark sets."""
 INTERNAL = ("pylog.txnFromQuery", "pylog.queryId", "pylog.checkpoint")
-"""Set by `spark_log.sink`: the application is the streaming query that the tasks run in, or that is named; its checkpoint."""
+"""Set by `spark_log.sink`: the application is the streaming query, running or named; and its checkpoint."""
 
 SPELLING = {name.lower(): name for name in (*(option.name for option in ALL), *SPARKS, *INTERNAL)}
 
@@ -225,7 +229,7 @@ def names(uses: str) -> set[str]:
 
 
 def spelt(name: str) -> str:
-    """The name as users read it."""
+    """The name as in the documentation."""
     return SPELLING.get(name, name)
 
 
@@ -235,8 +239,9 @@ def reference_markdown() -> str:
         [
             '# Options of `format("pylog")`',
             "",
-            "Generated from `datasource/pyspark_pylog/options/option_table.py` by `make docs`. Names are case-insensitive; an unknown one is an",
-            "error that suggests the nearest. B batch read, S streaming read, W batch write, T streaming write.",
+            "Generated from `datasource/pyspark_pylog/options/option_table.py` by `make docs`. Names are case-insensitive; an",
+            "unknown one is an error that suggests the nearest. B batch read, S streaming read, W batch write, T streaming",
+            "write.",
             "",
             "## Reading",
             "",
@@ -252,8 +257,8 @@ def reference_markdown() -> str:
             "",
             "## Settings of Kafka's clients",
             "",
-            "Any other `kafka.*` option is one of these, or an error. What is refused or honoured on one side only has no effect on the",
-            "other.",
+            "Any other `kafka.*` option is one of these, or an error. A setting that is rejected or supported only for reads has no",
+            "effect on writes, and the other way round.",
             "",
             "### Refused",
             "",

@@ -1,7 +1,7 @@
-"""Options of the data source: checked where Spark reports errors best, carried to tasks as values.
+"""Parses the options of the data source, where Spark shows errors best, into values for tasks.
 
-Names are case-insensitive; Spark hands them over in lower case.  The meaning, and the order of checks, which decides what
-error a bad set of options shows, is that of Kafka's connector where it has the option.
+Names are case-insensitive; Spark passes them in lower case.  For options of Kafka's connector, the meaning and the
+order of checks, which decides the error for several invalid options, are those of the connector.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OF_OBJECTS = (
     "maxbytesperpartition",
     "parallelism",
 )
-"""Options for topics whose records lie in objects."""
+"""Options for topics whose records are stored in objects."""
 ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
 STREAMS_ONLY = ("maxoffsetspertrigger", "maxbytespertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 DEFAULT_BYTES_PER_TRIGGER = 1 << 30
@@ -48,13 +48,13 @@ DEFAULT_TRY_WAIT_MS = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where the log is."""
+    """The location of the log."""
 
     url: str
     storage: Mapping[str, str]
     durability: str = "disk"
     token: str | None = None
-    """For a coordinator."""
+    """The token for a coordinator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,33 +66,33 @@ class ReadOptions:
     start: Bounds
     end: Bounds
     where: Condition
-    """Records that are wanted."""
+    """Which records to return."""
     no_match_is_error: bool
-    """For starting timestamps beyond the last record."""
+    """If a starting timestamp is beyond the last record."""
     fail_on_data_loss: bool
     max_offsets: int | None
     min_offsets: int | None
     max_delay_ms: int
-    """A batch below `min_offsets` waits no longer after the one before."""
+    """Maximum wait of a micro-batch below `min_offsets` after the previous one."""
     max_bytes: int | None
     max_bytes_asked: bool
-    """Whether it is more than the default."""
+    """Whether the user set it."""
     min_partitions: int | None
     max_records: int | None
     bytes_per_partition: int
     parallelism: int | None
-    """Tasks that run at once, if the user says so."""
+    """Number of parallel tasks, if the user sets it."""
     tries: int
-    """Of a look at the log in the driver, while the storage does not answer."""
+    """Attempts of the driver to read from the log while the storage does not answer."""
     try_wait_ms: int
     group: str | None = None
-    """To which a stream publishes its progress."""
+    """The group to which a stream publishes its progress."""
     notes: tuple[str, ...] = ()
-    """About options without effect, to be told once."""
+    """Warnings about options without effect, to be logged once."""
 
     @property
     def of_progress(self) -> bool:
-        """Whether what is read is where groups stand."""
+        """Whether the read is of `__consumer_offsets`."""
         return PROGRESS_TOPIC in self.subscribe or any(tp.topic == PROGRESS_TOPIC for tp in self.assign)
 
 
@@ -106,23 +106,23 @@ class WriteOptions:
     txn_version: int | None
     txn_from_query: bool
     query_id: str | None
-    """Of the streaming query, where tasks do not know it."""
+    """Id of the streaming query, if tasks do not know it."""
     producer_id: str | None
     skip_older_batches: bool
-    """Skip a micro-batch that the log has passed, instead of failing."""
+    """Skip a micro-batch older than the log's last one, instead of failing."""
     checkpoint: str | None
-    """Of the streaming query, where it is known."""
+    """Checkpoint of the streaming query, if known."""
     dead_letters: str | None
     """The topic for rows that cannot be written; None: they fail the write."""
     notes: tuple[str, ...]
-    """About options without effect, to be told once."""
+    """Warnings about options without effect, to be logged once."""
 
 
 # --------------------------------------------------------------------------------------------------------------- reading
 
 
 def read_options(options: Options, *, streaming: bool) -> ReadOptions:
-    """Checked options of a read.  Raises InvalidRequest, which names the option."""
+    """Parse and check the options of a read.  Raises InvalidRequest, which names the option."""
     _check_names(options, READS)
     if streaming:
         for name in ENDS:
@@ -145,7 +145,7 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
     check_order(start, end)
     _check_named(subscribe, pattern, assign, start, end)
     whole(options, "kafkaconsumer.polltimeoutms")
-    flag(options, "includeheaders", False)  # where the user gives the schema it has no effect
+    flag(options, "includeheaders", False)  # no effect with a user's schema
     return ReadOptions(
         location=location,
         subscribe=subscribe,
@@ -173,10 +173,11 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
 
 
 def check_load(options: Options) -> None:
-    """What can be said at `load()`, before it is known whether the read is a batch or a stream.
+    """Check options at `load()`, before it is known whether the read is a batch or a stream.
 
-    With an end it can be a batch only; without one, what a stream refuses a batch refuses, too.  `CREATE TABLE` comes here
-    with options of its own and is let through: its reads bring their options with them.  So is a view to insert into.
+    With an end it must be a batch; without one, options invalid for a stream are also invalid for a batch.  `CREATE
+    TABLE` passes options that are not checked: its reads bring their options.  The same is true of a view to insert
+    into.
     Raises InvalidRequest.
     """
     to_insert = any(name in names(WRITES) - names(READS) for name in options) and not any(
@@ -200,7 +201,7 @@ def _group(options: Options, streaming: bool) -> str | None:
 
 
 def _check_progress_topic(options: Options, topics: set[str]) -> None:
-    """Where groups stand is made of the log's state: read alone, whole, by one task."""
+    """`__consumer_offsets` is made from the log's state: it is read alone, whole, by one task."""
     if PROGRESS_TOPIC not in topics:
         return
     if topics != {PROGRESS_TOPIC}:
@@ -264,7 +265,7 @@ def _check_named(
 
 
 def _read_notes(options: Options, streaming: bool) -> Iterator[str]:
-    """What the user should know about options that do nothing."""
+    """Warnings about options without effect."""
     idle = [spelt(name) for name in STREAMS_ONLY if name in options]
     if idle and not streaming:
         yield f"{', '.join(idle)}: for streams; this batch reads all of its range, whatever the limits"
@@ -284,7 +285,7 @@ def _bytes_per_trigger(options: Options) -> int | None:
 
 
 def write_options(options: Options, *, streaming: bool) -> WriteOptions:
-    """Checked options of a write.  Raises InvalidRequest, which names the option."""
+    """Parse and check the options of a write.  Raises InvalidRequest, which names the option."""
     _check_names(options, WRITES)
     topic = options.get("topic", "").strip() or None
     if topic is not None:
@@ -322,7 +323,7 @@ def write_options(options: Options, *, streaming: bool) -> WriteOptions:
 
 
 def _identity(options: Options, option: str) -> str | None:
-    """A name under which writes are recognised: all that forgot to give one would be taken for the same."""
+    """A name by which duplicate writes are recognised.  It must not be empty: such writes would all look equal."""
     if option in options and not options[option].strip():
         raise InvalidRequest(f"option {spelt(option)}: is empty; give a name, or leave it out")
     return options.get(option)
@@ -356,8 +357,8 @@ def _partitioner(options: Options) -> str:
         name = _kafkas_partitioner(options["kafka.partitioner.class"].strip())
     if not name:
         return "sticky" if flag(options, "kafka.partitioner.ignore.keys", False) else "default"
-    if ":" not in name:  # a user's class may be there for the tasks only
-        from spark_log.segment.partitioners import make_partitioner  # which readers do without
+    if ":" not in name:  # a user's class may exist only on the tasks' machines
+        from spark_log.segment.partitioners import make_partitioner  # readers do not need it
 
         try:
             make_partitioner(name, random.Random(0))
@@ -376,7 +377,7 @@ def _kafkas_partitioner(name: str) -> str:
 
 
 def _write_notes(options: Options) -> Iterator[str]:
-    """What the user should know about options that do nothing."""
+    """Warnings about options without effect."""
     if not flag(options, "kafka.enable.idempotence", True):
         yield "kafka.enable.idempotence=false: without effect, a retry never writes twice"
     for ours, kafkas in (
@@ -386,7 +387,7 @@ def _write_notes(options: Options) -> Iterator[str]:
         ("partitioner", "kafka.partitioner.ignore.keys"),
     ):
         if ours in options and kafkas in options:
-            yield f"{kafkas}: without effect, the option {ours} goes before it"
+            yield f"{kafkas}: without effect, the option {ours} takes precedence"
 
 
 def _only(options: Options, names: tuple[str, ...], where: str) -> None:
@@ -418,7 +419,7 @@ _INSTEAD = {
 
 
 def _check_names(options: Options, uses: str) -> None:
-    """No option is misspelt, or of the other side.  Kafka's own have their turn in `_kafkas`."""
+    """Rejects unknown options and those of the other side.  `_kafkas` checks `kafka.*`."""
     if not options:
         raise InvalidRequest(
             "no options came; those of a catalog table Spark does not hand over, so name them in the statement: "
@@ -437,7 +438,7 @@ def _check_names(options: Options, uses: str) -> None:
 
 
 def _kafkas(options: Options, uses: str) -> Iterator[str]:
-    """What the user should know about settings of Kafka's clients.  Raises InvalidRequest for those that are refused."""
+    """Warnings about settings of Kafka's clients.  Raises InvalidRequest for rejected ones."""
     refuse_kafkas(options, uses)
     one_of(options, "kafka.isolation.level", "read_committed", "read_uncommitted")
     idle: dict[str, list[str]] = {}

@@ -1,7 +1,7 @@
 """`subscribePattern`: a regular expression in Python's dialect, searched in the names of topics.  Pure.
 
-Kafka's connector takes Java's dialect.  Most patterns mean the same in both.  What does not is refused with Python's way to
-write it: some of it Python would read as something else, and find other topics in silence.
+Kafka's connector uses Java's dialect.  Most patterns mean the same in both.  Others are rejected with Python's
+equivalent: Python would read some of them differently, and match other topics without an error.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from spark_log.errors import InvalidRequest
 
 INTERNAL = "__"
-"""Names that begin so are the log's own: no pattern finds them."""
+"""Prefix of internal topics: no pattern matches them."""
 
 _ESCAPES = (
     (r"\\[pP](?:\{[^}]*\}?|\w)", "write the characters, as in [A-Za-z]"),
@@ -40,14 +40,14 @@ _FORMS = {
     False: [(re.compile(form), cure) for form, cure in _OUTSIDE],
     True: [(re.compile(form), cure) for form, cure in _IN_BRACKETS],
 }
-"""Whether in brackets: what only Java's dialect has, and how Python has it."""
+"""In brackets or not: syntax that only Java's dialect has, and Python's equivalent."""
 _FLAGS = re.compile(r"\(\?[a-zA-Z]+\)")
 _OPENING = re.compile(r"\[\^?\]?")
-"""A bracket that closes at once is one that is meant, in both dialects."""
+"""In both dialects, a bracket that is closed immediately is literal."""
 
 
 def parse_pattern(text: str) -> str:
-    """The pattern of the option.  Raises InvalidRequest, also for what only Java's dialect has."""
+    """Check the pattern of the option.  Raises InvalidRequest, also for syntax that only Java's dialect has."""
     if not text:
         raise InvalidRequest("option subscribePattern: is empty; give a regular expression")
     for found, cure in _only_in_java(text):
@@ -64,12 +64,12 @@ def parse_pattern(text: str) -> str:
 
 
 def finds(pattern: str, topic: str) -> bool:
-    """Whether the pattern is somewhere in the name, which is not one of the log's own."""
+    """Whether the pattern matches somewhere in the name of a topic that is not internal."""
     return not topic.startswith(INTERNAL) and re.search(pattern, topic) is not None
 
 
 def _only_in_java(text: str) -> Iterator[tuple[str, str]]:
-    """What Python has not or reads otherwise, and how Python has it."""
+    """Syntax that Python lacks or reads differently, and Python's equivalent."""
     at, in_brackets = 0, False
     while at < len(text):
         for form, cure in _FORMS[in_brackets]:

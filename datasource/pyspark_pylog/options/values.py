@@ -1,4 +1,4 @@
-"""The text of an option and its value.  Each raises InvalidRequest that names the option and the value found.  Pure."""
+"""Parses option values.  Each function raises InvalidRequest that names the option and the value found.  Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pyspark_pylog.options.option_table import spelt
 from spark_log.errors import InvalidRequest
 
 Options = Mapping[str, str]
-"""By lower-case name, as Spark hands them over."""
+"""By lower-case name, as Spark passes them."""
 
 DURATIONS_MS = {
     unit: ms
@@ -42,7 +42,7 @@ def one_of(options: Options, name: str, *words: str) -> str:
 
 
 def whole(options: Options, name: str) -> int | None:
-    """A whole number, or None if it is not given."""
+    """An integer of 0 or more, or None if it is not set."""
     if name not in options:
         return None
     text = options[name].strip()
@@ -52,7 +52,7 @@ def whole(options: Options, name: str) -> int | None:
 
 
 def positive(options: Options, name: str) -> int | None:
-    """The same, and not 0."""
+    """An integer of 1 or more, or None if it is not set."""
     number = whole(options, name)
     if number == 0:
         raise InvalidRequest(f"option {spelt(name)}: {options[name]!r} is not 1 or more")
@@ -60,7 +60,7 @@ def positive(options: Options, name: str) -> int | None:
 
 
 def size(options: Options, name: str) -> int | None:
-    """Bytes, or None if it is not given."""
+    """Bytes, or None if it is not set."""
     if name not in options:
         return None
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())

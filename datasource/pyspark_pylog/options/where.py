@@ -1,7 +1,7 @@
-"""`spark_log.where(condition)`: the options of a read that leaves out what a condition cannot match.
+"""`spark_log.where(condition)`: options of a read that skips records which cannot match a condition.
 
-Spark pushes no filter down that would be safe to take: what it plans for one query of a frame or a view it gives to the
-next one, too.  So the condition is an option, and belongs to the `load()`.
+Spark's filter pushdown is not safe here: a plan made for one query of a frame or a view is used for the next query too.
+So the condition is an option, and belongs to the `load()`.
 """
 
 from __future__ import annotations
@@ -22,11 +22,12 @@ _FIXED = re.compile(r"(?:UTC|GMT|UT)?([+-])(\d\d?)(?::(\d\d))?|UTC|GMT|UT|Z", re
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options for `spark.read.options(**where(…))`: the records for which `df.where(condition)` is true, and fewer bytes.
+    """Options for `spark.read.options(**where(…))` that read the same records as `df.where(condition)`, but fewer
+    bytes.
 
     condition:  comparisons of timestamp, offset and partition with constants, joined by AND.
-    spark:      whose time zone counts for times without one; the active session if there is one.
-    Raises InvalidRequest that names the part which cannot be taken.
+    spark:      its time zone applies to times without one; the default is the active session, if there is one.
+    Raises InvalidRequest that names the unsupported part.
     """
     options = {"where": condition}
     zone = _session_zone(spark)
@@ -44,13 +45,13 @@ def _session_zone(spark: SparkSession | None) -> str | None:
 
 
 def condition_of(options: Mapping[str, str]) -> Condition:
-    """The condition in the options of a read; all records if there is none.  Raises InvalidRequest."""
+    """Parse the condition in the options of a read; all records if there is none.  Raises InvalidRequest."""
     zone = zone_named(options["timezone"]) if "timezone" in options else None
     return parse_condition(options["where"], "option where", zone) if "where" in options else EVERYTHING
 
 
 def zone_named(name: str) -> tzinfo:
-    """A time zone by the names that Spark has for it: `Europe/Berlin`, `+01:00`, `UTC`, …  Raises InvalidRequest."""
+    """A time zone by Spark's names: `Europe/Berlin`, `+01:00`, `UTC`, …  Raises InvalidRequest."""
     found = _FIXED.fullmatch(name.strip())
     try:
         return ZoneInfo(name.strip()) if found is None else timezone(_east(*found.groups()))

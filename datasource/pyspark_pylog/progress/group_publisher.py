@@ -1,9 +1,9 @@
 """The named progress of a stream: `group.id`.
 
-A stream with a group takes it when Spark first asks for something, as the group's one member, and keeps it by a sign of life
-now and then.  What Spark hands over as a start is done: it is published as the group's committed offsets, by a thread, so
-that no batch waits for it.  A token in the ends of batches, and so in the checkpoint, tells that a query that starts is the
-one that had the group before: it need not wait until that one's session has run out.
+A stream with a group joins it as its only member on Spark's first request, and sends heartbeats.  When Spark passes an
+offset as a start, the records before it are processed: a thread publishes it as the group's committed offsets, so that
+no batch waits.  The ends of batches, and so the checkpoint, contain a token of the query.  A restarted query with the
+same token may take the group before the old session expires.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from spark_log.positions import format_timestamp_ms
 SESSION_MS = 45_000
 """Kafka's default."""
 SIGN_S = 15.0
-"""Three signs of life in a session: one may come late, another may fail."""
+"""Interval of heartbeats: three in a session, so that one may be late and another may fail."""
 
 QUERY = "@query"
-"""What is carried in the stream's offsets: the query's token."""
+"""Key of the query's token in the stream's offsets."""
 
 logger = logging.getLogger("spark_log")
 
 
 class GroupProgress:
-    """A stream's place in its group; without a group, nothing happens.  Used by one thread."""
+    """A stream's membership in its group; without a group, nothing happens.  Used by one thread."""
 
     def __init__(self, group: str | None, session_ms: int = SESSION_MS, sign_s: float = SIGN_S) -> None:
         self.group = group
@@ -51,16 +51,16 @@ class GroupProgress:
         self._publisher: Publisher | None = None
         self._leaving = False
         self._left_at: Offset | None = None
-        """What was published when an available-now run was through and left the group."""
+        """The offset at which an available-now run ended and left the group."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What is pickled for the tasks has joined nothing."""
+        """A copy for the tasks is not a member."""
         return GroupProgress, (self.group, self._session_ms, self._sign_s)
 
     def join(self, journal: Journal, at: Offset) -> None:
-        """Take the group, if it was not yet, as the query whose offset this is.
+        """Join the group, if not done yet, as the query with this offset.
 
-        Raises GroupInUse if another one that is alive holds it.
+        Raises GroupInUse if another live query owns it.
         """
         if self.group is None or self._publisher is not None:
             return
@@ -75,9 +75,9 @@ class GroupProgress:
         self._heed_sigterm()
 
     def standing(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
-        """Where the group stands, of `tps` those in which it has a position.
+        """The group's committed offsets in `tps`, if any.
 
-        Raises DataLoss where records that it has not read are gone, unless `fail` is false.
+        Raises DataLoss if records that the group has not read are gone, unless `fail` is false.
         """
         if self.group is None:
             return {}
@@ -93,36 +93,36 @@ class GroupProgress:
         return found
 
     def moved(self, state: State, tps: Iterable[TopicPartition], fail: bool) -> dict[TopicPartition, int]:
-        """The same, if the group was moved since it was asked for; nothing if it was not.  Raises as `standing`."""
+        """The same, if others changed the group's offsets since the last call; else empty.  Raises as `standing`."""
         stands = state.groups.get(self.group or "", GroupState()).offsets
         return {} if dict(stands) == dict(self._stood) else self.standing(state, tps, fail)
 
     def signed(self, at: Offset) -> Offset:
-        """The offset, with what tells the query when it comes back."""
+        """The offset with the token that identifies the query after a restart."""
         return replace(at, carried={**at.carried, QUERY: self._token}) if self._token else at
 
     def knows(self, at: Offset) -> bool:
-        """Whether the offset is signed: that of a query that is new, or had no group before, is not."""
+        """Whether the offset has a token; a new query, or one that had no group before, has none."""
         return self.signed(at) == at
 
     def reached(self, journal: Journal, at: Offset) -> None:
-        """Everything before the offset is done: publish it, soon.
+        """Publish, asynchronously, that all records before the offset are processed.
 
-        Raises IllegalGeneration if the group was taken from this query, GroupInUse if it could not be taken.
+        Raises IllegalGeneration if another member took the group, GroupInUse if it could not be joined.
         """
         if self.group is None or at == self._left_at:
             return
         self.join(journal, at)
-        assert self._publisher is not None, "joined just now"
+        assert self._publisher is not None, "just joined"
         self._publisher.hand_over(at)
 
     def flush(self) -> None:
-        """Wait until what was handed over is published.  Raises as `reached`."""
+        """Wait until all offsets are published.  Raises as `reached`."""
         if self._publisher is not None:
             self._publisher.flush()
 
     def leave(self, at: Offset | None = None) -> None:
-        """Publish what was handed over and give the group up; it is taken again for anything but `at`."""
+        """Publish the last offset and leave the group; a later call with an offset other than `at` joins again."""
         self._leaving = True
         publisher, self._publisher, self._left_at = self._publisher, None, at
         if publisher is not None:
@@ -130,14 +130,14 @@ class GroupProgress:
         self._leaving = False
 
     def _heed_sigterm(self) -> None:
-        """Have SIGTERM end the process as an exception does, so that `stop` is called and the group is free.
+        """Make SIGTERM end the process like an exception, so that `stop` runs and the group becomes free.
 
-        Spark closes the connection to a source that it stops, and ends its process at once: mostly before `stop`, and at times
-        by two signals, of which the second must not end what the first has begun.
+        When Spark stops a source, it closes the connection and kills the process immediately: mostly before `stop`, and
+        sometimes by two signals, of which the second must not interrupt the first.
         """
 
         def end(number: int, frame: object) -> None:
-            if not self._leaving:  # otherwise `stop` is under way, and the closed connection ends the process
+            if not self._leaving:  # otherwise `stop` is running, and the closed connection ends the process
                 self._leaving = True
                 sys.exit(128 + number)
 
@@ -146,7 +146,7 @@ class GroupProgress:
 
 
 class Publisher(threading.Thread):
-    """Publishes the newest position that it was given, and gives a sign of life where there is nothing to publish."""
+    """Publishes the newest position, and sends heartbeats while there is nothing to publish."""
 
     def __init__(self, journal: Journal, membership: Membership, sign_s: float) -> None:
         super().__init__(name=f"pylog-group-{membership.group}", daemon=True)
@@ -161,7 +161,7 @@ class Publisher(threading.Thread):
         self._closed = False
 
     def hand_over(self, at: Offset) -> None:
-        """Publish this, instead of what was not published yet.  Raises IllegalGeneration if the group was taken."""
+        """Publish this instead of earlier unpublished positions.  Raises IllegalGeneration if the group was taken."""
         if self._membership.lost(self._journal.state):
             raise self._taken()
         with self._changed:
@@ -171,19 +171,19 @@ class Publisher(threading.Thread):
                 self._changed.notify_all()
 
     def flush(self) -> None:
-        """Wait until it was tried to publish what was handed over.  Raises IllegalGeneration if the group was taken."""
+        """Wait for an attempt to publish the last position.  Raises IllegalGeneration if the group was taken."""
         with self._changed:
             self._changed.wait_for(lambda: self._tried is self._wanted or self._error is not None)
             self._raise()
 
     def leave(self) -> None:
-        """Settle, end the thread, and give the group up if it is still this query's."""
+        """Publish, end the thread, and leave the group if this query still owns it."""
         try:
             self.flush()
             self._close()
             self._membership.leave()
         except IllegalGeneration:
-            return  # whoever has it now has taken it over
+            return  # another member has taken it over
         except SparkLogError as error:
             logger.warning("group %s stays taken until its session runs out: %s", self._membership.group, error)
 
@@ -196,7 +196,7 @@ class Publisher(threading.Thread):
                 self._error = self._taken()
             except SparkLogError as error:
                 logger.warning("progress of group %s is late: %s", self._membership.group, error)
-            except Exception as error:  # noqa: BLE001  raised where the query hears it
+            except Exception as error:  # noqa: BLE001  raised by the next call of the query
                 self._error = error
             with self._changed:
                 self._tried = at
@@ -204,7 +204,7 @@ class Publisher(threading.Thread):
                 self._changed.notify_all()
 
     def _next(self) -> bool:
-        """Wait for something to publish or for the time to give a sign; False if it is over."""
+        """Wait for a position to publish or the next heartbeat; False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._wanted is not self._tried, self._sign_s)
             return not self._closed
@@ -217,7 +217,7 @@ class Publisher(threading.Thread):
             self._published = at
 
     def _commit(self, at: Offset) -> GroupCommit:
-        """Positions of topics that are still those of the offset."""
+        """Positions of topics that still have the offset's ids."""
         names = self._journal.state.names
         entries = tuple(
             OffsetEntry(topic_id, tp.partition, end)

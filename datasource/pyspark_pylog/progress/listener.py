@@ -1,8 +1,8 @@
-"""`spark_log.metrics_listener(PATH)`: lag and rates of all queries of an application in one file, for a collector of text files.
+"""`spark_log.metrics_listener(PATH)`: lag and rates of an application's queries in one file, for a textfile collector.
 
-The file is replaced as a whole whenever Spark tells of a query, so that whoever reads it finds all of one moment.  A query
-that ended stays in it, marked, with what it had reached, so that the end of an available-now run can be seen; the same
-query started again takes its own place.
+The file is replaced atomically after each event, so that a reader sees all metrics of one moment.  A query that ended
+stays in it, marked, with its last values, so that the end of an available-now run is visible; the same query started
+again replaces it.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ if TYPE_CHECKING:
     )
 
 ENDED_MAX = 100
-"""So many queries that ended are kept, the ones that ended last."""
+"""How many ended queries are kept, the latest ones."""
 
 logger = logging.getLogger("spark_log")
 
 
 class MetricsListener(StreamingQueryListener):
-    """Writes what it hears to a file, in OpenMetrics form (`openmetrics.py`)."""
+    """Writes metrics of its events to a file in OpenMetrics format (`openmetrics.py`)."""
 
     def __init__(self, path: str, clock: Clock | None = None) -> None:
         folder = os.path.dirname(os.path.abspath(path))
         if not os.path.isdir(folder):
             raise InvalidRequest(
-                f"metrics_listener: {path!r} is to be a local file, and {folder} is no folder; make it"
+                f"metrics_listener: {path!r} is to be a local file, and {folder} is not a folder; make it"
             )
         self.path = path
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._queries: dict[str, QueryMetrics] = {}
-        """By id; those that ended in the order in which they did."""
+        """By id; ended ones in the order of their end."""
         self._failing = False
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  Spark's name
@@ -84,9 +84,9 @@ class MetricsListener(StreamingQueryListener):
                 self._write()
 
     def _heard_of(self, query_id: str, run_id: str, name: str) -> QueryMetrics | None:
-        """The query of an event: new, if it was started before the listener was added; None for a run before the present one.
+        """The query of an event: a new one if it started before the listener was added; None for an earlier run.
 
-        Spark tells of a start at once, and of everything else later.
+        Spark reports a start synchronously, and everything else later.
         """
         known = self._queries.get(query_id)
         if known is None:
@@ -101,7 +101,7 @@ class MetricsListener(StreamingQueryListener):
             del self._queries[query_id]
 
     def _write(self) -> None:
-        """Replace the file.  A query does not fail for it: what could not be written is said once."""
+        """Replace the file.  An error does not fail the query: it is logged once."""
         part = f"{self.path}.tmp"
         try:
             with open(part, "w", encoding="utf-8") as file:

@@ -1,7 +1,8 @@
-"""What a StreamingQueryListener hears, as text in OpenMetrics form.  Pure.
+"""Metrics of StreamingQueryListener events as OpenMetrics text.  Pure.
 
-Everything comes from progress events: where a source of pylog stands and where the log ended are the offsets that it reports.
-All metrics are gauges, so that the text reads the same in Prometheus' older format, which some collectors take it for.
+Everything comes from progress events: the positions of pylog's sources and the ends of the log are the offsets that
+they report.  All metrics are gauges, so that the text is also valid in Prometheus' older format, which some collectors
+expect.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ class SourceMetrics:
     input_rows_per_second: float
     processed_rows_per_second: float
     position: Offset | None = None
-    """Where the batch ended; None for a source that is not pylog's."""
+    """End of the batch; None for a source that is not pylog's."""
     latest: Offset | None = None
-    """Where the log ended when the batch was planned; None before Spark 4.2, which does not ask."""
+    """End of the log when the batch was planned; None before Spark 4.2, which does not report it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,19 +39,19 @@ class BatchMetrics:
     began_ms: int
     duration_ms: int
     output_rows: int
-    """-1 where the sink does not say."""
+    """-1 if the sink does not report it."""
     sources: Sequence[SourceMetrics]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryMetrics:
-    """A query, as far as it was heard of."""
+    """A query, from its events."""
 
     id: str
     run_id: str
     name: str
     seen_ms: int
-    """Of the last event."""
+    """Time of the last event."""
     active: bool = True
     failed: bool = False
     batch: BatchMetrics | None = None
@@ -65,7 +66,7 @@ class Sample(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """What is said about a metric."""
+    """Unit and description of a metric."""
 
     unit: str
     help: str
@@ -75,9 +76,7 @@ PREFIX = "pylog_stream_"
 METRICS = {
     "active": Metric("", "Whether the query runs."),
     "failed": Metric("", "Whether the query ended with an error."),
-    "last_seen_timestamp_seconds": Metric(
-        "seconds", "Time of the last sign of life: a batch, or that there is no data."
-    ),
+    "last_seen_timestamp_seconds": Metric("seconds", "Time of the last event: a batch, or a check without new data."),
     "last_progress_timestamp_seconds": Metric("seconds", "Time at which the last batch was done."),
     "last_batch_id": Metric("", "Number of the last batch."),
     "batch_duration_seconds": Metric("seconds", "How long the last batch took."),
@@ -91,7 +90,7 @@ METRICS = {
 
 
 def parse_batch(progress: Mapping[str, Any]) -> BatchMetrics:
-    """The batch that a progress event, as JSON, tells of."""
+    """Parse the batch in a progress event, given as JSON."""
     sink, sources = progress["sink"], progress["sources"]
     return BatchMetrics(
         id=progress["batchId"],
@@ -103,7 +102,7 @@ def parse_batch(progress: Mapping[str, Any]) -> BatchMetrics:
 
 
 def _parse_source(source: Mapping[str, Any]) -> SourceMetrics:
-    """Spark leaves out rates that are no numbers, as after a batch that took no time."""
+    """Spark leaves out rates that are not numbers, e.g. after a batch that took no time."""
     return SourceMetrics(
         input_rows_per_second=source.get("inputRowsPerSecond", math.nan),
         processed_rows_per_second=source.get("processedRowsPerSecond", math.nan),
@@ -113,12 +112,12 @@ def _parse_source(source: Mapping[str, Any]) -> SourceMetrics:
 
 
 def _parse_offset(found: object) -> Offset | None:
-    """An offset, if it is one of pylog's."""
+    """Parse an offset of a pylog source; None for another one."""
     return parse_offset(found) if isinstance(found, dict) and TOPICS in found else None
 
 
 def openmetrics(queries: Iterable[QueryMetrics]) -> str:
-    """All that is known of the queries, as one exposition."""
+    """All queries as one OpenMetrics exposition."""
     by_metric: dict[str, list[Sample]] = {name: [] for name in METRICS}
     for query in queries:
         for sample in _samples(query):
@@ -155,7 +154,7 @@ def _samples(query: QueryMetrics) -> Iterator[Sample]:
         return
     yield Sample("last_progress_timestamp_seconds", labels, (batch.began_ms + batch.duration_ms) / 1000)
     yield Sample("last_batch_id", labels, batch.id)
-    if query.active:  # a query that ended has no rates
+    if query.active:  # an ended query has no rates
         yield from _rates(batch, labels)
     for number, source in enumerate(batch.sources):
         if source.position is not None:
@@ -181,7 +180,7 @@ def _positions(position: Offset, latest: Offset | None, labels: Labels) -> Itera
 
 
 def _read(position: Offset, latest: Offset | None, tp: TopicPartition) -> int:
-    """How far a partition was read; not at all if it is new, or of a topic that was created again since."""
+    """How far a partition was read; None if it is new, or its topic was created again since."""
     known = latest is not None and position.same_topic(tp.topic, latest.ids.get(tp.topic))
     return position.ends.get(tp, 0) if known else 0
 

@@ -1,6 +1,6 @@
-"""Rows that cannot be written: found by masks over whole batches, and refused, or turned into records of a dead-letter topic.
+"""Rows that cannot be written: found by masks over whole batches, then rejected or written to a dead-letter topic.
 
-A dead letter is the row as it was (key, value, headers, timestamp), and the reason in more headers.  It is part of the same
+A dead letter has the row's key, value, headers and timestamp, and the reason in extra headers.  It is part of the same
 upload and commit as the good rows.
 """
 
@@ -28,11 +28,11 @@ from spark_log.text import counted
 
 Numbers = npt.NDArray[np.intp]
 LETTERS_TAKE_ALL = {"max.message.bytes": str(2**31 - 1), "message.timestamp.after.max.ms": str(2**63 - 1)}
-"""Configs of a dead-letter topic that is created here: under the defaults it would refuse what other topics refuse."""
+"""Configs of a dead-letter topic that is created here: the defaults would reject rows that other topics reject."""
 
 
 class Topics:
-    """The topics that a task writes to: those that the driver knew, and those that rows name."""
+    """The topics that a task writes to: those that the driver found, and those named by rows."""
 
     def __init__(self, location: Location, specs: Mapping[str, TopicSpec]) -> None:
         self._location = location
@@ -40,9 +40,9 @@ class Topics:
         self._journal: Journal | None = None
 
     def spec(self, name: str) -> TopicSpec:
-        """Of a topic that a row names; one that does not exist is created, as an append does.
+        """The topic named by a row; a missing one is created, as an append does.
 
-        Where topics are not created by themselves, the log is asked once a task for those that the driver did not know.
+        If topics are not created automatically, the log is asked once per task for topics that the driver did not find.
         Raises InvalidTopic, UnknownTopicOrPartition.
         """
         check_topic_name(name)
@@ -62,7 +62,7 @@ class Topics:
 
 
 class Bad(NamedTuple):
-    """Rows of a piece that cannot be written, ascending, and why: one reason for each, the first that was found."""
+    """Rows of a piece that cannot be written, ascending, and the first reason for each."""
 
     rows: Numbers
     faults: Sequence[Fault]
@@ -82,7 +82,7 @@ class Sifted(NamedTuple):
 
 
 def sift(piece: BatchPiece, topic: TopicSpec | None, topics: Topics, now_ms: int) -> Sifted:
-    """The rows that can be written, by topic, and those that cannot.  topic: of all rows, or None where rows name theirs."""
+    """The valid rows by topic, and the invalid rows.  topic: of all rows, or None if rows name theirs."""
     faults = [Fault(InvalidRecord, rows, _saying(sentence)) for sentence, rows in piece.wrong_keys]
     found: list[tuple[TopicSpec, Rows, Numbers | None]] = []
     if topic is not None:
@@ -106,7 +106,7 @@ def sift(piece: BatchPiece, topic: TopicSpec | None, topics: Topics, now_ms: int
 
 
 def _bad(faults: Sequence[Fault]) -> Bad:
-    """Each bad row with the first fault that it has."""
+    """Each bad row with its first fault."""
     first: dict[int, Fault] = {}
     for fault in faults:
         for row in np.flatnonzero(fault.rows).tolist():
@@ -116,7 +116,7 @@ def _bad(faults: Sequence[Fault]) -> Bad:
 
 
 def _by_topic(topics: pa.Array) -> Iterator[tuple[str | None, Numbers]]:
-    """Names, and the rows of each, in their order.  What is not UTF-8, which Spark lets through, comes as no topic's name."""
+    """Names and the rows of each, in order.  Spark allows invalid UTF-8; such a name becomes an invalid topic name."""
     encoded = topics.dictionary_encode()
     names = [name.decode("utf-8", "backslashreplace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
     codes = pc.fill_null(encoded.indices, len(names)).to_numpy()
@@ -138,7 +138,7 @@ def _saying(sentence: str) -> Callable[[int], str]:
 
 
 def _spread(fault: Fault, rows: Numbers, piece: BatchPiece) -> Fault:
-    """A fault among the rows of one topic as one among those of the piece."""
+    """A fault in the rows of one topic, as a fault in the rows of the piece."""
     among = np.zeros(piece.rows.records.num_rows, bool)
     among[rows[fault.rows]] = True
     return Fault(fault.kind, among, lambda row: fault.reason(int(np.searchsorted(rows, row))))
@@ -156,10 +156,10 @@ def _without(rows: Rows, wrong: npt.NDArray[np.bool_]) -> Rows:
 
 
 def refusal(bad: Bad, read: int) -> SparkLogError:
-    """What a write fails with; read: rows that the task had looked at."""
+    """The error of a write; read: number of rows that the task has checked."""
     return bad.kinds[0](
         f"{bad.reasons[0]} ({len(bad.rows)} of {counted(read, 'row')} read so far by this task cannot be written; "
-        "badRecords=topic:NAME sends such rows to a topic of their own)"
+        "badRecords=topic:NAME sends such rows to a separate topic)"
     )
 
 
@@ -167,7 +167,7 @@ def refusal(bad: Bad, read: int) -> SparkLogError:
 
 
 def letters(piece: BatchPiece, bad: Bad, topic: str | None, to: TopicSpec, now_ms: int) -> Rows:
-    """Bad rows as records of the dead-letter topic.  topic: of all rows, or None where rows name theirs."""
+    """Bad rows as records of the dead-letter topic.  topic: of all rows, or None if rows name theirs."""
     rows = _take(piece.rows, bad.rows)
     records, count = rows.records, len(bad.rows)
     times = records.column("timestamp")
@@ -192,7 +192,7 @@ def letters(piece: BatchPiece, bad: Bad, topic: str | None, to: TopicSpec, now_m
 
 
 def with_headers(headers: pa.Array, added: Mapping[str, pa.Array]) -> pa.Array:
-    """Each row's headers, and after them the added ones, where they are not null."""
+    """Each row's headers, followed by the added ones that are not null."""
     count = len(headers)
     entries = headers.flatten()
     keys = [entries.field("key"), *(pa.array([name] * count, pa.string()) for name in added)]

@@ -1,7 +1,7 @@
-"""Commits that happen once: versions of an application, and micro-batches of a streaming query.
+"""Commits that are applied once: versions of an application, and micro-batches of a streaming query.
 
-Spark repeats a query's newest batch alone, with the same source offsets.  A batch of a lower number, or of the last number with
-other content, comes of a checkpoint that is behind the log: to take it for a repeat would lose its rows.
+Spark replays only a query's newest batch, with the same source offsets.  A batch with a lower number, or with the last
+number and other content, comes from a checkpoint that is behind the log.  Treating it as a replay would lose its rows.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def _commit(
     epoch: int,
     uploads: Sequence[Uploaded],
 ) -> Committed | None:
-    """again:  how to have the batch written after all, in words."""
+    """again:  in words, how to have the batch written."""
     batch = identity.sequence
     rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
     identity = replace(identity, source=source_fingerprint(options.checkpoint, batch, options.location))
@@ -115,7 +115,7 @@ def _commit(
 def _commit_once(
     journal: Journal, options: WriteOptions, identity: Identity, epoch: int, uploads: Sequence[Uploaded]
 ) -> Committed:
-    """Commit, and compare a repeat with the commit in the log.  Raises SequenceConflict for other content."""
+    """Commit, and compare a replay with the commit in the log.  Raises SequenceConflict for other content."""
     committed = commit_uploads(journal, identity, epoch, uploads)
     if committed.repeated and options.dead_letters is None:
         _check_topics(journal.state, identity, committed, uploads)
@@ -123,17 +123,18 @@ def _commit_once(
 
 
 def _check_topics(state: State, identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> None:
-    """Raises SequenceConflict for a repeat that shares no topic with the commit in the log, while those topics all exist.
+    """Raises SequenceConflict for a replay without a common topic with the commit in the log, if those topics all
+    exist.
 
-    Without a dead-letter topic that is another write: a second sink of the query with the same name, or another job with the same
-    version, whose rows name their topics.
+    Without a dead-letter topic it is another write whose rows name their topics: a second sink of the query with the
+    same name, or another job with the same version.
     """
     then = {topic_id for topic_id, _ in committed.ranges}
     now = {run.topic_id for upload in uploads for _, run in upload.slices}
     if then and not then & now and then <= set(state.names.values()):
         raise SequenceConflict(
             f"commit {identity.sequence} has rows of {_names(state, now)}, and in the log it has rows of {_names(state, then)}: "
-            "each sink of a query and each application needs a name of its own",
+            "each sink of a query and each application needs a separate name",
             last=identity.sequence,
             version=committed.version,
         )

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 class SinkBatch(NamedTuple):
-    """A micro-batch of a query, and the frame that a sink was given for it."""
+    """A micro-batch of a query, and the frame that a sink got for it."""
 
     query_id: str
     run_id: str
-    """Empty under Spark Connect, where each run has a process of its own."""
+    """Empty under Spark Connect, where each run has a separate process."""
     number: int
     plan: int
     """The frame's semantic hash."""
@@ -38,12 +38,12 @@ class RunningQuery(NamedTuple):
 
 
 _last: dict[tuple[str, str, str | None, str], SinkBatch] = {}
-"""By (query id, url, topic, name): where the sinks of this process stand."""
+"""By (query id, url, topic, name): the last batch of the sinks in this process."""
 _checking = threading.Lock()
 
 
 def check_one_frame(url: str, topic: str | None, name: str, batch: SinkBatch) -> None:
-    """The sinks with one name get one frame for each batch: a second one would pass for a repeat.
+    """Check that sinks with one name get one frame per batch: a second frame would be taken for a replay.
 
     Raises InvalidRequest for another frame in the same run of the same batch.
     """
@@ -56,8 +56,8 @@ def check_one_frame(url: str, topic: str | None, name: str, batch: SinkBatch) ->
     if is_second:
         to = f"topic {topic!r}" if topic else "the topics that rows name"
         raise InvalidRequest(
-            f"spark_log.sink: batch {batch.number} has two frames for {to} under the name {name!r}, and the second one would pass "
-            "for a repeat of the first: give each its own name, spark_log.sink(URL, name=…), or union the frames"
+            f"spark_log.sink: batch {batch.number} has two frames for {to} under the name {name!r}, and the second one would "
+            "pass for a repeat of the first: give each a name, spark_log.sink(URL, name=…), or union the frames"
         )
 
 
@@ -66,13 +66,14 @@ def sink(
 ) -> Callable[[DataFrame, int], None]:
     """A function for `writeStream.foreachBatch`, the way to write streaming aggregates (`outputMode("update")`).
 
-    topic:       where all rows go; None: to the topics that the rows name.
-    name:        tells apart several sinks of one query that write the same topic, or whose rows name their topics.
-    checkpoint:  the query's checkpointLocation; only Spark Connect needs it, where a batch does not know its query.
-    options:     of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`; and `onOlderBatch`.
+    topic:       the topic of all rows; None: rows name their topics.
+    name:        distinguishes sinks of one query that write the same topic, or whose rows name their topics.
+    checkpoint:  the query's checkpointLocation; only Spark Connect requires it, where a batch does not know its query.
+    options:     those of a batch write, e.g. `partitioner`, `compression`, or `**{"storage.key": …}`; and
+                 `onOlderBatch`.
 
-    A batch that Spark runs again after a crash adds nothing: the write's identity is (query id, name, topic, batch id).
-    Raises InvalidRequest, which names the option; the first batch may be hours away.
+    A batch that Spark replays after a crash adds nothing: the write's identity is (query id, name, topic, batch id).
+    Raises InvalidRequest, which names the option, immediately and not with the first batch.
     """
     every = {"path": url, "topic": topic, "txnAppId": name, "pylog.txnFromQuery": True, **options}
     write_options(
@@ -97,10 +98,10 @@ def sink(
 
 
 def _query_of(frame: DataFrame, checkpoint: str | None) -> RunningQuery | None:
-    """The query whose batch this is; None where Spark does not give it: the rows are compared alone then."""
+    """The query of this batch; None if Spark does not report it: then only the rows are compared."""
     if is_connect(frame):
         return RunningQuery(_query_id_in(frame, checkpoint), "", checkpoint)
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # a client of Spark Connect may not have it
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # a Spark Connect client may not have it
 
     context = frame.sparkSession.sparkContext
     jvm: Any = context._jvm
@@ -113,7 +114,7 @@ def _query_of(frame: DataFrame, checkpoint: str | None) -> RunningQuery | None:
 
 
 def _query_id_in(frame: DataFrame, checkpoint: str | None) -> str:
-    """The id that the query has for as long as its checkpoint: read from there, by Spark."""
+    """The query's id, which Spark reads from the checkpoint; it is as old as the checkpoint."""
     if checkpoint is None:
         raise InvalidRequest(
             "under Spark Connect a batch does not know its query: give the sink the query's checkpointLocation as well, "

@@ -1,8 +1,8 @@
-"""Which source offsets a micro-batch reads up to, as far as the query's checkpoint tells.
+"""The source offsets at the end of a micro-batch, from the query's checkpoint.
 
-Spark writes `<checkpoint>/offsets/<batch id>` before it runs a batch: a line for the version, one of JSON with the time of the
-batch, and one line for each source.  A batch that is run again has the same file.  One that is planned again, because the
-file was lost, has the same lines for the same records.
+Spark writes `<checkpoint>/offsets/<batch id>` before it runs a batch: a line for the version, one of JSON with the time
+of the batch, and one line for each source.  A replayed batch has the same file.  If the file was lost, the batch is
+planned again and has the same lines for the same records.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from spark_log.store.open import open_store
 
 HEADER_LINES = 2
 _unreadable: set[str] = set()
-"""Checkpoints that this process does not try to read again: each try may take as long as the storage's retries."""
+"""Checkpoints that this process does not read again: each attempt may take as long as the storage's retries."""
 
 
 def source_fingerprint(checkpoint: str | None, batch_id: int, location: Location) -> str:
-    """A fingerprint of the source offsets of a batch; empty where the checkpoint is not known or cannot be read here."""
+    """A fingerprint of the source offsets of a batch; empty if the checkpoint is unknown or unreadable here."""
     if checkpoint is None or checkpoint in _unreadable:
         return ""
     storage = location.storage if ":" in checkpoint and not checkpoint.startswith("file:") else {}
@@ -41,13 +41,13 @@ def source_fingerprint(checkpoint: str | None, batch_id: int, location: Location
 
 
 def fingerprint_of(text: str) -> str:
-    """Of a file of offsets; empty for one that has none."""
+    """Fingerprint of a file of offsets; empty for a file without offsets."""
     lines = text.splitlines()[HEADER_LINES:]
     return blake2b("\n".join(map(_position, lines)).encode(), digest_size=8).hexdigest() if lines else ""
 
 
 def _position(line: str) -> str:
-    """The record offsets in a source's line, without the notes of pylog's sources that change when a batch is planned again."""
+    """The record offsets in a source's line, without pylog's extra keys, which change if a batch is planned again."""
     try:
         found = json.loads(line)
     except ValueError:

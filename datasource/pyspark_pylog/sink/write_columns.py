@@ -1,7 +1,7 @@
-"""What of a frame is written: which of its columns, checked in the driver, and the records that a task takes from a batch.
+"""The columns of a frame that are written, checked in the driver, and the records that a task makes from a batch.
 
-Columns are looked up as Kafka's connector does: by exact, case-sensitive name; others are ignored, unless their name is nearly
-one that is missing.
+Columns are looked up as in Kafka's connector: by exact, case-sensitive name.  Others are ignored, unless their name is
+similar to a missing one's.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ TYPES: dict[str, tuple[type[DataType], ...]] = {
     "partition": (IntegerType,),
     "timestamp": (TimestampType, LongType),
 }
-"""Accepted types by column, in the order in which Kafka's connector judges them; it does not write the timestamp."""
+"""Accepted types by column, in the order of the checks of Kafka's connector; it does not write the timestamp."""
 HEADERS = "array<struct<key:string,value:binary>>"
 EXPECTED = {
     "topic": "string",
@@ -54,17 +54,17 @@ EXPECTED = {
 
 
 class BatchPiece(NamedTuple):
-    """A stretch of the frame."""
+    """Consecutive rows of the frame."""
 
     rows: Rows
     topics: pa.Array | None
-    """The topic that each row names; None if there is one for all."""
+    """The topic in each row; None if all rows have one topic."""
     wrong_keys: Sequence[tuple[str, npt.NDArray[np.bool_]]]
-    """What is wrong with keys of headers, which were given others here, and in which rows."""
+    """Faults in header keys, which were replaced here, and their rows."""
 
 
 def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
-    """The columns to write.  Raises InvalidRecord that names a column and its type: the topic's first, then as `TYPES`."""
+    """The columns to write.  Raises InvalidRecord that names column and type: the topic's first, then as `TYPES`."""
     found = {field.name: field.dataType for field in schema.fields}
     if twice := sorted(name for name, count in Counter(schema.names).items() if count > 1):
         raise InvalidRecord(
@@ -88,7 +88,7 @@ def written_columns(schema: StructType, topic: str | None) -> tuple[str, ...]:
 
 
 def _fits(name: str, type_: DataType) -> bool:
-    """Whether nulls are possible, in headers, makes no difference."""
+    """Compares types; in headers, it ignores whether nulls are possible."""
     return isinstance(type_, TYPES[name]) and (name != "headers" or type_.simpleString() == HEADERS)
 
 
@@ -111,7 +111,7 @@ def pieces(columns: Sequence[str], batch: pa.RecordBatch, now_ms: int) -> Iterat
 
 
 def _with_keys(headers: pa.Array) -> pa.Array:
-    """Headers with keys that can be stored, so that the row can be kept somewhere: an empty one, or one with U+FFFD."""
+    """Headers with keys that can be stored, so that the row can be kept: an empty key, or one with U+FFFD."""
     entries = headers.flatten()
     encoded = pc.fill_null(pc.struct_field(entries, "key"), "").dictionary_encode()
     texts = [key.decode("utf-8", "replace") for key in encoded.dictionary.cast(pa.binary()).to_pylist()]

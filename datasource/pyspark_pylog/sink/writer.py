@@ -1,10 +1,10 @@
 """Writes, batch and streaming.
 
-Tasks write objects under an upload epoch that the driver drew, and say exactly what they wrote; the driver commits all of
-it in one record.  What a failed attempt, a speculative twin or a killed job wrote is named by nobody.
+Tasks write objects under an upload epoch from the driver, and report exactly what they wrote; the driver commits all of
+it in one record.  Objects of failed attempts, speculative duplicates and killed jobs stay unreferenced.
 
-A stream's identity is (query id, batch id), from the task's local properties.  Only the streaming sink takes it: inside
-`foreachBatch` all batch writes see the same ids, and the second would vanish.
+A stream's identity is (query id, batch id), from the task's local properties.  Only the streaming sink uses it: inside
+`foreachBatch` all batch writes see the same ids, so the second would be taken for a duplicate.
 """
 
 from __future__ import annotations
@@ -50,30 +50,30 @@ BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class TaskWritten(WriterCommitMessage):
-    """What one task wrote, and for which streaming batch."""
+    """The result of one task, and its streaming batch."""
 
     uploaded: Uploaded
     bad: int
     """Rows that went to the dead-letter topic."""
     reason: str
-    """Of the first of them."""
+    """The reason for the first of them."""
     query_id: str | None
     batch_id: int | None
 
 
 @dataclass(frozen=True)
 class Begun:
-    """What the driver settled before the tasks: travels to them."""
+    """The driver's decisions before the tasks, which are sent to them."""
 
     options: WriteOptions
     columns: tuple[str, ...]
-    """Those of the frame that are written."""
+    """The columns of the frame that are written."""
     epoch: int
     specs: Mapping[str, TopicSpec]
 
 
 def batch_writer(options: Options, schema: StructType, overwrite: bool) -> LogWriter:
-    """Check options and columns, create the topic if it is missing, and draw the upload epoch."""
+    """Check options and columns, create a missing topic, and draw the upload epoch."""
     _refuse_overwrite(overwrite)
     parsed = write_options(options, streaming=False)
     tell(parsed.notes)
@@ -110,7 +110,7 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
 
 
 def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
-    """A task: all rows into objects, put durably."""
+    """A task: upload all rows durably."""
     options = begun.options
     with plain_errors():
         prepare_process()
@@ -133,7 +133,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
 
 
 def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader) -> tuple[int, str]:
-    """All rows into the uploader; how many were bad, and why the first was."""
+    """Append all rows to the uploader; returns the number of bad rows, and the first reason."""
     options, clock = begun.options, SystemClock()
     topics = Topics(options.location, begun.specs)
     all_to = begun.specs[options.topic] if options.topic is not None else None
@@ -155,7 +155,7 @@ def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader)
 
 
 class LogWriter(DataSourceArrowWriter):
-    """A batch write: all of it, or nothing."""
+    """A batch write: all rows, or none."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun = begun
@@ -182,11 +182,11 @@ class LogWriter(DataSourceArrowWriter):
             _tell(options, done, committed)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Nothing to undo: what no commit names is invisible.  Also called after a commit that raised, and may be in."""
+        """Nothing to undo: uncommitted objects are invisible.  Spark also calls it after a commit that raised."""
 
 
 class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
-    """One micro-batch of a stream: once, however often Spark runs it."""
+    """One micro-batch of a stream, applied once, however often Spark runs it."""
 
     def __init__(self, begun: Begun) -> None:
         self.begun = begun
@@ -206,7 +206,7 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             _tell(options, done, committed)
 
     def begun_epoch(self, done: Sequence[TaskWritten]) -> int:
-        """The upload epoch of the tasks: the sink's commit runs in another process, with a writer of its own."""
+        """The upload epoch of the tasks: the sink's commit runs in another process, with another writer."""
         return min(epoch_of_upload(message.uploaded) for message in done)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # type: ignore[override]  # noqa: N803  Spark's names
@@ -215,7 +215,7 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
 
 @cache
 def _tell_once(notes: tuple[str, ...]) -> None:
-    """Spark makes a writer for each micro-batch, in two processes, of which one commits."""
+    """Spark creates a writer for each micro-batch in two processes; only one of them commits."""
     tell(notes)
 
 
@@ -230,7 +230,7 @@ def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
 
 
 def _tell(options: WriteOptions, done: Sequence[TaskWritten], committed: Committed | None) -> None:
-    """A warning in the driver's log, if there were bad rows; a commit that is made again was told of the first time."""
+    """Log a warning in the driver if there were bad rows; for a replayed commit it was logged the first time."""
     bad = [message for message in done if message.bad]
     if bad and committed is not None and not committed.repeated:
         count, to = sum(message.bad for message in bad), options.dead_letters

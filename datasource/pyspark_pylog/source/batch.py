@@ -1,8 +1,8 @@
 """Batch reads.
 
-The driver plans once: `partitions()` runs when the frame of a `load()` is first used, a query any number of times after it.
-Tasks carry their part of that plan.  Each query pins a version of the log (`query_pins.py`): of the plan, what is trimmed by then is not read,
-and what was added to open ends is read as well (`growth.py`).
+The driver plans once: `partitions()` runs when the frame of a `load()` is first used, while queries run later and
+repeatedly.  Tasks carry their part of that plan.  Each query pins a version of the log (`query_pins.py`): planned
+records that are trimmed in it are not read, and records added to open ends are read too (`growth.py`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from spark_log.store.base import ObjectStore
 
 
 def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[SliceRead]]:
-    """What each task reads: as Kafka's connector would cut it if its options are given, by bytes otherwise.
+    """The reads of each task: split as by Kafka's connector if its options are set, by bytes otherwise.
 
-    The driver's Python cannot see how many tasks run at once: its own cores are the best guess.
+    The driver's Python cannot see how many tasks run in parallel: its cores are the best estimate.
     """
     if options.min_partitions is not None or options.max_records is not None:
         return cut(reads, split_ranges(spans(reads), options.min_partitions, options.max_records))
@@ -60,7 +60,7 @@ def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[Slic
 
 
 class LogReader(DataSourceReader):
-    """Reads a range of the log, as it is when the query runs."""
+    """Reads a range of the log, as of the time of the query."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self.options = options
@@ -76,14 +76,14 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with plain_errors():
             prepare_process()
-            if not isinstance(partition, ReadTask):  # Spark's stand-in for an empty list of partitions
+            if not isinstance(partition, ReadTask):  # Spark's substitute for an empty list of partitions
                 return
             store = store_of(self.options.location)
             reads = self.reads_now(store, partition, query_of_task(self.scan))
             yield from read_batches(store, reads, self.schema, self.options)
 
     def reads_now(self, store: ObjectStore, task: ReadTask, query: PinNames) -> list[SliceRead]:
-        """The reads of a task at the version that its query pins.  Raises DataLoss unless failOnDataLoss is false."""
+        """A task's reads at the version that its query pins.  Raises DataLoss unless failOnDataLoss is false."""
         pin, growth = PinnedQuery(store, self.options, self.scan, query, task).view()
         check_there(pin.topics, self.options)
         reads, losses = still_there(task.reads, pin.topics, self.options, growth.ends)
@@ -102,7 +102,7 @@ class LogReader(DataSourceReader):
         return [ReadTask(number, reads, basis if number < tasks else None) for number, reads in enumerate(dealt)]
 
     def _ends_early(self, ranges: Sequence[OffsetRange]) -> bool:
-        """Whether nothing can be added: all ends are offsets or times."""
+        """Whether records cannot be added: all ends are offsets or times."""
         if not ranges:
             return not is_open(self.options.end.default)
         return is_fixed(self.options, [TopicPartition(rng.topic, rng.partition) for rng in ranges])
@@ -110,13 +110,13 @@ class LogReader(DataSourceReader):
     def _basis(
         self, ranges: Sequence[OffsetRange], dealt: Sequence[Sequence[SliceRead]], at_once: int
     ) -> tuple[bytes, int]:
-        """The plan that tasks need to read added records, and how many tasks do that."""
+        """The plan that tasks need to read added records, and the number of tasks that do."""
         basis = basis_of(ranges, dealt, self.options, len(dealt)).encode()
         tasks = len(dealt) if ends_with_groups(self.options) else growth_tasks(len(dealt), len(basis), at_once)
         return (basis if tasks == len(dealt) else basis_of(ranges, dealt, self.options, tasks).encode()), tasks
 
     def _plan(self, journal: Journal) -> tuple[list[OffsetRange], list[SliceRead]]:
-        """The range of each partition, and what to read for them; decided anew if they were trimmed in between."""
+        """The range of each partition, and the reads for them; planned again if a trim came in between."""
         while True:
             state, ranges = batch_ranges(journal, self.options)
             try:

@@ -1,8 +1,8 @@
-"""`subscribe=__consumer_offsets`: where groups stand, in batches and as a stream.
+"""`subscribe=__consumer_offsets`: committed positions of groups, as a batch and as a stream.
 
-The records are made of the log's state, so one task hands them on.  A batch with an open end makes them when its query
-runs, of the version that is pinned under the query's name, so that all scans of the query see the same (`query_pins.py`); those of
-a micro-batch travel with its plan.
+The records are made from the log's state, so one task returns them.  A batch with an open end makes them when its query
+runs, at the version pinned for the query, so that all its scans see the same (`query_pins.py`).  Those of a micro-batch
+are part of its plan.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ logger = logging.getLogger("spark_log")
 
 
 class RecordsTask(InputPartition):
-    """The one task, with its records: as they were when it was planned."""
+    """The one task, with its records as planned."""
 
     def __init__(self, records: Sequence[ProgressRecord], *, settled: bool) -> None:
         super().__init__(0)
         self.records = tuple(records)
         self.settled = settled
-        """Whether they stay so, whenever the query runs."""
+        """Whether they stay the same whenever the query runs."""
 
 
 class ProgressReader(DataSourceReader):
-    """Where groups stand when the query runs."""
+    """Committed positions of groups at the time of the query."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self.options = options
@@ -104,7 +104,7 @@ class ProgressReader(DataSourceReader):
 
 
 class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
-    """Micro-batches of what has changed since the one before: of each position that did, the latest record."""
+    """Micro-batches of changes since the previous one: the latest record of each changed position."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema, clock: Clock | None = None) -> None:
         self.options = options
@@ -113,10 +113,10 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._journal: Journal | None = None
         self._initial: dict[str, Any] | None = None
         self._known: dict[str, Any] | None = None
-        """Where Spark 4.0 and 4.1, which do not say, stand."""
+        """The last planned offset, because Spark 4.0 and 4.1 do not report it."""
         self._latest: dict[str, Any] | None = None
         self._target: int | None = None
-        """Where an available-now run ends."""
+        """The end of an available-now run."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_journal": None}
@@ -135,7 +135,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return ReadMaxRows(2**63 - 1)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Settled once: Spark asks again after it was told where the first batch ends."""
+        """Set once: Spark asks again after it has the end of the first batch."""
         with plain_errors():
             if self._initial is None:
                 tell(self.options.notes)
@@ -151,7 +151,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def latestOffset(  # noqa: N802  Spark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """The end of the topic; `start` itself while nothing has changed, after a little."""
+        """The end of the topic; after a short wait, `start` if nothing has changed."""
         with plain_errors():
             start = start or self._known or self.initialOffset()
             at = parse_offset(start)
@@ -161,7 +161,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             self._latest = Offset(ends=dict.fromkeys(ends, _end(self.journal.state)), ids={}).encode()
             if ends == at.ends:
                 return start
-            # If Spark runs the first batch again, `initialOffset` may come to something else by then.
+            # If Spark replays the first batch, `initialOffset` may return something else by then.
             starts = at.ends if start == self._initial else {}
             return replace(at, ends=ends, starts=starts).encode()
 
@@ -194,10 +194,10 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return self._latest
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """The state that settled the end has the records, too; a later one may have newer ones in their place."""
+        """Use the state that determined the end: a later one may have replaced its records by newer ones."""
         with plain_errors():
             self._known = end
-            if start == end:  # so Spark 4.0 and 4.1 say at a restart where the query stands
+            if start == end:  # after a restart Spark 4.0 and 4.1 report the query's position this way
                 return []
             at, until = parse_offset(start), parse_offset(end)
             starts = _numbers({tp: at.ends.get(tp, 0) for tp in until.ends} | until.starts)
@@ -212,11 +212,11 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             yield to_batch(partition.records, self.schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Where the stream stands is Spark's to keep."""
+        """Nothing to do: Spark stores the stream's position."""
 
 
 def pinned_progress(store: ObjectStore, name: str) -> CommittedOffsets:
-    """The topic at the version that all scans of a query see, whoever settles it under the query's name."""
+    """The topic at the version that all scans of a query see; the first scan pins it."""
     pin = decode(pinned(store, name, lambda: encode(pin_of(Journal.open(store, create=False).state))), Pin)
     if pin.progress is not None:
         return pin.progress
@@ -228,9 +228,9 @@ def pinned_progress(store: ObjectStore, name: str) -> CommittedOffsets:
 
 
 def progress_at(journal: Journal, version: int) -> CommittedOffsets:
-    """The topic at a version of a moment ago, which other scans of the query see.
+    """The topic at a recent version, which other scans of the query see.
 
-    Raises ConcurrentChange if groups have moved since, and the log does not know any more where they stood.
+    Raises ConcurrentChange if groups have committed since, and the state at that version cannot be rebuilt.
     """
     state: State | None = journal.state if journal.state.version >= version else journal.refresh()
     if state is not None and state.progressed > version:
@@ -250,10 +250,10 @@ def _partitions(options: ReadOptions) -> list[TopicPartition]:
 
 
 def _starts(progress: CommittedOffsets, options: ReadOptions, now_ms: int) -> dict[TopicPartition, int]:
-    """Where each partition starts.
+    """The first offset of each partition.
 
-    Raises InvalidRequest for an offset beyond the end, and for a timestamp after the last record, unless the strategy is
-    `latest`.
+    Raises InvalidRequest for an offset beyond the end, and for a timestamp after the last record, unless the strategy
+    is `latest`.
     """
     starts = {}
     for tp in _partitions(options):

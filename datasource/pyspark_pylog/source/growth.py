@@ -1,6 +1,6 @@
 """The growth of a frame since its plan: records added to open ends, up to the version that the query pins.
 
-And what of the plan is still there at that version: records that were trimmed meanwhile are not read.  Pure.
+Also decides which planned records still exist at that version: records trimmed since are not read.  Pure.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from spark_log.model import TopicPartition
 from spark_log.positions import At, Earliest, LatestMinus, OfGroup
 
 FIXED = -1
-"""In place of an offset: nothing is added to this partition."""
+"""Used instead of an offset: nothing is added to this partition."""
 
 GroupEnds = Mapping[str, Mapping[int, int]]
-"""By topic id and partition, where ends are those of a group."""
+"""By topic id and partition, for ends that are committed offsets of a group."""
 
 
 class PinnedTopic(msgspec.Struct, frozen=True, array_like=True):
@@ -35,7 +35,7 @@ class PinnedTopic(msgspec.Struct, frozen=True, array_like=True):
 
 
 Topics = Mapping[str, PinnedTopic]
-"""By name, all that are there at the pinned version."""
+"""By name, all topics at the pinned version."""
 
 
 class Planned(msgspec.Struct, frozen=True, array_like=True):
@@ -43,9 +43,9 @@ class Planned(msgspec.Struct, frozen=True, array_like=True):
 
     topic_id: str
     upto: list[int]
-    """The first offset that the plan of `load()` does not cover; FIXED where nothing is added."""
+    """The first offset that the plan of `load()` does not cover; FIXED if nothing is added."""
     turns: list[int]
-    """The task that reads the first records beyond it."""
+    """The task that reads the first added records."""
 
 
 class Basis(msgspec.Struct, frozen=True, array_like=True):
@@ -53,10 +53,10 @@ class Basis(msgspec.Struct, frozen=True, array_like=True):
 
     topics: dict[str, Planned]
     tasks: int
-    """The first so many tasks read what was added."""
+    """Number of tasks that read added records."""
 
     def place(self, topic: str, topic_id: str, partition: int) -> tuple[int, int]:
-        """The first offset beyond the plan of `load()`, and the task that reads it; 0 of what was not there."""
+        """The first offset beyond the plan of `load()`, and the task that reads it; 0 for a new partition."""
         planned = self.topics.get(topic)
         if planned is None or planned.topic_id != topic_id or partition >= len(planned.upto):
             return 0, _turn(topic_id, partition, self.tasks)
@@ -84,7 +84,7 @@ NONE = Growth(tasks=[])
 def basis_of(
     ranges: Iterable[OffsetRange], dealt: Sequence[Sequence[SliceRead]], options: ReadOptions, tasks: int
 ) -> Basis:
-    """For a plan of `ranges`, dealt to tasks; what is added goes first to the task after the one that reads a range's end."""
+    """The basis of a plan of `ranges`; the task after that of a range's end reads the first added records."""
     last = {(read.topic_id, read.partition): number for number, reads in enumerate(dealt) for read in reads}
     topics: dict[str, Planned] = {}
     for rng in ranges:
@@ -105,7 +105,7 @@ def _turn(topic_id: str, partition: int, tasks: int) -> int:
 
 
 def ends_with_groups(options: ReadOptions) -> bool:
-    """Whether an end is where a group stands, which a pin does not say."""
+    """Whether an end is a group's committed offset, which a pin does not contain."""
     return any(isinstance(position, OfGroup) for position in options.end.positions)
 
 
@@ -116,9 +116,9 @@ def partitions_there(topics: Topics, options: ReadOptions) -> list[TopicPartitio
 
 
 def check_there(topics: Topics, options: ReadOptions) -> None:
-    """Raises UnknownTopicOrPartition for a topic that was deleted after `load()` and is read by its name to an open end.
+    """Raises UnknownTopicOrPartition for a topic deleted after `load()` that is read by its name to an open end.
 
-    With another end, what was planned of it is a loss.
+    With another end, its planned records are lost.
     """
     for name in (*options.subscribe, *(tp.topic for tp in options.assign)):
         if name not in topics and is_open(options.end.of_topic(name)):
@@ -130,9 +130,9 @@ def check_there(topics: Topics, options: ReadOptions) -> None:
 def additions(
     topics: Topics, options: ReadOptions, basis: Basis, group_ends: GroupEnds
 ) -> tuple[list[OffsetRange], list[Loss]]:
-    """The ranges added to open ends since `load()`, and those of them that are gone already.
+    """The ranges added to open ends since `load()`, and those of them that are already lost.
 
-    Partitions that were not there at `load()` count as empty then: all of their records were added.
+    All records of partitions that did not exist at `load()` are added.
     """
     ranges, losses = [], []
     for tp in partitions_there(topics, options):
@@ -152,7 +152,7 @@ def additions(
 
 
 def _end(topic: PinnedTopic, tp: TopicPartition, options: ReadOptions, group_ends: GroupEnds) -> int:
-    """Where a partition ends at the pinned version, as far as its position says so then."""
+    """The end of a partition at the pinned version, if its position determines it."""
     end = topic.ends[tp.partition]
     match options.end.of(tp):
         case LatestMinus(records):
@@ -165,9 +165,9 @@ def _end(topic: PinnedTopic, tp: TopicPartition, options: ReadOptions, group_end
 def still_there(
     reads: Iterable[SliceRead], topics: Topics, options: ReadOptions, group_ends: GroupEnds
 ) -> tuple[list[SliceRead], list[Loss]]:
-    """The planned reads that exist at the pinned version, and the ranges that were lost.
+    """The planned reads that exist at the pinned version, and the lost ranges.
 
-    From `earliest` on, whatever is there is read, and what is trimmed is not a loss.
+    For `earliest`, trimmed records are not lost: the first existing record is the start.
     """
     kept, losses = [], []
     for read in reads:
@@ -191,7 +191,7 @@ def _gone(name: str, now: PinnedTopic | None) -> str:
 
 
 def _joined(losses: Sequence[Loss]) -> list[Loss]:
-    """Neighbours as one."""
+    """Merges adjacent ranges."""
     joined: list[Loss] = []
     for loss in losses:
         last = joined[-1] if joined else None

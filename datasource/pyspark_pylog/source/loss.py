@@ -1,4 +1,4 @@
-"""Records that were to be read and are gone: each range is named, in an error or, with failOnDataLoss=false, in a warning."""
+"""Reports lost records: each range is named, in an error or, with failOnDataLoss=false, in a warning."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from spark_log.model import TopicPartition
 from spark_log.text import counted
 
 NAMED = 10
-"""An error names so many ranges."""
+"""Maximum number of ranges in an error."""
 TRIMMED = "trimmed or expired"
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """Records [start, end) of a partition; with none, the partition went away after all of it had been read."""
+    """Records [start, end) of a partition; if empty, the partition was removed after all of it had been read."""
 
     tp: TopicPartition
     start: int
     end: int | None
-    """None: the log does not remember the partition any more."""
+    """None: the log has no data about the partition any more."""
     why: str
 
     def __str__(self) -> str:
@@ -37,7 +37,7 @@ class Loss:
 
 
 def report(losses: Sequence[Loss], fail: bool) -> None:
-    """An error that names the ranges if `fail`, else one warning for each.  Raises DataLoss."""
+    """Raise an error with the ranges if `fail`, else log one warning for each.  Raises DataLoss."""
     if losses and fail:
         more = f"; and {len(losses) - NAMED} more ranges" if len(losses) > NAMED else ""
         named = "; ".join(map(str, losses[:NAMED]))

@@ -1,14 +1,14 @@
-"""Offsets of a stream, as Spark keeps and shows them.
+"""Offsets of a stream, as Spark stores and shows them.
 
-An offset is the next record of each partition.  What begins with @, as no topic's name can, is ours:
+An offset is the next record of each partition.  Keys that begin with @, which no topic name contains, are pylog's:
 
     {"orders": {"0": 17, "1": 4},
-     "@topics": {"orders": "<id>"},       so that a topic that was deleted and created again is another topic
-     "@starts": {"orders": {"1": 2}},     where the batch that ends here begins, if not where the one before it ended
-     "@fired": 1769853600000,             when that batch was let go, if minOffsetsPerTrigger holds batches back
-     "@query": "<token>"}                 tells the query that holds the group (group_publisher.py)
+     "@topics": {"orders": "<id>"},       detects a topic that was deleted and created again
+     "@starts": {"orders": {"1": 2}},     start of the batch, if it is not the end of the previous one
+     "@fired": 1769853600000,             start time of the batch, if minOffsetsPerTrigger delays batches
+     "@query": "<token>"}                 identifies the query that owns the group (group_publisher.py)
 
-An offset of an older pylog lacks some of these keys.  Keys of others are carried from one offset to the next.
+An offset of an older pylog lacks some of these keys.  Unknown keys are copied from one offset to the next.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ Ends = dict[TopicPartition, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offset:
-    """Where a stream stands."""
+    """A position of a stream."""
 
     ends: Ends
     """The next record of each partition."""
     ids: Mapping[str, str]
-    """Of the topics."""
+    """Topic ids by name."""
     starts: Ends = field(default_factory=dict)
-    """Where its batch begins: in new partitions, in those of topics created again, where records were lost, and in all of
-    the first batch."""
+    """Start of its batch: in new partitions, in those of topics created again, after lost records, and in all of the
+    first batch."""
     fired_ms: int | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
 
     def same_topic(self, topic: str, topic_id: str | None) -> bool:
-        """Whether the topic is the one that this offset speaks of.  The oldest offsets have no ids."""
+        """Whether the topic is the one of this offset.  The oldest offsets have no ids."""
         return self.ids.get(topic, topic_id) == topic_id
 
     def says_as(self, other: Offset) -> bool:
-        """Whether it stands where the other does."""
+        """Whether both offsets have the same position."""
         return self.ends == other.ends and all(other.same_topic(*entry) for entry in self.ids.items())
 
     def encode(self) -> dict[str, Any]:
@@ -57,12 +57,12 @@ class Offset:
 
 
 def offset_at(state: State, ends: Ends) -> Offset:
-    """The offset of these ends in the log as it is."""
+    """The offset with these ends and the current topic ids."""
     return Offset(ends=ends, ids={tp.topic: state.names[tp.topic] for tp in sorted(ends)})
 
 
 def parse_offset(given: Mapping[str, Any]) -> Offset:
-    """An offset out of a checkpoint."""
+    """Parse an offset of a checkpoint."""
     carried = {name: kept for name, kept in given.items() if name.startswith("@")}
     ids, starts, fired_ms = carried.pop(TOPICS, {}), carried.pop(STARTS, {}), carried.pop(FIRED, None)
     ends = _flat({topic: numbers for topic, numbers in given.items() if not topic.startswith("@")})

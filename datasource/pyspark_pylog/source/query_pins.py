@@ -1,8 +1,8 @@
 """One version for all tasks of a query.
 
-The first task to ask pins it: it puts the start and the end of every partition under the query's name (`meta/pin/…`,
-put-if-absent), and all other tasks, of any scan in the query, read them.  With the pin goes what was added to the log since
-the scan of that task was planned; another scan of the query puts that under a name of its own (`growth.py`).
+The first task pins it: it puts the start and the end of every partition under the query's name (`meta/pin/…`,
+put-if-absent), and all other tasks, of any scan in the query, read them.  The pin also contains the records added since
+the scan of that task was planned; another scan of the query puts its growth under a separate name (`growth.py`).
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from spark_log.store.base import ObjectStore
 
 TRIES = 5
 POSITIONS_MAX = 2000
-"""Of groups, that a pin holds: about 10 ms of work and 300 KB."""
+"""Maximum number of group positions in a pin: about 10 ms of work and 300 KB."""
 
 File = TypeVar("File", bound=msgspec.Struct)
 
 
 class Pin(msgspec.Struct, frozen=True, kw_only=True):
-    """What a query sees of the log."""
+    """The version of the log that a query reads."""
 
     version: int
     topics: dict[str, PinnedTopic]
     progress: CommittedOffsets | None = None
-    """Where groups stand, should another scan of the query ask; None if that is too much to write down on a chance."""
+    """Positions of groups, for another scan of the query; None if there are too many to store in advance."""
     growth: dict[str, Growth] = {}
-    """By scan: that of the task which made the pin."""
+    """By scan: the growth for the task that made the pin."""
 
 
 class PinNames(NamedTuple):
-    """Names, unique to a query, for its pin and for the growth of one scan in it."""
+    """Names, unique to a query, of its pin and of the growth of one scan."""
 
     pin: str
     growth: str
@@ -50,7 +50,7 @@ def query_of_task(scan: str) -> PinNames:
     """The query that this task belongs to.
 
     Spark gives all tasks of a query one execution id, counted from 0 in each application.  Jobs on an RDD have none:
-    there the tasks of a stage agree.
+    so the tasks of a stage share a pin.
     """
     context = TaskContext.get()
     assert context is not None, "read() runs in a task"
@@ -81,7 +81,7 @@ def pinned(store: ObjectStore, name: str, make: Callable[[], bytes]) -> bytes:
 
 
 def pin_of(state: State) -> Pin:
-    """The pin of a query that reads this state."""
+    """The pin of a query at this state."""
     positions = len(state.forgotten) + sum(len(group.offsets) for group in state.groups.values())
     return Pin(
         version=state.version,
@@ -96,7 +96,7 @@ def _topic(state: State, topic_id: str) -> PinnedTopic:
 
 
 def encode(file: msgspec.Struct) -> bytes:
-    """With the time, by which upkeep recognises the files of old queries."""
+    """Adds the time, by which upkeep recognises files of old queries."""
     return msgspec.json.encode({**msgspec.structs.asdict(file), "made_ms": SystemClock().now_ms()})
 
 

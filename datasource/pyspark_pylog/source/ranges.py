@@ -1,4 +1,4 @@
-"""From options to ranges of offsets: which partitions, from where, to where, and what to do about what is gone."""
+"""Converts options to ranges of offsets: which partitions, from where, to where, and how lost records are handled."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from spark_log.positions import At, AtTime, OfGroup, Position, SinceNow
 def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition]:
     """Partitions that the options ask for, in order.
 
-    A topic that is named must exist; of `assign`, partitions that do not exist are left out, as Kafka's connector does.
+    A named topic must exist; partitions of `assign` that do not exist are ignored, as in Kafka's connector.
     """
     return asked_for(options, state.names, lambda name: topic_named(state, name)[1].partitions)
 
 
 def asked_for(options: ReadOptions, names: Iterable[str], count: Callable[[str], int]) -> list[TopicPartition]:
-    """Of topics that are there, by their numbers of partitions, those that the options ask for."""
+    """The partitions that the options request, of existing topics, given with their partition counts."""
     if options.assign:
         return [tp for tp in options.assign if tp.partition < count(tp.topic)]
     wanted: Iterable[str] = options.subscribe
@@ -38,14 +38,14 @@ def asked_for(options: ReadOptions, names: Iterable[str], count: Callable[[str],
 
 
 def is_asked_for(options: ReadOptions, tp: TopicPartition) -> bool:
-    """Whether the options ask for a partition, be it there or not."""
+    """Whether the options request a partition, even if it does not exist."""
     if options.pattern:
         return finds(options.pattern, tp.topic)
     return tp in options.assign or tp.topic in options.subscribe
 
 
 def _check_there(options: ReadOptions, tps: Iterable[TopicPartition]) -> None:
-    """A position for what does not exist is a mistake: it would be passed over in silence."""
+    """Rejects a position of a missing topic or partition: it would be ignored without notice."""
     counts = Counter(tp.topic for tp in tps)
     for bounds in (options.start, options.end):
         for topic in sorted(bounds.named - set(counts)):
@@ -65,10 +65,11 @@ def start_offsets(
     standing: Mapping[TopicPartition, int] = MappingProxyType({}),
     stops: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> dict[TopicPartition, int]:
-    """Where each partition starts: those of `standing` there, the others where the options say (a loss counts up to `stops`).
+    """The first offset of each partition: that of `standing`, else from the options (lost records count up to `stops`).
 
-    Raises DataLoss for an offset, given or of a group, that is trimmed (with failOnDataLoss=false: a warning, and the first that
-    is there), InvalidRequest for one beyond the end and for a timestamp beyond the last record, unless the strategy is `latest`.
+    Raises DataLoss for a given or committed offset that is trimmed (with failOnDataLoss=false: a warning, and the first
+    existing offset), InvalidRequest for one beyond the end and for a timestamp beyond the last record, unless the
+    strategy is `latest`.
     """
     state = journal.state
     positions = {tp: options.start.of(tp) for tp in tps}
@@ -91,7 +92,7 @@ def start_offsets(
 
 
 def _stated(state: State, tp: TopicPartition, position: Position) -> int | None:
-    """The offset that is asked for, by its number or as that of a group; None if neither."""
+    """The offset given as a number or by a group; None if neither."""
     key, part = partition_of(state, tp)
     if isinstance(position, OfGroup):
         known = state.groups.get(position.name, GroupState()).offsets.get(key)
@@ -119,7 +120,7 @@ def _at_times(journal: Journal, option: str, times: Mapping[TopicPartition, int]
 def _end_offsets(
     journal: Journal, options: ReadOptions, ends: Mapping[TopicPartition, int]
 ) -> dict[TopicPartition, int]:
-    """Where each partition ends, `ends` being the ends of the log; an offset beyond them means them."""
+    """The end of each partition; `ends` are the ends of the log, which limit given offsets."""
     positions: dict[TopicPartition, Position] = {tp: options.end.of(tp) for tp in ends}
     fixed = {tp: min(p.offset, ends[tp]) for tp, p in positions.items() if isinstance(p, At)}
     found = resolve(journal, {tp: p for tp, p in positions.items() if tp not in fixed})
@@ -127,19 +128,19 @@ def _end_offsets(
 
 
 def is_open(end: Position) -> bool:
-    """Whether an end depends on when the query runs."""
+    """Whether an end depends on the time of the query."""
     return not isinstance(end, At | AtTime | SinceNow)
 
 
 def is_fixed(options: ReadOptions, tps: Iterable[TopicPartition]) -> bool:
-    """Whether no end depends on when the query runs."""
+    """Whether no end depends on the time of the query."""
     return not any(is_open(options.end.of(tp)) for tp in tps)
 
 
 def _is_explicit(start: Position, end: Position) -> bool:
-    """Whether the user said both where it starts and where it ends, so that a start beyond the end is a mistake.
+    """Whether the user set both start and end, so that a start beyond the end is a mistake.
 
-    A time is beyond an end that is open if the query sees less of the log than there is by now.
+    A time may be beyond an open end because the query sees less of the log than exists by now.
     """
     return isinstance(start, At) or (isinstance(start, AtTime) and isinstance(end, At))
 
@@ -173,7 +174,7 @@ def _ranges(journal: Journal, options: ReadOptions) -> list[OffsetRange]:
 
 
 def group_offsets(state: State, options: ReadOptions, tps: Iterable[TopicPartition]) -> dict[str, dict[int, int]]:
-    """Ends of partitions that end where a group stands, by topic id and number.  Raises GroupIdNotFound."""
+    """Ends that are a group's committed offsets, by topic id and partition.  Raises GroupIdNotFound."""
     found: dict[str, dict[int, int]] = {}
     for tp in tps:
         position = options.end.of(tp)

@@ -1,4 +1,4 @@
-"""How far a micro-batch goes, and when: `maxOffsetsPerTrigger`, `maxBytesPerTrigger`, `minOffsetsPerTrigger`.  Pure."""
+"""Size and time of a micro-batch: `maxOffsetsPerTrigger`, `maxBytesPerTrigger`, `minOffsetsPerTrigger`.  Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from spark_log.model import TopicPartition
 
 
 def is_due(pending: int, least: int | None, *, now_ms: int, fired_ms: int | None, delay_ms: int) -> bool:
-    """Whether `pending` records make a batch: `least` of them, or any when the last batch was let go `delay_ms` ago.
+    """Whether `pending` records make a batch: `least` of them, or any if the last batch began `delay_ms` ago.
 
-    The first batch of a query does not wait, nor one whose clock was set back, nor one that has no records to wait for.
+    The first batch of a query does not wait, nor does one after the clock was set back, nor one without a minimum.
     """
     if least is None or pending >= least or pending == 0:
         return True
@@ -19,11 +19,11 @@ def is_due(pending: int, least: int | None, *, now_ms: int, fired_ms: int | None
 
 
 def share(limit: int, sizes: Mapping[TopicPartition, int], turn: int) -> dict[TopicPartition, int]:
-    """`limit` records shared out in proportion to backlogs, exactly: the sum is the smaller of `limit` and the backlog.
+    """`limit` records divided in proportion to backlogs, exactly: the sum is the smaller of `limit` and the backlog.
 
-    Every partition with a backlog gets one record at least, as with Kafka's connector; what is left is shared by largest
-    remainder, ties going to the larger backlog.  Where there are more partitions than `limit`, they take turns: `turn` is a
-    number that grows by what was given out, such as the sum of all offsets.
+    Every partition with a backlog gets at least one record, as with Kafka's connector; the rest is divided by largest
+    remainder, ties going to the larger backlog.  If there are more partitions than `limit`, they take turns: `turn` is
+    a number that grows with the records returned, such as the sum of all offsets.
     """
     waiting = {tp: size for tp, size in sizes.items() if size > 0}
     none = dict.fromkeys(sizes, 0)
@@ -38,7 +38,7 @@ def share(limit: int, sizes: Mapping[TopicPartition, int], turn: int) -> dict[To
 
 def _in_proportion(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
     rest, left = dict(sizes), limit
-    while True:  # those that would get less than one get one, which leaves less for the others
+    while True:  # shares below one become one, which leaves less for the others
         total = sum(rest.values())
         small = [tp for tp, size in rest.items() if left * size < total]
         if not small:
@@ -54,13 +54,13 @@ def _in_proportion(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[Topi
 
 
 def byte_budgets(limit: int, sizes: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """`limit` bytes shared out in proportion to backlogs."""
+    """`limit` bytes divided in proportion to backlogs."""
     total = sum(sizes.values())
     return dict(sizes) if total <= limit else {tp: max(1, limit * size // total) for tp, size in sizes.items()}
 
 
 def end_within(budget: int, parts: Iterable[Chunk], *, cut: bool) -> int:
-    """Where the first chunks that come to `budget` bytes end, one record at least; the last one is cut if `cut`, else whole."""
+    """End of the first chunks that reach `budget` bytes, with at least one record; `cut` allows to cut the last one."""
     end = None
     for chunk in parts:
         if end is not None and budget <= 0:

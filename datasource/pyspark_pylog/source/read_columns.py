@@ -1,4 +1,4 @@
-"""Columns: from what Spark asks for to Arrow, exactly, since Spark 4.2 compares order, types and nullability."""
+"""Converts fetched records to Spark's columns, exactly: Spark 4.2 compares order, types and nullability."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ TYPES = {
     "headers": ("array<struct<key:string,value:binary>>", HEADERS),
 }
 BATCH_ROWS = 10_000
-"""As many as a stored batch has at most, unless it was written otherwise."""
+"""The default maximum of a stored batch."""
 STORED = ("key", "value", "timestamp", "headers")
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
     """The Arrow schema to yield for a Spark schema: all columns, or a projection by the user.
 
-    Raises InvalidRequest for a column that is not there, has another type, or excludes nulls inside of headers.
+    Raises InvalidRequest for a column that does not exist, has another type, or excludes nulls inside of headers.
     """
     fields = []
     for field in schema.fields:
@@ -51,7 +51,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def _spelled(type_: DataType) -> str:
-    """A type as text, with what it says of nulls inside it."""
+    """A type as text, including whether nulls are possible inside it."""
     if isinstance(type_, ArrayType):
         return f"array<{_spelled(type_.elementType)}{'' if type_.containsNull else ' NOT NULL'}>"
     if isinstance(type_, StructType):
@@ -64,12 +64,12 @@ def _member(field: StructField) -> str:
 
 
 def stored_columns(schema: pa.Schema) -> Sequence[str]:
-    """Those of the columns that are in objects and have to be decoded."""
+    """The columns that are stored in objects and must be decoded."""
     return [name for name in schema.names if name in STORED]
 
 
 def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
-    """Fetched records with the columns of `schema`.  Raises InvalidRequest for nulls where a user's schema has none."""
+    """Fetched records with the columns of `schema`.  Raises InvalidRequest for nulls that a user's schema excludes."""
     rows, read = part.records.num_rows, part.read
     columns = []
     for name in schema.names:
@@ -95,7 +95,7 @@ def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _constant(value: object, type_: pa.DataType, rows: int) -> pa.Array:
-    """A column of one value.  It is made once and cut to size: a fifth of what making it for each batch takes."""
+    """A column of one value.  It is made once and sliced: a fifth of the cost of making it for each batch."""
     return _constants(value, type_, max(rows, BATCH_ROWS)).slice(0, rows)
 
 
@@ -105,7 +105,7 @@ def _constants(value: object, type_: pa.DataType, rows: int) -> pa.Array:
 
 
 def _or_null(headers: pa.Array) -> pa.Array:
-    """Headers, null where there are none: to Kafka's connector an empty list that was written is no headers."""
-    import pyarrow.compute as pc  # 40 ms, which most readers do without
+    """Headers, null if there are none: Kafka's connector returns null for an empty list."""
+    import pyarrow.compute as pc  # 40 ms, and most readers do not need it
 
     return pc.if_else(pc.greater(pc.list_value_length(headers), 0), headers, None)

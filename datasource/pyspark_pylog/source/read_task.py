@@ -1,4 +1,4 @@
-"""What a task of a batch read does: it settles the version with the others of its query, and reads its slices."""
+"""A task of a batch read: it agrees on a version with the other tasks of its query, and reads its slices."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from spark_log.store.base import ObjectStore
 
 
 class ReadTask(InputPartition):
-    """One task, as the driver planned it."""
+    """One task, as planned by the driver."""
 
     def __init__(self, number: int, reads: Sequence[SliceRead], basis: bytes | None = None) -> None:
         super().__init__(number)
@@ -58,7 +58,7 @@ class ReadTask(InputPartition):
 
     @cached_property
     def basis(self) -> Basis | None:
-        """For a task that also reads what is added later."""
+        """For a task that also reads records added later."""
         return None if self._basis is None else decode_basis(self._basis)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -69,7 +69,7 @@ class ReadTask(InputPartition):
 
 
 class PinnedQuery:
-    """How the tasks of a query come to read one version: what one has put under a name, the others take."""
+    """Makes all tasks of a query read one version: the first task puts it under a name, the others read it."""
 
     def __init__(self, store: ObjectStore, options: ReadOptions, scan: str, query: PinNames, task: ReadTask) -> None:
         self._store = store
@@ -81,7 +81,7 @@ class PinnedQuery:
     def view(self) -> tuple[Pin, Growth]:
         """The pin of the query, and the growth of this scan.
 
-        A user who may not write to the log reads what the driver planned, less what is trimmed.
+        A user without write permission reads what the driver planned, without trimmed records.
         """
         try:
             pin = decode(pinned(self._store, self._query.pin, self._make_pin), Pin)
@@ -99,12 +99,12 @@ class PinnedQuery:
         return Journal.open(self._store, create=False)
 
     def _make_pin(self) -> bytes:
-        """With the growth of this scan, so that its other tasks read one file."""
+        """The pin, with the growth of this scan, so that its other tasks read only one file."""
         pin = pin_of(self._journal.state)
         return encode(replace(pin, growth={self._scan: self._plan(pin)}) if self._is_needed(pin) else pin)
 
     def _is_needed(self, pin: Pin) -> bool:
-        """Whether there is more to know than the pin says."""
+        """Whether a task needs more than the pin contains."""
         if self._basis is None:
             return False
         return ends_with_groups(self._options) or any(additions(pin.topics, self._options, self._basis, {}))
@@ -118,7 +118,7 @@ class PinnedQuery:
 
     def _plan(self, pin: Pin) -> Growth:
         """The records added up to the pinned version, planned by the state of that version."""
-        assert self._basis is not None, "only a task that reads it plans it"
+        assert self._basis is not None, "only tasks that read the growth plan it"
         state = self._state_at(pin.version)
         ends: dict[str, dict[int, int]] = {}
         if ends_with_groups(self._options):
@@ -129,7 +129,7 @@ class PinnedQuery:
         return Growth(tasks=split_growth(reads, self._basis), ends=ends)
 
     def _state_at(self, version: int) -> State:
-        """Another task has pinned the version; the journal may be older, or newer."""
+        """The state at the version pinned by another task; the journal may be older or newer."""
         if self._journal.state.version < version:
             self._journal.refresh()
         state = self._journal.state_at(version)
@@ -144,7 +144,7 @@ class PinnedQuery:
 def read_batches(
     store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """The records of planned reads that match, as Spark's batches."""
+    """The matching records of planned reads, as Spark's batches."""
     columns = columns_to_read(stored_columns(schema), options.where)
     for read, coming in asked_ahead(store, reads):
         for part in _fetched(store, read, columns, options, coming):
@@ -158,7 +158,7 @@ def _fetched(
     options: ReadOptions,
     coming: Future[bytes] | None = None,
 ) -> Iterator[Fetched]:
-    """The records of a read.  Those in an object that does not exist any more are planned again by offset."""
+    """The records of a read.  If its object no longer exists, the records are planned again by offset."""
     at = read.start
     try:
         for part in fetch(store, read, columns, options.where.window, coming):
@@ -171,9 +171,9 @@ def _fetched(
 def _again(
     store: ObjectStore, read: SliceRead, columns: Sequence[str], options: ReadOptions, error: ObjectNotFound
 ) -> Iterator[Fetched]:
-    """Records that were merged into another object.  Those that are not in the log any more are a loss.
+    """Records that were merged into another object.  Those that are not in the log any more are lost.
 
-    So are those in an object that was not found and that the newest state still names.
+    So are those in a missing object that the newest state still names.
     """
     journal, fail = Journal.open(store, create=False), options.fail_on_data_loss
     tp = TopicPartition(read.topic, read.partition)

@@ -1,7 +1,7 @@
-"""How a stream goes on in a log that has changed: pure decisions on what it read, what it is to read, and what there is.
+"""How a stream continues in a log that has changed: pure decisions from its offset, its options and the log's state.
 
-What went away is a loss, also where all of it had been read: nobody knows what else it would have got.  A topic that is
-no longer asked for is none.  A partition that came to be since the last look should begin with record 0.
+A removed partition is a loss, even if all of it had been read: it might have got more records.  A topic that the
+options no longer request is not a loss.  A partition created since the last check is read from record 0.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_log.model import TopicPartition
 
 
 def check_topics(state: State, options: ReadOptions, at: Offset) -> None:
-    """Raises UnknownTopicOrPartition if a topic that is read by its name was deleted, whatever failOnDataLoss says."""
+    """Raises UnknownTopicOrPartition if a topic read by its name was deleted, whatever failOnDataLoss says."""
     for topic in sorted({*options.subscribe, *(tp.topic for tp in options.assign)} & at.ids.keys()):
         if topic not in state.names:
             raise UnknownTopicOrPartition(
@@ -29,9 +29,9 @@ def check_topics(state: State, options: ReadOptions, at: Offset) -> None:
 
 
 def check_target(state: State, target: Offset) -> None:
-    """Raises DataLoss if a topic in which an available-now run ends is gone, whatever failOnDataLoss says, as Kafka's connector.
+    """Raises DataLoss if a topic of an available-now run's target is gone, whatever failOnDataLoss says, as in Kafka.
 
-    The run was to read this topic up to that end, and cannot.
+    The run was planned to read this topic up to that end, and cannot.
     """
     for topic, topic_id in sorted(target.ids.items()):
         if state.names.get(topic) != topic_id:
@@ -43,9 +43,9 @@ def check_target(state: State, target: Offset) -> None:
 
 
 def go_on(state: State, options: ReadOptions, at: Offset, tps: Iterable[TopicPartition]) -> tuple[Ends, list[Loss]]:
-    """Where a stream that stands at `at` goes on in each of `tps`, and what it lost.
+    """Where a stream at the offset `at` continues in each of `tps`, and what it lost.
 
-    Raises DataLoss if it stands beyond the end of the log.
+    Raises DataLoss if the offset is beyond the end of the log.
     """
     starts: Ends = {}
     losses: list[Loss] = []
@@ -64,7 +64,7 @@ def go_on(state: State, options: ReadOptions, at: Offset, tps: Iterable[TopicPar
 
 
 def planned_ranges(state: State, start: Offset, end: Offset) -> tuple[list[OffsetRange], list[Loss]]:
-    """What the batch from `start` to `end` reads of what was planned, and what was lost since.
+    """The ranges of the batch from `start` to `end` that still exist, and what was lost since it was planned.
 
     Raises DataLoss if the plan goes beyond the end of the log.
     """
@@ -106,9 +106,9 @@ def _check_end(tp: TopicPartition, wanted: int, part: Partition) -> None:
 
 
 def _followed(options: ReadOptions, at: Offset, tp: TopicPartition) -> bool:
-    """Whether a partition that the stream does not know would have been read from its first record on, had it looked in time.
+    """Whether an earlier check would have found a partition that is new to the stream, so that it reads all of it.
 
-    Not so where the user may just have begun to ask for it.
+    No, if the user may just have added it to the options.
     """
     return bool(options.pattern) or (not options.assign and any(known.topic == tp.topic for known in at.ends))
 

@@ -1,12 +1,12 @@
-"""Which records each task reads.
+"""Divides reads among tasks.
 
 By default by bytes: small partitions share a task and large ones are split.  With `minPartitions` or
-`maxRecordsPerPartition`, as Kafka's connector does it: ranges of single partitions, cut into pieces that differ by at
+`maxRecordsPerPartition`, as Kafka's connector does: ranges of single partitions, split into pieces that differ by at
 most one record.
 
-A frame that is used again reads more, and then the same task must read what it read before, or what Spark keeps of it
-(a cached frame, a lost partition made again) would not fit together.  So the driver decides once what each task reads, and
-what is added later is shared by offset alone.
+A frame that is used again reads more.  Each task must then read the same records as before, or parts that Spark keeps
+(a cached frame, a recomputed partition) would not match.  So the driver divides the planned reads once, and records
+added later are divided by offset only.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from pyspark_pylog.source.growth import Basis
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 
 TASK_BYTES_MIN = 2 << 20
-"""A task costs some 20 ms; it reads so much, 60,000 small records, in as long, and whoever parses them takes five times that."""
+"""A task costs some 20 ms.  Reading this much, 60,000 small records, takes as long; parsing takes five times that."""
 GROWTH_ROWS_MIN, GROWTH_ROWS_MAX = 10_000, 1_280_000
-"""Records added since `load()` go to tasks in turn, so many at a time: a small addition to many tasks, a large one in few chunks."""
+"""Added records go to tasks in turn, in chunks of this size: few records to many tasks, many in few chunks."""
 OPEN_TASKS_MIN = 16
-"""Where as many run at the same time.  An empty task takes 20 to 40 ms, so a read of nothing takes no longer on idle cores."""
+"""Used if as many run in parallel.  An empty task takes 20 to 40 ms, so an empty read takes no longer on idle cores."""
 BASES_BYTES = 16 << 20
-"""What the tasks of a read carry to share what is added later, altogether."""
+"""Maximum total size of the data that the tasks of a read need to share added records."""
 
 
 def split_growth(reads: Iterable[SliceRead], basis: Basis) -> list[list[SliceRead]]:
-    """Reads of what was added since `load()`, by task.  The task of a record depends on its offset alone.
+    """Reads of records added since `load()`, by task.  The task of a record depends only on its offset.
 
-    The records that follow those of `load()` go to the tasks in turn, in chunks that double with each round.
+    The records after those of `load()` go to the tasks in turn, in chunks that double with each round.
     """
     tasks: list[list[SliceRead]] = [[] for _ in range(basis.tasks)]
     for (topic, topic_id, partition), group in groupby(reads, lambda read: (read.topic, read.topic_id, read.partition)):
@@ -59,17 +59,17 @@ def split_growth(reads: Iterable[SliceRead], basis: Basis) -> list[list[SliceRea
 
 
 def min_tasks(at_once: int) -> int:
-    """How many tasks a read with an open end has at least: it may be used again when the log has grown."""
+    """Minimum number of tasks of a read with an open end: it may be used again after the log has grown."""
     return min(at_once, OPEN_TASKS_MIN)
 
 
 def growth_tasks(count: int, basis_bytes: int, at_once: int) -> int:
-    """How many of `count` tasks read what is added later: all, unless what each has to know for it comes to too much."""
+    """How many of `count` tasks read added records: all, unless the data that they need for it is too large."""
     return min(count, max(at_once, BASES_BYTES // basis_bytes))
 
 
 class _Chunk(NamedTuple):
-    """Records [start, end) of a partition belong to a task."""
+    """Records [start, end) of a partition, and their task."""
 
     start: int
     end: int
@@ -77,7 +77,7 @@ class _Chunk(NamedTuple):
 
 
 def _chunks(start: int, turn: int, count: int) -> Iterator[_Chunk]:
-    """Chunks of a partition from an offset on, without end."""
+    """Chunks of a partition from an offset on; infinite."""
     for number in count_up():
         end = start + min(GROWTH_ROWS_MIN << (number // count), GROWTH_ROWS_MAX)
         yield _Chunk(start, end, (turn + number) % count)
@@ -85,14 +85,14 @@ def _chunks(start: int, turn: int, count: int) -> Iterator[_Chunk]:
 
 
 def task_bytes(total: int, tasks: int, most: int) -> int:
-    """How much one task reads of `total` bytes: its share if `tasks` run at once, in as many rounds as it takes for none to read
-    more than `most`, but not so little that starting it is what takes the time."""
+    """Bytes per task of `total`: its share if `tasks` run in parallel, in as few rounds as possible with at most `most`
+    per task, but not so few that starting a task dominates."""
     rounds = max(1, math.ceil(total / (tasks * most)))
     return min(most, max(TASK_BYTES_MIN, math.ceil(total / (tasks * rounds))))
 
 
 def split_by_bytes(reads: Sequence[SliceRead], bytes_each: int) -> list[list[SliceRead]]:
-    """Reads dealt out to as many tasks as `bytes_each` asks for, in order and about equal in bytes."""
+    """Reads divided among as many tasks as `bytes_each` requires, in order and about equal in bytes."""
     total = sum(read.bytes for read in reads)
     count = max(1, math.ceil(total / bytes_each))
     tasks: list[list[SliceRead]] = [[] for _ in range(count)]
@@ -106,7 +106,7 @@ def split_by_bytes(reads: Sequence[SliceRead], bytes_each: int) -> list[list[Sli
 
 
 def _cut_at(read: SliceRead, before: int, total: int, count: int) -> Iterator[SliceRead]:
-    """The read in pieces that end where one task's share of the bytes does."""
+    """The read in pieces that end at the byte limits of the tasks."""
     size, rows, start = read.bytes, read.end - read.start, read.start
     first = before * count // total + 1
     last = (before + size - 1) * count // total
@@ -121,7 +121,7 @@ def _cut_at(read: SliceRead, before: int, total: int, count: int) -> Iterator[Sl
 def split_ranges(
     ranges: Sequence[OffsetRange], min_partitions: int | None, max_records: int | None
 ) -> list[OffsetRange]:
-    """Kafka's connector's algorithm: nothing is merged, the result may be above or below `min_partitions`."""
+    """Kafka's connector's algorithm: nothing is merged, and the result may be above or below `min_partitions`."""
     pieces = [rng for rng in ranges if rng.start < rng.end]
     if max_records is not None:
         pieces = [part for rng in pieces for part in _pieces(rng, math.ceil(_size(rng) / max_records))]
@@ -159,11 +159,11 @@ def _pieces(rng: OffsetRange, count: int) -> Iterator[OffsetRange]:
 
 
 QUOTA = Path("/sys/fs/cgroup/cpu.max")
-"""Of a container, under Linux's cgroups of version 2: `<microseconds or max> <of so many>`."""
+"""CPU quota of a container in Linux's cgroups version 2: `<microseconds or max> <period>`."""
 
 
 def cores(quota: Path = QUOTA) -> int:
-    """Those that it may run on, or a container's share of them, as the JVM counts them."""
+    """Available cores, limited by a container's quota, as the JVM counts them."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     with suppress(OSError, ValueError):
         share, period = quota.read_text().split()
@@ -175,7 +175,7 @@ _reads_decoder = msgspec.msgpack.Decoder(tuple[SliceRead, ...])
 
 
 def encode_reads(reads: Iterable[SliceRead]) -> bytes:
-    """The reads of a task, which the driver planned: a tenth of a million of them in 7 MB (13 MB as a pickle)."""
+    """The planned reads of a task: a tenth of a million in 7 MB (13 MB as a pickle)."""
     return zlib.compress(msgspec.msgpack.encode(tuple(reads)), 1)
 
 

@@ -1,8 +1,7 @@
-"""The streaming source: what Spark calls, and when it is answered.
+"""The streaming source: the calls of Spark, and when they are answered.
 
-The reader lives in one process as long as the query runs; what it knows of the log is kept there and dropped when Spark
-pickles it for the tasks.  Where it stands is Spark's to keep (`offset_format.py`); how it goes on from there is decided in
-`resume.py`, how far in `rate_limits.py`.
+The reader lives in one process as long as the query runs; its state is dropped when Spark pickles it for the tasks.
+Spark stores its position (`offset_format.py`); `resume.py` decides how it continues, `rate_limits.py` how far.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
 LONG_POLL_MS = 200
-"""So long at most Spark waits for an answer, which it asks for again."""
+"""Maximum wait of Spark for an answer; then it asks again."""
 LOOKS_SHARE = 0.02
-"""Of the time since the last record: what comes is late by 1 % of it, beside the tenth of a second that a micro-batch takes."""
+"""Share of the time since the last record until the next poll: records are late by 1 % of it, on average."""
 
 
 class Ahead(NamedTuple):
-    """What a stream could read next."""
+    """The records that a stream could read next."""
 
     state: State
     starts: Ends
@@ -55,7 +54,7 @@ class Ahead(NamedTuple):
     pending: int
     """Records."""
     news: bool
-    """Whether a batch would get the stream on.  An offset of no partition at all is none, as with Kafka's connector."""
+    """Whether a batch would advance the stream.  An offset without partitions does not, as with Kafka's connector."""
 
 
 class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
@@ -69,13 +68,13 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._progress = GroupProgress(options.group)
         self._initial: dict[str, Any] | None = None
         self._first: Offset | None = None
-        """Where the first batch begins, once the group is this query's."""
+        """The start of the first batch, after the query owns the group."""
         self._is_begun = False
-        """Whether a batch was planned: if the first one was empty, the second begins at the initial offset, too."""
+        """Whether a batch was planned: if the first one was empty, the second also begins at the initial offset."""
         self._known: dict[str, Any] | None = None
-        """The last offset that was planned: where Spark 4.0 and 4.1, which do not say, stand."""
+        """The last planned offset, because Spark 4.0 and 4.1 do not report it."""
         self._target: Offset | None = None
-        """Where an available-now run ends."""
+        """The end of an available-now run."""
         self._latest: dict[str, Any] | None = None
         self._told_losses: set[Loss] = set()
         self._told = False
@@ -96,11 +95,11 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     # ------------------------------------------------------------------------------------------------------- the driver
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
-        """Always some limit, so that `ReadAllAvailable` is Trigger.Once, which ignores all options that limit."""
+        """Always a limit, so that `ReadAllAvailable` means Trigger.Once, which ignores all limiting options."""
         return ReadMaxRows(self.options.max_offsets or 2**63 - 1)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  Spark's name
-        """Settled once: Spark asks again after it was told where the first batch ends, and the log may have grown."""
+        """Set once: Spark asks again after it has the end of the first batch, and the log may have grown."""
         with plain_errors():
             if self._initial is None:
                 state = self._refreshed()
@@ -118,9 +117,9 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def latestOffset(  # noqa: N802  Spark's name
         self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
     ) -> dict[str, Any]:
-        """Where the next batch ends; `start` itself while there is none.
+        """The end of the next batch; `start` while there is none.
 
-        An idle query is kept waiting for a little, so that it is quiet.  A run that reads what there is never is.
+        An idle query waits a little here, so that it does not poll in a loop.  A run with a fixed end never waits.
         """
         with plain_errors():
             self._tell()
@@ -142,21 +141,21 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             self._known = end
             self._is_begun = True
-            if start == end:  # so Spark 4.0 and 4.1 say at a restart where the query stands
+            if start == end:  # after a restart Spark 4.0 and 4.1 report the query's position this way
                 return []
             at, until = parse_offset(start), parse_offset(end)
             self._progress.join(self.journal, until)
-            if start != self._initial:  # which is no checkpoint's if Spark runs the first batch again
+            if start != self._initial:  # it is not from a checkpoint if Spark replays the first batch
                 self._progress.reached(self.journal, at)
             return self._planned(at, until)
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Progress is Spark's, in its checkpoint, and the group's."""
+        """Publish progress to the group; Spark stores it in the checkpoint."""
         with plain_errors():
             self._progress.reached(self.journal, parse_offset(end))
 
     def stop(self) -> None:
-        """Spark does not always get here: then the group is free when its session has run out."""
+        """Spark does not always call this: then the group is free when its session has expired."""
         self._progress.leave()
 
     # -------------------------------------------------------------------------------------------------------- the tasks
@@ -170,7 +169,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     # -------------------------------------------------------------------------------------------------------- decisions
 
     def _joined(self, initial: Offset) -> Offset:
-        """The initial offset with the group taken: whoever had it may have moved it since it was looked at."""
+        """The initial offset after joining the group, whose offsets the previous owner may have changed meanwhile."""
         if self._first is None:
             self._progress.join(self.journal, initial)
             state = self.journal.state
@@ -196,7 +195,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         )
 
     def _look(self, at: Offset, state: State) -> Ahead:
-        """What is ahead of `at`, up to the end of the run if it has one.  Reports what was lost."""
+        """The records after `at`, up to the end of the run if it has one.  Reports lost records."""
         target = self._target
         reached = target is not None and target.says_as(at)
         if target is not None and not reached:
@@ -204,11 +203,11 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         check_topics(state, self.options, at)
         ends = self._ends(state)
         self._latest = offset_at(state, ends).encode()
-        if reached:  # what became of its topics since is for the next run
+        if reached:  # later changes of its topics are for the next run
             return Ahead(state, at.ends, at.ends, 0, False)
         starts, losses = go_on(state, self.options, at, ends)
         self._report(losses)
-        if target is not None:  # what came later waits for the next run
+        if target is not None:  # later records are for the next run
             starts = {tp: start for tp, start in starts.items() if tp in target.ends}
             ends = {tp: max(target.ends[tp], start) for tp, start in starts.items()}
         pending = sum(ends.values()) - sum(starts.values())
@@ -219,7 +218,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return ahead if ahead.news else None
 
     def _wait(self, at: Offset) -> Ahead | None:
-        """What is ahead of `at` as soon as it makes a batch; None if it does not in a while."""
+        """The records after `at` as soon as they make a batch; None if the wait times out."""
         deadline = self.clock.monotonic_ms() + LONG_POLL_MS
         ahead = self._look(at, self._polled())
         while not (ahead.news and self._is_due(at, ahead)):
@@ -253,11 +252,11 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     @property
     def _max_bytes(self) -> int | None:
-        """Before 4.2 Spark runs available-now as one batch and does not say so: the default must not cut that short."""
+        """Before 4.2 Spark runs available-now as one batch and does not report it: the default must not limit it."""
         return self.options.max_bytes if ReadAllAvailable is not None or self.options.max_bytes_asked else None
 
     def _within_bytes(self, limit: int, state: State, starts: Ends, ends: Ends) -> Ends:
-        """Ends that about `limit` bytes reach, shared by backlog; only what may lie within them is planned for that."""
+        """Ends that about `limit` bytes reach, divided by backlog; plans only reads that may be within them."""
         coarse = {
             tp: list(chunks(state.partitions[state.names[tp.topic], tp.partition], starts[tp], end))
             for tp, end in ends.items()
@@ -271,16 +270,16 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         fine: dict[TopicPartition, list[Chunk]] = {tp: [] for tp in reach}
         try:
             reads = plan_reads(self.journal, ranges_between(state, {tp: starts[tp] for tp in reach}, reach))
-        except (DataLoss, UnknownTopicOrPartition):  # gone since, which is told when the batch is planned
+        except (DataLoss, UnknownTopicOrPartition):  # lost since; reported when the batch is planned
             return ends | {tp: end_within(budgets[tp], parts, cut=True) for tp, parts in coarse.items()}
         for read in reads:
             fine[TopicPartition(read.topic, read.partition)].append(Chunk(read.start, read.end, read.bytes))
         return ends | {tp: end_within(budgets[tp], parts, cut=True) for tp, parts in fine.items()}
 
     def _offset(self, at: Offset, ahead: Ahead, ends: Ends, *, first: bool) -> Offset:
-        """The end of a batch that is let go now.
+        """The end of a batch that begins now.
 
-        The first one says where all of it begins: if Spark runs it again, `initialOffset` may come to something else by then.
+        The first one contains its start: if Spark replays it, `initialOffset` may return something else by then.
         """
         there = offset_at(ahead.state, ends)
         goes_on = {
@@ -296,7 +295,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return replace(there, starts=starts, fired_ms=self.clock.now_ms() if fires else at.fired_ms, carried=at.carried)
 
     def _planned(self, at: Offset, until: Offset) -> list[InputPartition]:
-        """Tasks of a batch; decided anew if records went in between, since the journal moves on with what the group publishes."""
+        """Tasks of a batch; planned again if records were lost in between, because publishing refreshes the journal."""
         while True:
             state = self._refreshed()
             ranges, losses = planned_ranges(state, at, until)
@@ -310,7 +309,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             return tasks
 
     def _is_settled(self, at: Offset) -> bool:
-        """There is nothing to read; whether all is published, and the checkpoint knows the query."""
+        """Whether there is nothing to read, all is published, and the checkpoint has the query's token."""
         if at.ends and not self._progress.knows(at):
             return False
         if self._target is None:
@@ -320,17 +319,17 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return True
 
     def _signed(self, at: Offset, *, first: bool) -> Offset:
-        """The end of a batch of nothing, for the checkpoint to know the query, and where it began."""
+        """The end of an empty batch, so that the checkpoint has the query's token and its start."""
         return self._progress.signed(replace(at, starts=at.ends if first else {}))
 
     def _report(self, losses: Sequence[Loss]) -> None:
-        """Once a run.  Raises DataLoss unless failOnDataLoss is false."""
+        """Report losses once per run.  Raises DataLoss unless failOnDataLoss is false."""
         news = [loss for loss in losses if loss not in self._told_losses]
         report(news, self.options.fail_on_data_loss)
         self._told_losses.update(news)
 
     def _tell(self) -> None:
-        """Once a run."""
+        """Log notes once per run."""
         if self._told:
             return
         self._told = True
@@ -348,9 +347,9 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
 
 class Refused(DataSourceStreamReader):
-    """Says what is wrong with the options when Spark asks for anything.
+    """Raises an error about the options on Spark's first call.
 
-    PySpark hides what is raised before it has a reader: its own clean-up fails then.
+    PySpark hides errors raised before it has a reader, because its clean-up fails then.
     """
 
     def __init__(self, error: SparkLogError) -> None:

@@ -386,7 +386,7 @@ def test_a_hole_in_the_log_is_found(make: Callable[[Path], ObjectStore], tmp_pat
     store.delete([log_key(3)])
     with pytest.raises(CorruptObject, match=r"versions \[3\] are missing .* and version 10"):
         check_chain(view, store.list(LOG))
-    with pytest.raises(CorruptObject, match=rf"{log_key(3)} is missing, and .* is there; .*pylog repair"):
+    with pytest.raises(CorruptObject, match=rf"{log_key(3)} is missing, but .* exists; .*pylog repair"):
         open_log(store)
 
 

@@ -122,5 +122,5 @@ def test_a_run_with_another_row_count_is_refused_by_the_index() -> None:
     run: Run = written.runs[0]
     ref = find_batches(index, run, place=place())[0]
 
-    with pytest.raises(SparkLogError, match="2 rows, the index says 3"):
+    with pytest.raises(SparkLogError, match="2 rows, but the index says 3"):
         decode_batch(data[ref.position : ref.position + ref.length], ref._replace(rows=3), index, place=place())

@@ -199,7 +199,7 @@ def no_text() -> pa.Table:
 
 
 _REFUSED: list[tuple[object, str]] = [
-    (pa.table({"key": ["a"]}), "'value' is missing; there are key"),
+    (pa.table({"key": ["a"]}), "'value' is missing; the columns are key"),
     (column(pa.int32(), [1]), "column 'value' has type int32"),
     (column(pa.list_(pa.string()), [["a"]], "key"), r"column 'key' has type list<item: string>"),
     (column(pa.date32(), [date(2024, 1, 1)], "timestamp"), "has type date32.*not a moment"),
@@ -219,7 +219,7 @@ _REFUSED: list[tuple[object, str]] = [
     (pd.DataFrame({"value": ["a", 1]}), "column 'value' cannot be written"),
     ([{"value": 1}], "column 'value' cannot be written: .*; give text or bytes, as json.dumps makes them"),
     ([{"value": "a", "headers": [("k",)]}], "column 'headers' cannot be written: .*; give a list of pairs"),
-    ([b"raw"], "must hold dicts, and a bytes"),
+    ([b"raw"], "contains a bytes; expected dicts"),
     (pa.table({"value": ["a"], "Timestamp": [1]}), "column 'Timestamp' would be ignored: did you mean 'timestamp'"),
     (pd.DataFrame({"value": ["a"], "timestamp_ms": [1]}), "column 'timestamp_ms' .* did you mean 'timestamp'"),
     ([{"value": "a"}, {"value": "b", "keys": "k"}], "column 'keys' .* did you mean 'key'"),
