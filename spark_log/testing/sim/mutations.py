@@ -113,6 +113,10 @@ def _refresh_with_leftovers(view: View, *given: Any, **named: Any) -> Steps[View
     return new if new is not None else (yield from opening.open_view())
 
 
+def _follows_few_beyond(view: View, newest: str) -> bool:
+    return checkpoint_version(newest) <= view.state.version + 3
+
+
 _decide_all = protocol._decide_all
 
 
@@ -361,20 +365,16 @@ MUTATIONS = {
     ),
     "no_start_over": Mutation(
         "the checkpoints are listed again after the log was read",
-        (Patch(opening, "follows_checkpoint", lambda view, newest: True),),
+        tuple(Patch(module, "follows_checkpoint", lambda view, newest: True) for module in (opening, protocol)),
     ),
     "follow_few_beyond": Mutation(
         "a newer checkpoint is accepted up to the version that was confirmed before, not beyond",
         # Not one beyond: a record is deleted when the older of two checkpoints has it, and they are seldom of one version.
-        (
-            Patch(
-                opening, "follows_checkpoint", lambda view, newest: checkpoint_version(newest) <= view.state.version + 3
-            ),
-        ),
+        tuple(Patch(module, "follows_checkpoint", _follows_few_beyond) for module in (opening, protocol)),
     ),
     "leftovers_placed": Mutation(
         "batches that were read are forgotten when the log is opened anew",
-        (Patch(opening, "refresh", _refresh_with_leftovers),),
+        tuple(Patch(module, "refresh", _refresh_with_leftovers) for module in (opening, protocol)),
     ),
     "certain_refusal": Mutation(
         "a refusal after a put that was not seen to fail says that it may be in",
