@@ -20,7 +20,7 @@ NOTICED_IN = {
     "certain_refusal": 156,
     "decide_unlisted": 3,
     "expire_any": 94,
-    "follow_few_beyond": 7,
+    "follow_few_beyond": 28,
     "generation_repeats": 5,
     "goes_on_from_before": 3626,
     "hold_from_plan": 49,
