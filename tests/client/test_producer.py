@@ -327,7 +327,7 @@ def test_waiting_for_records_on_their_way_ends_in_time(tmp_path: Path) -> None:
         future = producer.send("orders", b"x")
         with pytest.raises(TimeoutError):
             future.result(0.05)
-        with pytest.raises(TimeoutError, match="still on their way"):
+        with pytest.raises(TimeoutError, match="still in flight"):
             producer.flush(0.05)
         store.turn(Faults())
         assert future.result(60).offset == 0

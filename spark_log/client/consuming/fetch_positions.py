@@ -1,4 +1,4 @@
-"""Where a consumer stands in each partition, and the records from there on."""
+"""A consumer's position in each partition, and fetching records from there."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ logger = logging.getLogger("spark_log")
 
 @dataclass(slots=True)
 class FetchPosition:
-    """Where the consumer stands in one partition."""
+    """The consumer's position in one partition."""
 
     key: TopicKey
     position: int | None = None
-    """None: to be found out when it is first needed."""
+    """None: not resolved yet."""
     new: bool = False
-    """The partition appeared under a subscription: all of it is new."""
+    """The partition appeared after the subscription: it is read from its start."""
     paused: bool = False
     cursor: Cursor | None = None
 
@@ -47,14 +47,14 @@ FetchPositions = dict[TopicPartition, FetchPosition]
 
 
 def forget_ahead(spots: Iterable[FetchPosition]) -> None:
-    """Records that were read and not given out, by iteration or because something failed, are read again."""
+    """Discard records that were read and not returned; the next poll reads them again."""
     for spot in spots:
         if spot.cursor is not None and spot.cursor.at != spot.position:
             spot.cursor = None
 
 
 def anything_ready(spots: Iterable[FetchPosition], state: State) -> bool:
-    """Whether one of the partitions that were begun has more."""
+    """Whether a cursor that is open has more records."""
     return any(
         spot.cursor is not None and not spot.paused and spot.key in state.partitions and spot.cursor.ready(state)
         for spot in spots
@@ -62,20 +62,20 @@ def anything_ready(spots: Iterable[FetchPosition], state: State) -> bool:
 
 
 def anything_buffered(spots: Iterable[FetchPosition]) -> bool:
-    """Whether records were read from the storage and not given out."""
+    """Whether records were read from storage and not returned yet."""
     return any(spot.cursor is not None and not spot.paused and spot.cursor.buffered for spot in spots)
 
 
 def bytes_from(entry: Slice | Piece, position: int) -> int:
-    """About how many of an entry's bytes lie at or after an offset."""
+    """Approximately how many of an entry's bytes are at or after an offset."""
     size = entry.bytes if isinstance(entry, Piece) else entry.length
     return size * (entry.end - max(position, entry.start)) // (entry.end - entry.start)
 
 
 class Reading:
-    """Reads on at the spots of a consumer.
+    """Reads from a consumer's positions.
 
-    look_again:  called when what was there is not any more; the state that it gives counts from then on.
+    look_again:  called if records no longer exist; reading continues with the state it returns.
     """
 
     def __init__(
@@ -92,20 +92,20 @@ class Reading:
         self._look_again = look_again
         self._waiter = waiter
         self._failure: SparkLogError | None = None
-        """Of a partition, to be raised by the next call: this one gave records of others."""
+        """The error of a partition, for the next call: this call returned records of other partitions."""
 
     def take(self, spots: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
-        """What is there up to the end of one state, partition by partition, the one that was last served going last.
+        """Records up to the end of one state, by partition, in round-robin order.
 
-        A partition that cannot be read does not keep others from being read: its error is raised when there is nothing else,
-        and by the next call otherwise, so that a consumer which goes on after it gets what there is.
+        An unreadable partition does not block the others.  Its error is raised if there is nothing else to return, and
+        by the next call otherwise.
         """
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
         for tp, spot in spots.items():
             if spot.position is None and spot.key in state.partitions:
-                self.position(state, tp, spot)  # where `latest` is must not depend on whose turn it is
+                self.position(state, tp, spot)  # the position of `latest` must not depend on the order of partitions
         parts: list[Fetched] = []
         for tp in tuple(spots):
             room: int = self._settings["max_partition_fetch_bytes"]
@@ -132,7 +132,7 @@ class Reading:
         return parts
 
     def has_bytes(self, spots: FetchPositions, state: State, wanted: int) -> bool:
-        """Whether `wanted` bytes of runs lie ahead of the positions, by the slices: the first and last may be read in part."""
+        """Whether `wanted` bytes of runs follow the positions.  The first and last slice count in part."""
         for tp, spot in spots.items():
             if spot.paused or spot.key not in state.partitions:
                 continue
@@ -152,13 +152,13 @@ class Reading:
         try:
             return spot.cursor.take(state, rows)
         except (DataLoss, UnknownTopicOrPartition):
-            # Trimmed or deleted since the last look: look again and start from what is there.
+            # Trimmed or deleted since the state was read: refresh it and continue from the first record that exists.
             spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at, self._waiter)
             self._look_again()
             return None
 
     def position(self, state: State, tp: TopicPartition, spot: FetchPosition) -> int:
-        """The offset to read next in a partition, found out or moved into what is there by `auto_offset_reset`."""
+        """The next offset to read in a partition: resolved, or reset by `auto_offset_reset` if it is out of range."""
         part = state.partitions.get(spot.key)
         if part is None:
             raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was deleted")
@@ -180,7 +180,7 @@ class Reading:
         part, policy = state.partitions[spot.key], self._settings["auto_offset_reset"]
         if at is not None:
             logger.warning(
-                "offset %d of %s-%d is not there, there are %d to %d", at, *tp, part.start, part.readable_end
+                "offset %d of %s-%d is out of range, it has %d to %d", at, *tp, part.start, part.readable_end
             )
         if policy == "earliest" or (at is None and spot.new):
             return part.start
@@ -189,11 +189,11 @@ class Reading:
         if at is None:
             raise NoOffsetForPartition(
                 f"{tp.topic}-{tp.partition}: group {self._settings['group_id']!r} has committed no offset and "
-                "auto_offset_reset is 'none'; seek() or commit one"
+                "auto_offset_reset is 'none'; call seek() or commit one"
             )
         raise OffsetOutOfRange(
-            f"offset {at} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.readable_end}, and "
-            "auto_offset_reset is 'none'; seek() to one that is there",
+            f"offset {at} of {tp.topic}-{tp.partition} is out of range, it has {part.start} to {part.readable_end}, and "
+            "auto_offset_reset is 'none'; seek() to an offset in the range",
             start=part.start,
             end=part.readable_end,
         )
