@@ -45,7 +45,7 @@ def _one_of(default: str | int, *others: str | int) -> ClientSetting:
 
 
 def _text(default: str | None = None) -> ClientSetting:
-    return ClientSetting(default, lambda given: given is None or isinstance(given, str), "a text")
+    return ClientSetting(default, lambda given: given is None or isinstance(given, str), "a string")
 
 
 def _function(what: str) -> ClientSetting:
@@ -170,7 +170,7 @@ def resolve_settings(who: str, table: Mapping[str, ClientSetting], given: Mappin
         if name not in table:
             raise InvalidRequest(f"unknown {who} setting {name!r}; {_hint(table, name)}")
         if not table[name].accepts(value):
-            raise InvalidRequest(f"{name}: {value!r} is not possible; give {table[name].possible}")
+            raise InvalidRequest(f"invalid value {value!r} for {name}: expected {table[name].possible}")
     return {name: given.get(name, setting.default) for name, setting in table.items()}
 
 
@@ -178,7 +178,7 @@ def _hint(table: Mapping[str, ClientSetting], name: str) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
     near = get_close_matches(name.replace(".", "_"), table, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(table))}"
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(table))}"
 
 
 def coder(function: Any, method: str) -> Callable[[Any], Any] | None:

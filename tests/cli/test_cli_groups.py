@@ -116,7 +116,7 @@ def test_where_all_groups_stand_is_a_topic_to_consume(grouped: Pylog) -> None:
 
 def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:
     """Then it can be begun anywhere; a slip of the finger is told as such."""
-    assert "say where it is to begin, with --topic" in grouped.refused("group", "seek", "new", "--to", "5", "--yes")
+    assert "give its partitions with --topic" in grouped.refused("group", "seek", "new", "--to", "5", "--yes")
     grouped.ok("group", "seek", "new", "--to", "5", "--topic", "orders:1", "--yes")
     assert where(grouped, "new") == [5]
     assert "move group new in 1 partition," in grouped.refused("group", "seek", "new", "--to", "6")

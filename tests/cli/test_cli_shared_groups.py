@@ -163,5 +163,5 @@ def test_a_group_that_waits_for_its_members_is_shown_as_such(services: Services,
         assert [row["group"] for row in pylog.json("group", "list")] == ["g", "other"]
         assert [row["group"] for row in pylog.json("group", "list", "--state", "Empty,Stable")] == ["other"]
         consumer.close()
-    assert "there are Empty" in pylog.wrong("group", "list", "--state", "asleep")
+    assert "expected Empty" in pylog.wrong("group", "list", "--state", "asleep")
     services.stop_all()

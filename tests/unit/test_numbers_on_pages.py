@@ -163,9 +163,9 @@ NUMBERS = {
         f"again every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
     ],
     "docs/cli.md": [
-        f"older than gc.fence.age.ms ({HOURS} hours, unless configured otherwise)",
+        f"older than gc.fence.age.ms (default: {HOURS} hours)",
         {1000: "committed once a second"}[constant("spark_log/cli/consume.py", "COMMIT_MS")],
-        f"again every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
+        f"Refresh every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
         f"segments of about {mib(constant('spark_log/node/merge_policy.py', 'SEGMENT_BYTES'))}",
         f"if HOST is left out. [default: 127.0.0.1:{PORT}]",
         f"silent for this long. [default: {TAKEOVER_S}s]",

@@ -140,7 +140,7 @@ def _decoded(part: Fetched, column: str, decode: Coder) -> tuple[Sequence[Any], 
         topic, partition, offset = part.read.topic, part.read.partition, int(part.offsets[len(decoded)])
         failed = RecordDeserialization(
             f"{topic}-{partition}, offset {offset}: the {column} cannot be deserialized: {error!r}; "
-            f"call seek() to {offset + 1} to skip it",
+            f"seek to {offset + 1} to skip it",
             topic=topic,
             partition=partition,
             offset=offset,

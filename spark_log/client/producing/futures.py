@@ -98,7 +98,7 @@ class SentBatch:
         assert self.rows is not None and self.end is None, "a batch is closed once, before it is taken"
         if self.idle:
             self.opened_ms = now_ms
-        self.idle = True  # first: see `accumulator`
+        self.idle = True  # first: see `accumulator.py`
         self.end, self.bytes = len(self.rows), size
 
     def take(self) -> None:

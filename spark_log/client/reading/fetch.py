@@ -42,7 +42,7 @@ WHOLE_BYTES_MAX = 1 << 20
 SLICES_AHEAD = 8
 """Small slices that are requested concurrently."""
 GROUP_BYTES_MAX = 1 << 20
-"""Neighbouring batches are read together up to this size."""
+"""Adjacent batches are read together up to this size."""
 
 
 Offsets: TypeAlias = "range | npt.NDArray[np.int64]"
