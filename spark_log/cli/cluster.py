@@ -201,7 +201,7 @@ def _holder(log: Log, url: str, asked: list[str]) -> list[Check]:
     if not held.address:
         return [Check("coordinator", True, "none: embedded writers have the log")]
     if is_loopback(held.address) and held.host != this_host():
-        says = f"has the log; it listens on {held.host} for that machine alone and cannot be asked from here"
+        says = f"has the log; it listens on {held.host} for that machine only and cannot be asked from here"
         return [Check(f"coordinator {held.address}", False, says)]
     if f"coordinator {held.address}" in asked:
         return []

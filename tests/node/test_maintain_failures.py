@@ -216,7 +216,7 @@ def test_a_bug_ends_neither_a_round_nor_the_rounds(
     caplog.clear()
     store.error, store.prefix = error, ""
     assert next(rounds).merged_slices == 4
-    assert "was put off" in caplog.text and "Traceback" in caplog.text
+    assert "failed, retrying in its next run" in caplog.text and "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("prefix", ["", "data"])
