@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "api.md"
 
 
 def test_the_page_is_what_the_docstrings_say() -> None:
-    """`make docs` writes it anew."""
+    """`make docs` writes it again."""
     assert PAGE.read_text(encoding="utf-8") == reference_markdown()
 
 

@@ -16,7 +16,7 @@ PROGRAMS = sorted(EXAMPLES.glob("*.py"))
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.stem)
 def test_an_example_prints_what_it_says(program: Path, tmp_path: Path) -> None:
-    """With a log of its own."""
+    """With a separate log."""
     documented = ast.get_docstring(ast.parse(program.read_text(encoding="utf-8"))) or ""
     expected = textwrap.dedent(documented.partition("Prints:\n")[2]).strip()
     assert expected, f"{program.name} says what it prints"

@@ -3,7 +3,7 @@
 `group_member.py` has the membership in a group that members share through a coordinator.  A consumer uses both alike.
 
 Positions are committed under the consumer's generation, so the commits of a replaced consumer are rejected.  A member
-with a session (a stream) cannot be replaced while its session is alive, except by itself after a restart.
+with a session (a stream) cannot be replaced while its session is alive, except by the same member after a restart.
 """
 
 from __future__ import annotations
