@@ -86,7 +86,7 @@ class _Http(web.Server):
         super().connection_lost(handler, exc)
 
 
-class _Landings:
+class _ThreadResults:
     """Passes results from other threads to the event loop, and wakes it once for several results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -97,10 +97,10 @@ class _Landings:
     def of(self, found: Future[Result]) -> asyncio.Future[Result]:
         """A future on the event loop that is done soon after `found`."""
         answer: asyncio.Future[Result] = self._loop.create_future()
-        found.add_done_callback(lambda done: self._land(answer, done))
+        found.add_done_callback(lambda done: self._on_done(answer, done))
         return answer
 
-    def _land(self, answer: asyncio.Future[Any], done: Future[Any]) -> None:
+    def _on_done(self, answer: asyncio.Future[Any], done: Future[Any]) -> None:
         self._landed.append((answer, done))
         if not self._called:
             self._called = True
@@ -177,7 +177,7 @@ class Server:
             loop.call_soon_threadsafe(self._wake)
 
         self._service.on_change = changed
-        self._landings = _Landings(loop)
+        self._thread_results = _ThreadResults(loop)
         self._parking = PausedConnections(loop)
         make = self._http = _Http(
             self._guard,
@@ -235,7 +235,7 @@ class Server:
 
     def _wake(self) -> None:
         self._groups.notice()
-        touched = self._service.news.untold()
+        touched = self._service.change_feed.drain()
         self._waiters.wake(None if self._stopping or not self._service.leading else touched)
 
     def _leads(self) -> bool:
@@ -374,7 +374,7 @@ class Server:
         try:
             refused = [self._refusal(grant, claim, command) for command in commands]
             allowed = [command for command, error in zip(commands, refused, strict=True) if error is None]
-            decided = iter((await self._landings.of(self._service.submit(allowed))).outcomes if allowed else ())
+            decided = iter((await self._thread_results.of(self._service.submit(allowed))).outcomes if allowed else ())
         finally:
             claim.release()
         self._check_leads(changed=True)
@@ -396,23 +396,25 @@ class Server:
         self._parking.park(request.transport)
         since, topics = asked.since, asked.topics
         deadline = time.monotonic() + min(asked.wait_ms, WAIT_MS_MAX) / 1000
-        stirred = self._groups.stirred(asked.group)
-        while not self._service.news.there_is(topics, since) and not self._stopping:
+        rebalance_begun = self._groups.rebalance_begun(asked.group)
+        while not self._service.change_feed.has_changes(topics, since) and not self._stopping:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._leads() or (stirred is not None and stirred.done()):
+            if left <= 0 or not self._leads() or (rebalance_begun is not None and rebalance_begun.done()):
                 break
             self._polls += 1
             waiter = self._waiters.join(topics)
             try:
-                awaited = [waiter] if stirred is None else [waiter, stirred]
+                awaited = [waiter] if rebalance_begun is None else [waiter, rebalance_begun]
                 await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 self._waiters.leave(topics, waiter)
                 self._polls -= 1
             self._grant(request)  # tokens may have been replaced
         self._check_leads()
-        told = self._service.news.there_is(topics, since) or (stirred is not None and stirred.done())
-        return web.Response(body=self._changes_body(since, told), content_type="application/json")
+        affected = self._service.change_feed.has_changes(topics, since) or (
+            rebalance_begun is not None and rebalance_begun.done()
+        )
+        return web.Response(body=self._changes_body(since, affected), content_type="application/json")
 
     async def _group(self, request: web.BaseRequest) -> web.Response:
         grant, body = await self._admit(request)
@@ -477,16 +479,16 @@ class Server:
         self._check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
 
-    def _changes_body(self, since: int, told: bool) -> bytes:
+    def _changes_body(self, since: int, affected: bool) -> bytes:
         """Created once for all requests that wait at the same version.
 
-        told:  the requester is affected by the changes.  Otherwise they are left out if they do not fit into one reply.
+        affected:  the requester is affected by the changes.  Otherwise they are left out if they do not fit into one reply.
         """
         version = self._service.state.version
-        if self._body[:3] != (since, version, told):
+        if self._body[:3] != (since, version, affected):
             batches = batches_as_text(self._service.after(since, version, CHANGES_BYTES_MAX))
-            reached = version if told or batches else since
-            self._body = (since, version, told, encode(ChangesReply(version=reached, batches=batches)))
+            reached = version if affected or batches else since
+            self._body = (since, version, affected, encode(ChangesReply(version=reached, batches=batches)))
         return self._body[3]
 
     def _check(self, cluster_id: str) -> None:

@@ -17,12 +17,12 @@ from spark_log.net.messages import GroupView, Health
 from spark_log.net.quotas import Usage
 
 
-class Noted(Protocol):
+class Changes(Protocol):
     """The changes of the log."""
 
-    def there_is(self, topics: Sequence[str] | None, since: int) -> bool: ...
+    def has_changes(self, topics: Sequence[str] | None, since: int) -> bool: ...
 
-    def untold(self) -> Collection[str] | None: ...
+    def drain(self) -> Collection[str] | None: ...
 
 
 class Service(Protocol):
@@ -31,7 +31,7 @@ class Service(Protocol):
     on_change: Callable[[], None]
 
     @property
-    def news(self) -> Noted: ...
+    def change_feed(self) -> Changes: ...
 
     @property
     def state(self) -> State: ...
@@ -68,7 +68,7 @@ class GroupService(Protocol):
     def notice(self) -> None:
         """There is a new leader or version."""
 
-    def stirred(self, group_id: str) -> asyncio.Future[None] | None:
+    def rebalance_begun(self, group_id: str) -> asyncio.Future[None] | None:
         """A future that is done when a rebalance of the group begins; None if the group is not shared."""
 
     async def ask(self, request: Request, wait_ms: int, client_host: str) -> Response: ...

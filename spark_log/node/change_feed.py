@@ -31,7 +31,7 @@ class ChangeFeed:
         """All versions up to this one are noted."""
         self._of_all = 0
         self._of_topics: dict[str, int] = {}
-        self._untold: deque[set[str] | None] = deque()
+        self._undrained: deque[set[str] | None] = deque()
 
     def note(self, version: int, commands: Iterable[object] | None) -> None:
         """Note a version with its commands; None: unknown contents, of this version and those before it."""
@@ -43,20 +43,20 @@ class ChangeFeed:
             for topic_id in touched:
                 self._of_topics[topic_id] = version
         self.version = version
-        self._untold.append(touched)  # last: its readers expect that the version is noted
+        self._undrained.append(touched)  # last: its readers expect that the version is noted
 
-    def there_is(self, topics: Iterable[str] | None, since: int) -> bool:
+    def has_changes(self, topics: Iterable[str] | None, since: int) -> bool:
         """Whether a version after `since` has changes for these topics, by id; None: any change."""
         if topics is None or self.version <= since:
             return self.version > since
         of_topics = self._of_topics
         return self._of_all > since or any(of_topics.get(topic_id, 0) > since for topic_id in topics)
 
-    def untold(self) -> set[str] | None:
+    def drain(self) -> set[str] | None:
         """Topics with new records since the last call; None: anything may have changed."""
         found: set[str] | None = set()
-        while self._untold:
-            touched = self._untold.popleft()
+        while self._undrained:
+            touched = self._undrained.popleft()
             found = None if found is None or touched is None else found | touched
         return found
 

@@ -70,7 +70,7 @@ class Sign(Enum):
 AskSign = Callable[[Holder], Sign]
 
 
-class _Asked(NamedTuple):
+class _Pending(NamedTuple):
     commands: list[Proposal]
     answer: Future[Answered]
 
@@ -121,7 +121,7 @@ class Coordinator:
         self.tail = RecordCache(store)
         self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock())
         self.metrics = Metrics()
-        self.news = ChangeFeed()
+        self.change_feed = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
         """Called after a new version or a change of the leader."""
         self.held: Callable[[], tuple[Held, ...]] = tuple
@@ -132,8 +132,8 @@ class Coordinator:
         self._maintain_ms = maintain_ms
         self.storage_health = StorageHealth(self.tail, self.journal.context.clock, storage_timeout_ms)
         self.tail.on_error = self.storage_health.note_failure
-        self._queue: queue.Queue[_Asked | None] = queue.Queue(QUEUE_MAX)
-        self._under_way: list[_Asked] = []
+        self._queue: queue.Queue[_Pending | None] = queue.Queue(QUEUE_MAX)
+        self._under_way: list[_Pending] = []
         self._stopping = threading.Event()
         self._lock = threading.Lock()
 
@@ -153,7 +153,7 @@ class Coordinator:
         The future fails with NotCoordinator if this coordinator does not lead, with CoordinatorNotAvailable if its
         queue is full.
         """
-        asked = _Asked([Proposal(self._holding(command), check=True) for command in commands], Future())
+        asked = _Pending([Proposal(self._holding(command), check=True) for command in commands], Future())
         error: SparkLogError | None = None
         with self._lock:
             if not self.leading or self._stopping.is_set():
@@ -257,7 +257,7 @@ class Coordinator:
 
     def _stand_by(self) -> None:
         """Wait until this coordinator has the log."""
-        watch = _Watch(self.journal.context.clock, self._takeover_ms)
+        watch = _LeaderWatch(self.journal.context.clock, self._takeover_ms)
         said = ""
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -286,7 +286,7 @@ class Coordinator:
     def _begin(self, epoch: int, began_s: float) -> None:
         """Lead, under an epoch that the log has had since `began_s` at the latest."""
         self.epoch, self.stepped_down, self.confirmed_s = epoch, 0, began_s
-        self.news.note(self.state.version, None)
+        self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.journal.store.url, self.epoch, self.address)
         self.on_change()
 
@@ -349,15 +349,15 @@ class Coordinator:
             if self.state is not before:
                 self.metrics.commits.note(time.perf_counter() - began)
                 self.storage_health.note_write()
-            self.news.note(self.state.version, (command.decide for command in commands))
+            self.change_feed.note(self.state.version, (command.decide for command in commands))
             for one in asked:
                 one.complete()
         elif self.journal.poll() is not before:
-            self.news.note(self.state.version, None)
+            self.change_feed.note(self.state.version, None)
         if self.state is not before:
             self.on_change()
 
-    def _waiting(self) -> list[_Asked]:
+    def _waiting(self) -> list[_Pending]:
         try:
             first = self._queue.get(timeout=LOOK_S)
         except queue.Empty:
@@ -406,7 +406,7 @@ class Coordinator:
         while not stop.wait(LOOK_S):
             try:
                 if journal is None:
-                    journal = Journal.open(store, create=False, link=_Here(self), served=True)
+                    journal = Journal.open(store, create=False, link=_LocalLink(self), served=True)
                 journal.run_upkeep()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
@@ -419,7 +419,7 @@ class Coordinator:
                 journal = None
 
 
-class _Here:
+class _LocalLink:
     """The link of upkeep to the coordinator in the same process."""
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -439,7 +439,7 @@ class _Here:
         """There are no connections to close."""
 
 
-class _Watch:
+class _LeaderWatch:
     """Detects that the leader is gone: it has neither answered nor written for long enough."""
 
     def __init__(self, clock: Clock, takeover_ms: int) -> None:

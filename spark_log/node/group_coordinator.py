@@ -61,9 +61,9 @@ from spark_log.net.messages import GroupView
 from spark_log.node.metrics import group_text
 
 TIMEOUT_MS_MAX = 2**31 - 1
-TOLD_S = 0.03
+WAKE_DELAY_S = 0.03
 """Delay until the heartbeat threads know about a rebalance; then consumers that wait for records are woken."""
-TICK_AGAIN_MS = 1
+TIMER_SLACK_MS = 1
 """Timers of the event loop may fire slightly early."""
 logger = logging.getLogger("spark_log")
 
@@ -109,7 +109,7 @@ class Groups:
         """Of groups that were dropped here, generations that are not in the log."""
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._held: dict[str, list[_Held]] = {}
-        self._stirs: dict[str, asyncio.Future[None]] = {}
+        self._rebalance_signals: dict[str, asyncio.Future[None]] = {}
         self._writing: dict[str, asyncio.Future[Answered]] = {}
         """The pending write of each group."""
         self._correlation_id = 0
@@ -161,17 +161,17 @@ class Groups:
             self._release(held)
         return held.answer.result() if held.answer.done() else answer
 
-    def stirred(self, group_id: str) -> asyncio.Future[None] | None:
+    def rebalance_begun(self, group_id: str) -> asyncio.Future[None] | None:
         """A future that is done shortly after a rebalance begins and members were notified; None if the group is not
         shared."""
         if group_id not in self._groups:
             return None
-        return self._stirs.setdefault(group_id, asyncio.get_running_loop().create_future())
+        return self._rebalance_signals.setdefault(group_id, asyncio.get_running_loop().create_future())
 
-    def _stir(self, group_id: str) -> None:
-        stirred = self._stirs.pop(group_id, None)
-        if stirred is not None:
-            stirred.set_result(None)
+    def _signal_rebalance(self, group_id: str) -> None:
+        rebalance_begun = self._rebalance_signals.pop(group_id, None)
+        if rebalance_begun is not None:
+            rebalance_begun.set_result(None)
 
     def _release(self, held: _Held) -> None:
         """Stop waiting."""
@@ -211,7 +211,7 @@ class Groups:
     def _unfit(self, command: CommitOffsets | Append) -> SparkLogError | None:
         """The error for positions that a client may not commit."""
         transactional = isinstance(command, Append)
-        found = [self._judged(group, by, transactional) for group, by in _committers(command)]
+        found = [self._commit_error(group, by, transactional) for group, by in _committers(command)]
         found += [self._used(group_id) for group_id in _changed_from_outside(command)]
         return next((error for error in found if error is not None), None)
 
@@ -236,7 +236,7 @@ class Groups:
             codes = {check_delete_group(group, stored=group_id in state.groups)}
         return self._used(group_id) if codes & {Code.NON_EMPTY_GROUP, Code.GROUP_SUBSCRIBED_TO_TOPIC} else None
 
-    def _judged(self, commit: GroupCommit, by: Committer, transactional: bool) -> SparkLogError | None:
+    def _commit_error(self, commit: GroupCommit, by: Committer, transactional: bool) -> SparkLogError | None:
         group_id = commit.group
         answered = self._step(
             OffsetCommitRequest(
@@ -323,14 +323,14 @@ class Groups:
             self._write(group_id, record)
         if group is not None and _begins_to_rebalance(before, group):
             self._rebalances += 1
-        if group is not None and before is not None and _gist(before) != _gist(group):
-            self._tell_held(group_id)
-            asyncio.get_running_loop().call_later(TOLD_S, self._stir, group_id)
+        if group is not None and before is not None and _heartbeat_key(before) != _heartbeat_key(group):
+            self._answer_held(group_id)
+            asyncio.get_running_loop().call_later(WAKE_DELAY_S, self._signal_rebalance, group_id)
         due = None if group is None else next_deadline(group)
         if due is not None and (self._timer is None or due < self._due_ms):
             self._set_timer(due)
 
-    def _tell_held(self, group_id: str) -> None:
+    def _answer_held(self, group_id: str) -> None:
         """Answer waiting heartbeats that have changes."""
         for held in self._held.get(group_id, ()):
             if not held.answer.done():
@@ -382,7 +382,7 @@ class Groups:
             self._timer.cancel()
             self._timer = None
         if due_ms is not None:
-            left_ms = max(due_ms - self._now_ms(), 0) + TICK_AGAIN_MS
+            left_ms = max(due_ms - self._now_ms(), 0) + TIMER_SLACK_MS
             self._due_ms = due_ms
             self._timer = asyncio.get_running_loop().call_later(left_ms / 1000, self._tick)
 
@@ -420,8 +420,8 @@ class Groups:
         for answer in [*waiting.values(), *(one.answer for several in held.values() for one in several)]:
             if not answer.done():
                 answer.set_exception(self._journal.not_leading())
-        for group_id in tuple(self._stirs):
-            self._stir(group_id)
+        for group_id in tuple(self._rebalance_signals):
+            self._signal_rebalance(group_id)
         if epoch:
             for group_id, stored in self._journal.state.groups.items():
                 if stored.roster is not None and stored.roster.members:
@@ -454,7 +454,7 @@ def _begins_to_rebalance(before: Group | None, group: Group) -> bool:
     return group.state is GroupState.PREPARING_REBALANCE and was is not GroupState.PREPARING_REBALANCE
 
 
-def _gist(group: Group) -> tuple[object, ...]:
+def _heartbeat_key(group: Group) -> tuple[object, ...]:
     """Changes whenever the reply to a heartbeat of the group may change."""
     return group.state, group.generation, len(group.members), *group.static_ids.values()
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_log import connect
-from spark_log.client.consuming.membership import Membership, SessionWish
+from spark_log.client.consuming.membership import Membership, SessionRequest
 from tests.cli.commands import Pylog
 
 
@@ -125,7 +125,7 @@ def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:
 
 def test_a_group_that_a_stream_holds_is_refused_before_anybody_is_asked(grouped: Pylog) -> None:
     """Also in a dry run: it would not be done."""
-    wish = SessionWish("token", "a stream on etl-7 (process 4711)", 45_000)
+    wish = SessionRequest("token", "a stream on etl-7 (process 4711)", 45_000)
     Membership(connect(grouped.url).journal, "billing", wish).join()
     for command in (["seek", "billing", "--to", "0"], ["delete", "billing"]):
         for more in ([], ["--dry-run"], ["--yes"]):

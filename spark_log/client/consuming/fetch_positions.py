@@ -46,24 +46,30 @@ FetchPositions = dict[TopicPartition, FetchPosition]
 """In the order in which they are served next."""
 
 
-def forget_ahead(spots: Iterable[FetchPosition]) -> None:
+def discard_buffered(positions: Iterable[FetchPosition]) -> None:
     """Discard records that were read and not returned; the next poll reads them again."""
-    for spot in spots:
-        if spot.cursor is not None and spot.cursor.at != spot.position:
-            spot.cursor = None
+    for fetch_position in positions:
+        if fetch_position.cursor is not None and fetch_position.cursor.at != fetch_position.position:
+            fetch_position.cursor = None
 
 
-def anything_ready(spots: Iterable[FetchPosition], state: State) -> bool:
+def anything_ready(positions: Iterable[FetchPosition], state: State) -> bool:
     """Whether a cursor that is open has more records."""
     return any(
-        spot.cursor is not None and not spot.paused and spot.key in state.partitions and spot.cursor.ready(state)
-        for spot in spots
+        fetch_position.cursor is not None
+        and not fetch_position.paused
+        and fetch_position.key in state.partitions
+        and fetch_position.cursor.ready(state)
+        for fetch_position in positions
     )
 
 
-def anything_buffered(spots: Iterable[FetchPosition]) -> bool:
+def anything_buffered(positions: Iterable[FetchPosition]) -> bool:
     """Whether records were read from storage and not returned yet."""
-    return any(spot.cursor is not None and not spot.paused and spot.cursor.buffered for spot in spots)
+    return any(
+        fetch_position.cursor is not None and not fetch_position.paused and fetch_position.cursor.buffered
+        for fetch_position in positions
+    )
 
 
 def bytes_from(entry: Slice | Piece, position: int) -> int:
@@ -75,7 +81,7 @@ def bytes_from(entry: Slice | Piece, position: int) -> int:
 class Reading:
     """Reads from a consumer's positions.
 
-    look_again:  called if records no longer exist; reading continues with the state it returns.
+    refresh:  called if records no longer exist; reading continues with the state it returns.
     """
 
     def __init__(
@@ -83,18 +89,18 @@ class Reading:
         journal: Journal,
         membership: Membership | None,
         settings: Mapping[str, Any],
-        look_again: Callable[[], State],
+        refresh: Callable[[], State],
         waiter: Waiter,
     ) -> None:
         self._journal = journal
         self._membership = membership
         self._settings = settings
-        self._look_again = look_again
+        self._refresh = refresh
         self._waiter = waiter
         self._failure: SparkLogError | None = None
         """The error of a partition, for the next call: this call returned records of other partitions."""
 
-    def take(self, spots: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
+    def take(self, positions: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
         """Records up to the end of one state, by partition, in round-robin order.
 
         An unreadable partition does not block the others.  Its error is raised if there is nothing else to return, and
@@ -103,15 +109,17 @@ class Reading:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        for tp, spot in spots.items():
-            if spot.position is None and spot.key in state.partitions:
-                self.position(state, tp, spot)  # the position of `latest` must not depend on the order of partitions
+        for tp, fetch_position in positions.items():
+            if fetch_position.position is None and fetch_position.key in state.partitions:
+                self.position(
+                    state, tp, fetch_position
+                )  # the position of `latest` must not depend on the order of partitions
         parts: list[Fetched] = []
-        for tp in tuple(spots):
+        for tp in tuple(positions):
             room: int = self._settings["max_partition_fetch_bytes"]
             while rows > 0 and room > 0 and (size is None or size > 0):
                 try:
-                    part = self._take_from(state, tp, spots[tp], rows)
+                    part = self._take_from(state, tp, positions[tp], rows)
                 except (CorruptObject, ObjectNotFound) as error:
                     self._failure = self._failure or error
                     break
@@ -124,65 +132,67 @@ class Reading:
                 room -= part.records.nbytes
                 size = None if size is None else size - part.records.nbytes
             if rows <= 0 or (size is not None and size <= 0):
-                spots[tp] = spots.pop(tp)
+                positions[tp] = positions.pop(tp)
                 break
         if self._failure is not None and not parts:
             failure, self._failure = self._failure, None
             raise failure
         return parts
 
-    def has_bytes(self, spots: FetchPositions, state: State, wanted: int) -> bool:
+    def has_bytes(self, positions: FetchPositions, state: State, wanted: int) -> bool:
         """Whether `wanted` bytes of runs follow the positions.  The first and last slice count in part."""
-        for tp, spot in spots.items():
-            if spot.paused or spot.key not in state.partitions:
+        for tp, fetch_position in positions.items():
+            if fetch_position.paused or fetch_position.key not in state.partitions:
                 continue
-            position = self.position(state, tp, spot)
-            for entry in reversed(state.partitions[spot.key].entries):
+            position = self.position(state, tp, fetch_position)
+            for entry in reversed(state.partitions[fetch_position.key].entries):
                 if entry.end <= position or wanted <= 0:
                     break
                 wanted -= bytes_from(entry, position)
         return wanted <= 0
 
-    def _take_from(self, state: State, tp: TopicPartition, spot: FetchPosition, rows: int) -> Fetched | None:
-        if spot.paused or spot.key not in state.partitions:
+    def _take_from(self, state: State, tp: TopicPartition, fetch_position: FetchPosition, rows: int) -> Fetched | None:
+        if fetch_position.paused or fetch_position.key not in state.partitions:
             return None
-        position = self.position(state, tp, spot)
-        if spot.cursor is None:
-            spot.cursor = Cursor(self._journal, tp, spot.key, position, self._waiter)
+        position = self.position(state, tp, fetch_position)
+        if fetch_position.cursor is None:
+            fetch_position.cursor = Cursor(self._journal, tp, fetch_position.key, position, self._waiter)
         try:
-            return spot.cursor.take(state, rows)
+            return fetch_position.cursor.take(state, rows)
         except (DataLoss, UnknownTopicOrPartition):
             # Trimmed or deleted since the state was read: refresh it and continue from the first record that exists.
-            spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at, self._waiter)
-            self._look_again()
+            fetch_position.cursor = Cursor(
+                self._journal, tp, fetch_position.key, fetch_position.cursor.at, self._waiter
+            )
+            self._refresh()
             return None
 
-    def position(self, state: State, tp: TopicPartition, spot: FetchPosition) -> int:
+    def position(self, state: State, tp: TopicPartition, fetch_position: FetchPosition) -> int:
         """The next offset to read in a partition: resolved, or reset by `auto_offset_reset` if it is out of range."""
-        part = state.partitions.get(spot.key)
+        part = state.partitions.get(fetch_position.key)
         if part is None:
             raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was deleted")
-        at = spot.cursor.at if spot.cursor is not None else spot.position
+        at = fetch_position.cursor.at if fetch_position.cursor is not None else fetch_position.position
         if at is None:
-            at = self._committed(state, spot)
+            at = self._committed(state, fetch_position)
         if at is not None and part.start <= at <= part.readable_end:
-            if spot.position is None:
-                spot.position = at
+            if fetch_position.position is None:
+                fetch_position.position = at
             return at
-        spot.position, spot.cursor = self._reset(state, tp, spot, at), None
-        return spot.position
+        fetch_position.position, fetch_position.cursor = self._reset(state, tp, fetch_position, at), None
+        return fetch_position.position
 
-    def _committed(self, state: State, spot: FetchPosition) -> int | None:
-        committed = None if self._membership is None else self._membership.position(state, spot.key)
+    def _committed(self, state: State, fetch_position: FetchPosition) -> int | None:
+        committed = None if self._membership is None else self._membership.position(state, fetch_position.key)
         return None if committed is None else committed.offset
 
-    def _reset(self, state: State, tp: TopicPartition, spot: FetchPosition, at: int | None) -> int:
-        part, policy = state.partitions[spot.key], self._settings["auto_offset_reset"]
+    def _reset(self, state: State, tp: TopicPartition, fetch_position: FetchPosition, at: int | None) -> int:
+        part, policy = state.partitions[fetch_position.key], self._settings["auto_offset_reset"]
         if at is not None:
             logger.warning(
                 "offset %d of %s-%d is out of range, it has %d to %d", at, *tp, part.start, part.readable_end
             )
-        if policy == "earliest" or (at is None and spot.new):
+        if policy == "earliest" or (at is None and fetch_position.new):
             return part.start
         if policy == "latest":
             return part.readable_end

@@ -49,7 +49,7 @@ from spark_log.metadata.state import GroupState, State
 from spark_log.model import TopicPartition
 from spark_log.net.client import HttpLink
 
-AGAIN_S = 0.25
+RETRY_PAUSE_S = 0.25
 """Pause between two attempts to reach a coordinator."""
 _AWAY = (Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
 _GONE = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION)
@@ -89,11 +89,11 @@ class SharedMembership(Membership):
 
     alone = False
 
-    def __init__(self, journal: Journal, link: HttpLink, group: str, wishes: MemberSettings) -> None:
+    def __init__(self, journal: Journal, link: HttpLink, group: str, settings: MemberSettings) -> None:
         super().__init__(journal, group)
         self._link = link
-        self._wishes = wishes
-        self._cooperative = all(assignor.cooperative for assignor in wishes.assignors)
+        self._settings = settings
+        self._cooperative = all(assignor.cooperative for assignor in settings.assignors)
         self._clock = journal.context.clock
         self._closed = False
         self.after_fork()
@@ -114,12 +114,12 @@ class SharedMembership(Membership):
         """The assignment that the consumer has not taken up yet."""
         self._share: Share | None = None
         """The assignment in use."""
-        self._had: frozenset[TopicPartition] = frozenset()
+        self._owned: frozenset[TopicPartition] = frozenset()
         """The owned partitions, or those it owned until it revoked them to join."""
         self._topics: frozenset[str] | None = None
         """The topics of its last join; None: it has not joined."""
         self._lost = False
-        self._away = False
+        self._unreachable = False
         """The last request was not answered; logged once."""
         self._failed: SparkLogError | None = None
         self._rounds = 0
@@ -147,7 +147,7 @@ class SharedMembership(Membership):
     def keep(self, state: State) -> None:
         """Nothing to do: heartbeats keep the group in use."""
 
-    def heed(self) -> bool:
+    def has_news(self) -> bool:
         with self._news:
             self._polled_ms = self._clock.monotonic_ms()
             return self._rejoin or self._lost or self._arrived is not None
@@ -168,7 +168,7 @@ class SharedMembership(Membership):
         with self._news:
             failed = self._failed
             self._share = self._arrived = None
-            self._had, self._lost = frozenset(), isinstance(failed, FencedInstanceId)
+            self._owned, self._lost = frozenset(), isinstance(failed, FencedInstanceId)
             self._failed = failed if self._lost else None
             return failed
 
@@ -181,23 +181,23 @@ class SharedMembership(Membership):
         """The current assignment.  Before a rebalance it is empty, or unchanged if all assignors are cooperative."""
         with self._news:
             if self._arrived is not None:
-                self._take_up(self._arrived)
+                self._use_share(self._arrived)
             if not self._joining and (self._topics != topics or self._is_outdated(state)):
                 self._rejoin, self._topics = True, topics
             if self._share is None or not (self._cooperative or not (self._rejoin or self._joining)):
                 return frozenset()
             return frozenset(tp for tp in self._share.assignment.partitions if tp.topic in topics)
 
-    def _take_up(self, share: Share) -> None:
+    def _use_share(self, share: Share) -> None:
         """Use a new assignment.  A member that had to revoke partitions for others rejoins, so that they are
         assigned."""
         self._share, self._arrived = share, None
         self._rounds += 1
-        gives_up = self._had - frozenset(share.assignment.partitions)
+        gives_up = self._owned - frozenset(share.assignment.partitions)
         if self._cooperative and (gives_up or share.assignment.unsettled):
             self._rejoin = True
         if not self._cooperative:
-            self._had = frozenset(share.assignment.partitions)
+            self._owned = frozenset(share.assignment.partitions)
 
     def _is_outdated(self, state: State) -> bool:
         """As leader: whether the partitions differ from those of the last assignment."""
@@ -210,23 +210,23 @@ class SharedMembership(Membership):
         """The consumer owns exactly these partitions now.  Join if necessary."""
         with self._news:
             if self._cooperative:
-                self._had = frozenset(partitions)
+                self._owned = frozenset(partitions)
             if self._joining or self._topics is None or (self._member and not self._rejoin):
                 return
             self._joining, self._rejoin, self._lost = True, False, False
             self._polled_ms = self._clock.monotonic_ms()
-            life, told = self._life, self._subscription(self._topics)
+            life, subscription = self._life, self._subscription(self._topics)
             if self._heart is None:
-                self._heart = self._start(self._beat)
-        self._start(lambda: self._round(life, told))
+                self._heart = self._start(self._send_heartbeats)
+        self._start(lambda: self._round(life, subscription))
 
     def _subscription(self, topics: frozenset[str]) -> bytes:
         return encode(
             Subscription(
                 topics=tuple(sorted(topics)),
-                owned=tuple(sorted(self._had)),
+                owned=tuple(sorted(self._owned)),
                 generation=UNFENCED if self._share is None else self._share.generation,
-                rack=self._wishes.rack,
+                rack=self._settings.rack,
             )
         )
 
@@ -255,7 +255,7 @@ class SharedMembership(Membership):
         with self._news:
             member = self._member
             self._end_life()
-            self._share, self._had = None, frozenset()
+            self._share, self._owned = None, frozenset()
             self._lost = self._subscribed = False
         self._leave_as(member)
 
@@ -278,14 +278,14 @@ class SharedMembership(Membership):
         return commit
 
     def committer(self) -> Committer:
-        return Committer(self._member, self._wishes.instance)
+        return Committer(self._member, self._settings.instance)
 
     # ------------------------------------------------------------------------------------------------- in a round's thread
 
-    def _round(self, life: int, told: bytes) -> None:
+    def _round(self, life: int, subscription: bytes) -> None:
         """Join and sync until a generation is complete."""
         while self._is_current(life):
-            joined = self._join_group(told)
+            joined = self._join_group(subscription)
             if joined is None or not self._enter(life, joined):
                 if joined is not None and joined.error in _ITS_OWN and not self._is_current(life):
                     self._leave_as(joined.member_id)  # the consumer left before it knew its id
@@ -307,20 +307,20 @@ class SharedMembership(Membership):
         with self._news:
             return life == self._life and self._joining
 
-    def _join_group(self, told: bytes) -> JoinGroupResponse | None:
+    def _join_group(self, subscription: bytes) -> JoinGroupResponse | None:
         """None: no reply."""
-        wishes = self._wishes
+        settings = self._settings
         request = JoinGroupRequest(
             group_id=self.group,
             member_id=self._member,
-            group_instance_id=wishes.instance,
+            group_instance_id=settings.instance,
             protocol_type=CONSUMER,
-            protocols=tuple(MemberProtocol(assignor.name, told) for assignor in wishes.assignors),
-            session_timeout_ms=wishes.session_ms,
-            rebalance_timeout_ms=wishes.poll_ms,
-            client_id=wishes.client_id,
+            protocols=tuple(MemberProtocol(assignor.name, subscription) for assignor in settings.assignors),
+            session_timeout_ms=settings.session_ms,
+            rebalance_timeout_ms=settings.poll_ms,
+            client_id=settings.client_id,
         )
-        answer = self._ask(request, wishes.poll_ms)
+        answer = self._ask(request, settings.poll_ms)
         assert answer is None or isinstance(answer, JoinGroupResponse)
         return answer
 
@@ -345,13 +345,13 @@ class SharedMembership(Membership):
             group_id=self.group,
             member_id=joined.member_id,
             generation_id=joined.generation_id,
-            group_instance_id=self._wishes.instance,
+            group_instance_id=self._settings.instance,
             protocol_type=joined.protocol_type,
             protocol_name=joined.protocol_name,
             assignments=self._assign(joined) if joined.members and not joined.skip_assignment else {},
         )
         while self._is_current(life):
-            answer = self._ask(request, self._wishes.poll_ms)
+            answer = self._ask(request, self._settings.poll_ms)
             if answer is None:
                 continue
             assert isinstance(answer, SyncGroupResponse)
@@ -365,7 +365,7 @@ class SharedMembership(Membership):
 
     def _assign(self, joined: JoinGroupResponse) -> dict[str, bytes]:
         """Compute the assignment, as leader."""
-        assignor = next(one for one in self._wishes.assignors if one.name == joined.protocol_name)
+        assignor = next(one for one in self._settings.assignors if one.name == joined.protocol_name)
         cluster = what_members_read(_partitions(self._journal.refresh()), joined.members)
         return assign_members(assignor, cluster, joined.members, leader=joined.member_id)
 
@@ -375,7 +375,7 @@ class SharedMembership(Membership):
             case Code.REBALANCE_IN_PROGRESS:
                 self._rejoin = not self._joining  # a join in progress continues
             case _ if error in _AWAY:
-                self._news.wait(AGAIN_S)
+                self._news.wait(RETRY_PAUSE_S)
             case _ if error in _GONE:
                 member = self._member if error is Code.ILLEGAL_GENERATION else ""
                 self._end_life()
@@ -384,12 +384,13 @@ class SharedMembership(Membership):
                 self._fail(
                     FencedInstanceId(
                         f"group {self.group!r}: another consumer has started with group_instance_id "
-                        f"{self._wishes.instance!r} and replaced this one; give each consumer a different id"
+                        f"{self._settings.instance!r} and replaced this one; give each consumer a different id"
                     )
                 )
             case _:
                 why = _WHY.get(error, f"the coordinator replied {error.value}").format(
-                    strategies=", ".join(one.name for one in self._wishes.assignors), session=self._wishes.session_ms
+                    strategies=", ".join(one.name for one in self._settings.assignors),
+                    session=self._settings.session_ms,
                 )
                 self._fail(InvalidRequest(f"group {self.group!r}: {why}"))
 
@@ -408,24 +409,24 @@ class SharedMembership(Membership):
 
     # ----------------------------------------------------------------------------------------- in the heartbeats' thread
 
-    def _beat(self) -> None:
+    def _send_heartbeats(self) -> None:
         """Send heartbeats while the consumer is open and polls."""
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._closed or (self.generation != UNFENCED and not self._joining))
                 if self._closed:
                     return
-                life, left_ms = self._life, self._wishes.poll_ms - (self._clock.monotonic_ms() - self._polled_ms)
+                life, left_ms = self._life, self._settings.poll_ms - (self._clock.monotonic_ms() - self._polled_ms)
                 request = HeartbeatRequest(
                     group_id=self.group,
                     member_id=self._member,
                     generation_id=self.generation,
-                    group_instance_id=self._wishes.instance,
+                    group_instance_id=self._settings.instance,
                 )
             if left_ms <= 0:
-                self._give_up(life)
+                self._leave_idle(life)
                 continue
-            wait_ms = int(min(self._wishes.heartbeat_ms, left_ms))
+            wait_ms = int(min(self._settings.heartbeat_ms, left_ms))
             answer = self._ask(request, wait_ms)
             with self._news:
                 late = life != self._life or self._joining or self.generation != request.generation_id
@@ -435,7 +436,7 @@ class SharedMembership(Membership):
                 if answer.error is Code.REBALANCE_IN_PROGRESS:
                     self._news.wait(wait_ms / 1000)  # until the consumer polls
 
-    def _give_up(self, life: int) -> None:
+    def _leave_idle(self, life: int) -> None:
         """Leave the group, because the consumer has not polled within max_poll_interval_ms."""
         with self._news:
             if life != self._life:
@@ -447,9 +448,9 @@ class SharedMembership(Membership):
             "group %s: the consumer has not polled within max_poll_interval_ms=%d and gives its partitions up: "
             "poll more often, reduce max_poll_records, or increase max_poll_interval_ms",
             self.group,
-            self._wishes.poll_ms,
+            self._settings.poll_ms,
         )
-        if self._wishes.instance is None:
+        if self._settings.instance is None:
             self._ask(self._leaving(member))
 
     # ------------------------------------------------------------------------------------------------------------ requests
@@ -459,14 +460,14 @@ class SharedMembership(Membership):
         try:
             answer = self._link.ask_group(self._journal.state.coordinator, request, wait_ms)
         except (CoordinatorNotAvailable, NotCoordinator) as error:
-            if not self._away:
+            if not self._unreachable:
                 logger.warning("group %s: its coordinator is away, retrying: %s", self.group, error)
-            self._away = True
-            time.sleep(AGAIN_S)
+            self._unreachable = True
+            time.sleep(RETRY_PAUSE_S)
             return None
-        if self._away:
+        if self._unreachable:
             logger.warning("group %s: a coordinator answers again", self.group)
-        self._away = False
+        self._unreachable = False
         return answer
 
     def _leaving(self, member: str) -> LeaveGroupRequest:
@@ -474,7 +475,7 @@ class SharedMembership(Membership):
 
     def _leave_as(self, member: str) -> None:
         """A static member does not leave: its assignment is kept for its session.  Raises CoordinatorNotAvailable."""
-        if member and self._wishes.instance is None:
+        if member and self._settings.instance is None:
             self._link.ask_group(self._journal.state.coordinator, self._leaving(member), 0)
 
 

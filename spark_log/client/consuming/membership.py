@@ -26,7 +26,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]
 
 
-class SessionWish(NamedTuple):
+class SessionRequest(NamedTuple):
     """Identity and session of a member that keeps its group while it is alive."""
 
     token: str
@@ -48,7 +48,7 @@ class Membership:
     alone = True
     """It owns all partitions or none: a consumer that may not commit has lost them."""
 
-    def __init__(self, journal: Journal, group: str, session: SessionWish | None = None) -> None:
+    def __init__(self, journal: Journal, group: str, session: SessionRequest | None = None) -> None:
         self.group = group
         self.session = session
         self.generation = UNFENCED
@@ -73,7 +73,7 @@ class Membership:
         """Changes with each rebalance."""
         return 0
 
-    def heed(self) -> bool:
+    def has_news(self) -> bool:
         """Report that the consumer is alive.  Returns whether its membership has changed."""
         return False
 
@@ -92,12 +92,12 @@ class Membership:
 
     def join(self) -> None:
         """Take over the group; commits of the previous owner are rejected.  Raises GroupInUse if a session keeps it."""
-        member, wish = self._journal.context.unique(), self.session or SessionWish("", "", 0)
+        member, wish = self._journal.context.unique(), self.session or SessionRequest("", "", 0)
         self._journal.refresh()  # a rejection is final, so it must not be based on an outdated state
         self.generation = self._journal.propose(JoinGroup(group=self.group, member=member, **wish._asdict()))
         self._member = member
 
-    def give_sign(self) -> None:
+    def renew_session(self) -> None:
         """Renew the session.  Raises IllegalGeneration if the group was taken over."""
         self._journal.propose(SignOfLife(group=self.group, generation=self.generation))
 
@@ -106,7 +106,7 @@ class Membership:
         age_ms = cluster_config(state.configs, "offsets.retention.minutes") * 60_000
         seen = state.groups.get(self.group, GroupState()).seen
         if self.joined and not self.lost(state) and self._journal.context.clock.now_ms() - seen > age_ms // 4:
-            self.give_sign()
+            self.renew_session()
 
     def leave(self) -> None:
         """Release the group, if this consumer still owns it, after pending commits."""
