@@ -82,7 +82,7 @@ class HttpLink:
         self, target: Target, token: str | None = None, cluster_id: str = "", resolve: Resolve = resolve
     ) -> None:
         self.cluster_id = cluster_id
-        """Of the log; empty until known."""
+        """The id of the log; empty until known."""
         self._target = target
         self._token = None if token is None else _checked_token(token)
         self._tls = None if target.ca is None else ca_context(target.ca)

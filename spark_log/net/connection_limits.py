@@ -27,7 +27,7 @@ class ConnectionLimits(NamedTuple):
     body_bytes: int = 64 << 20
     header_bytes: int = 16 << 10
     connections: int = 10_000
-    """Of clients: connections that have sent a complete request with a valid token."""
+    """Client connections: those that have sent a complete request with a valid token."""
     connections_per_address: int = 5_000
     silent_connections: int = 1_000
     request_ms: int = 30_000

@@ -57,10 +57,10 @@ class ClusterInfo(Message, frozen=True, kw_only=True):
     leading: bool
     """False for a standby."""
     address: str
-    """Of the leader, as far as this coordinator knows."""
+    """Address of the leader, as far as this coordinator knows."""
     epoch: int
     version: int
-    """Of the newest record that this coordinator has read."""
+    """Version of the newest record that this coordinator has read."""
 
 
 class Health(Message, frozen=True, kw_only=True):

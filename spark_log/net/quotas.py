@@ -25,7 +25,7 @@ class Quota(NamedTuple):
 
     topics: int | None = None
     partitions: int | None = None
-    """Of all its topics together."""
+    """The sum over all its topics."""
     groups: int | None = None
     connections: int | None = None
     """Connections that have sent a complete request."""

@@ -58,7 +58,7 @@ KEEPALIVE_S = 75.0
 REPLY_BYTES_MAX = 1 << 20
 """Limit of new log records in a reply to commands.  Clients that are further behind read them from storage."""
 CHANGES_BYTES_MAX = 128 << 10
-"""The same for a reply to a long poll.  Thousands are sent at a time, so each must be cheap."""
+"""The limit in a reply to a long poll.  Thousands are sent at a time, so each must be cheap."""
 PAUSE_S = 2.5
 """An event loop that did not run for this long was suspended: normally it runs at least once a second."""
 SHUTDOWN_S = 2.0
@@ -142,7 +142,7 @@ class Server:
         self._quotas = Quotas(quotas or {})
         self._hosts = hosts
         self._held: set[asyncio.Future[None]] = set()
-        """Of group requests that wait for other members: completed when tokens are replaced."""
+        """Futures of group requests that wait for other members: completed when tokens are replaced."""
         self._polls = 0
         self._awake_s = time.monotonic()
         """When the event loop last ran."""

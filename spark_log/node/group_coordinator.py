@@ -106,7 +106,7 @@ class Groups:
         self._bases: dict[str, int] = {}
         """Generations in the log when groups were first kept here."""
         self._generations: dict[str, int] = {}
-        """Of groups that were dropped here, generations that are not in the log."""
+        """Generations of groups that were dropped here; they are not in the log."""
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._held: dict[str, list[_Held]] = {}
         self._rebalance_signals: dict[str, asyncio.Future[None]] = {}
@@ -287,7 +287,7 @@ class Groups:
         return None if stored is None else self._restored(group_id, stored)
 
     def _is_taken(self, group: Group, stored: Stored) -> bool:
-        """Whether the group, kept here but not assigned for the first time, was taken over in the log meanwhile."""
+        """Whether another client has taken over the group in the log; nothing prevents that before its first assignment."""
         alone = stored.roster is None and stored.generation > self._bases.get(group.group_id, 0)
         return alone or stored.generation > group.generation
 

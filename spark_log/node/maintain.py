@@ -45,7 +45,7 @@ class MaintainReport:
     """The result of one run."""
 
     version: int
-    """Of the log, at the end."""
+    """Version of the log at the end."""
     expired_records: int
     """Removed by retention."""
     merged_slices: int

@@ -294,7 +294,7 @@ class Consumer:
         newest:  the state that a wait has just returned, to save a request.
         """
         now, membership = self._clock.monotonic_ms(), self._membership
-        self._stale |= membership is not None and membership.has_news()
+        self._stale |= membership is not None and membership.report_alive()
         if (
             now - self._looked_ms < REFRESH_MS
             and not self._stale

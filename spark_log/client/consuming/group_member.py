@@ -70,7 +70,7 @@ class Share(NamedTuple):
     generation: int
     assignment: Assignment
     members: tuple[JoinedMember, ...]
-    """Of the generation; only the leader receives them."""
+    """Members of the generation; only the leader receives them."""
 
 
 def open_membership(journal: Journal, settings: Mapping[str, Any]) -> Membership:
@@ -147,7 +147,7 @@ class SharedMembership(Membership):
     def keep(self, state: State) -> None:
         """Nothing to do: heartbeats keep the group in use."""
 
-    def has_news(self) -> bool:
+    def report_alive(self) -> bool:
         with self._news:
             self._polled_ms = self._clock.monotonic_ms()
             return self._rejoin or self._lost or self._arrived is not None

@@ -73,7 +73,7 @@ class Membership:
         """Changes with each rebalance."""
         return 0
 
-    def has_news(self) -> bool:
+    def report_alive(self) -> bool:
         """Report that the consumer is alive.  Returns whether its membership has changed."""
         return False
 

@@ -46,7 +46,7 @@ class _Staged(NamedTuple):
     topic_id: str
     times: Ints
     partitions: Ints
-    """Of each record; -1 for records that have an error."""
+    """The partition of each record; -1 for records that have an error."""
     errors: dict[int, BaseException]
 
 

@@ -179,14 +179,14 @@ class Producer:
                     raise self._refusal
                 queue = self._queues.get(topic)
                 if queue is None or not queue.waiting:
-                    queue = self._lane(topic, end)
+                    queue = self._current_queue(topic, end)
                 if size > queue.limit:
                     raise too_large(topic, size, queue.limit)
                 if self._grant(queue, size):
                     return queue
                 self._wait_for_room(size, end)
 
-    def _lane(self, topic: str, end: int) -> TopicQueue:
+    def _current_queue(self, topic: str, end: int) -> TopicQueue:
         """The topic's queue, updated from its current spec."""
         # Looking up the topic may take a round trip: do not hold the lock.
         self._lock.release()
