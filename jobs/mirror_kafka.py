@@ -88,7 +88,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         default=[],
         type=_pair,
         metavar="NAME=VALUE",
-        help="for Spark's Kafka source; those that begin with kafka. also for the look-ups, e.g. kafka.security.protocol=SSL",
+        help="for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
     )
     parser.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
     return parser.parse_args(args)
@@ -133,7 +133,8 @@ class Kafka:
         client = self._jvm.org.apache.kafka.clients.admin.AdminClient
         if not hasattr(client, "create"):
             raise InvalidRequest(
-                "Spark's Kafka connector is not there: spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"
+                "Spark's Kafka connector is not there: spark-submit --packages "
+                "org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"
             )
         own = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
         self._committed = own.pop("isolation.level", "read_committed") == "read_committed"
@@ -291,7 +292,8 @@ def check_sources(sources: Mapping[str, KafkaTopic], copied: Mapping[TopicPartit
     for tp, one in copied.items():
         if tp.topic in sources and sources[tp.topic].id != one.source:
             raise InvalidRequest(
-                f"topic {tp.topic!r} was deleted and created again in Kafka since it was copied: delete it here, so that "
+                f"topic {tp.topic!r} was deleted and created again in Kafka since it was copied: delete it here, "
+                "so that "
                 "the new one is copied from its start, or leave it out"
             )
 
@@ -407,7 +409,8 @@ def seed_groups(log: Log, offsets: MirrorMap, sources: Mapping[str, KafkaTopic],
         print(f"group {group}: {len(new) - len(theirs)} positions, {len(changed)} of them new", flush=True)
         for tp in theirs:
             print(
-                f"group {group}: {tp.topic}-{tp.partition} is left at {mine[tp].offset}, which a consumer here committed"
+                f"group {group}: {tp.topic}-{tp.partition} is left at {mine[tp].offset}, which a consumer here "
+                "committed"
             )
     for (group, tp), at in beyond.items():
         print(
@@ -437,7 +440,8 @@ def plan(args: argparse.Namespace, kafka: Kafka, storage: Mapping[str, str]) -> 
     for name, source in sources.items():
         offsets = left(name, source, copied)
         print(
-            f"{name}: {source.partitions} partitions, {offsets:,} offsets to copy, {records_of(name, copied):,} records are in"
+            f"{name}: {source.partitions} partitions, {offsets:,} offsets to copy, {records_of(name, copied):,} "
+            "records are in"
         )
         for note in carried(source.configs)[1]:
             print(f"{name}: {note}")
@@ -468,7 +472,8 @@ def explained(error: str, checkpoint: str) -> str:
     if SequenceConflict.__name__ not in error:
         return error
     return (
-        f"{error}\nThe map of offsets says how far the topic was copied: delete the topic's folder in {checkpoint} and run this "
+        f"{error}\nThe map of offsets says how far the topic was copied: delete the topic's folder in {checkpoint} "
+        "and run this "
         "again; it continues there, and nothing is lost or copied twice"
     )
 

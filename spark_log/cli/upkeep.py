@@ -58,7 +58,8 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
 def _say_plan(session: CommandSession, plan: Plan) -> None:
     text = (
         f"would expire {counted(plan.expired_records, 'record')}, merge {counted(plan.merged_slices, 'slice')} "
-        f"({size_text(plan.merged_bytes)}), and delete {counted(plan.collected, 'object')} ({size_text(plan.collected_bytes)})"
+        f"({size_text(plan.merged_bytes)}), and delete {counted(plan.collected, 'object')} "
+        f"({size_text(plan.collected_bytes)})"
     )
     emit_line(session, text, asdict(plan))
 
@@ -77,7 +78,8 @@ def _say(session: CommandSession, report: MaintainReport) -> None:
     text = (
         f"version {report.version}: {counted(report.expired_records, 'record')} expired, "
         f"{counted(report.merged_slices, 'slice')} merged into {counted(report.segments, 'segment')} "
-        f"({size_text(report.segment_bytes)}), {counted(report.collected, 'object')}, {counted(report.truncated, 'old record')}, "
+        f"({size_text(report.segment_bytes)}), {counted(report.collected, 'object')}, "
+        f"{counted(report.truncated, 'old record')}, "
         f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
     )
     if report.problems:
@@ -220,13 +222,15 @@ def _repair_text(report: RepairReport, dry_run: bool) -> str:
     """The result of a repair, or with --dry-run its plan."""
     base, files = report.base or "the first record", counted(len(report.damaged), "damaged file")
     lines = [
-        f"{'can be restored' if dry_run else 'restored'}: version {report.version} from {base}, {files} moved to meta/damaged/"
+        f"{'can be restored' if dry_run else 'restored'}: version {report.version} from {base}, {files} moved to "
+        "meta/damaged/"
     ]
     lines += [f"{name} is damaged" for name in report.damaged]
     if report.lost:
         lines += report.lost
         lines.append(
-            f"{'with --accept-loss ' if dry_run else ''}the log continues at version {report.continues_at}, with new topic ids"
+            f"{'with --accept-loss ' if dry_run else ''}the log continues at version {report.continues_at}, with "
+            "new topic ids"
         )
         lines += report.kept
         lines += [f"no record refers to {name}; it is kept for gc.fence.age.ms" for name in report.unnamed]

@@ -130,7 +130,8 @@ class HttpLink:
                 last = error.__cause__
                 if isinstance(last, TimeoutError):
                     said.append(
-                        f"{address} is silent: no connection within {CONNECT_S:g} s or no answer within {FIRST_ANSWER_S:g} s"
+                        f"{address} is silent: no connection within {CONNECT_S:g} s or no answer within "
+                        f"{FIRST_ANSWER_S:g} s"
                     )
                     continue
                 hint = NO_COORDINATOR
@@ -435,7 +436,8 @@ def _refusal(address: str, method: str, path: str, answer: HttpResponse) -> Spar
         if answer.status not in (404, 405):
             return error
         return InvalidRequest(
-            f"{address} does not support {method} {path.partition('?')[0]}, which this pylog sends: it runs another version of "
+            f"{address} does not support {method} {path.partition('?')[0]}, which this pylog sends: it runs "
+            "another version of "
             "pylog; update the older one"
         )
     except InvalidRequest:

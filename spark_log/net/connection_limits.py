@@ -124,7 +124,8 @@ class Connections:
             raise CoordinatorNotAvailable(f"connections: {limits.connections} of clients are open, which is the limit")
         if self._of_network[peer.network] >= limits.connections_per_address:
             raise CoordinatorNotAvailable(
-                f"connections.per.address: {limits.connections_per_address} of clients at {peer.network} are open, which is "
+                f"connections.per.address: {limits.connections_per_address} of clients at {peer.network} are open, "
+                "which is "
                 "the limit"
             )
         self.remove(peer)

@@ -60,7 +60,8 @@ def parse_quotas(section: Mapping[str, str], principals: Sequence[str]) -> dict[
                 or not (number.isascii() and number.isdigit() and int(number))
             ):
                 raise InvalidRequest(
-                    f"quotas: {name}: {part!r} is invalid; expected {', '.join(f'{kind}=N' for kind in Quota._fields)}, each at "
+                    f"quotas: {name}: {part!r} is invalid; expected "
+                    f"{', '.join(f'{kind}=N' for kind in Quota._fields)}, each at "
                     "most once, with N above 0"
                 )
             values[kind] = int(number)

@@ -482,7 +482,7 @@ class Server:
     def _changes_body(self, since: int, affected: bool) -> bytes:
         """Created once for all requests that wait at the same version.
 
-        affected:  the requester is affected by the changes.  Otherwise they are left out if they do not fit into one reply.
+        affected:  the changes affect the requester.  Otherwise they are left out if they do not fit into one reply.
         """
         version = self._service.state.version
         if self._body[:3] != (since, version, affected):
@@ -547,7 +547,8 @@ def _topics_of(grant: Grant, request: JoinGroupRequest) -> Sequence[str]:
     topics = subscribed_topics(protocol.metadata for protocol in request.protocols)
     if request.protocol_type != CONSUMER or topics is None:
         raise AuthorizationFailed(
-            f"the token {grant.name!r} is for some topics, and the request to join the group {request.group_id!r} does not say "
+            f"the token {grant.name!r} is for some topics, and the request to join the group {request.group_id!r} "
+            "does not say "
             f"which topics it is for: expected subscriptions of the protocol type {CONSUMER!r}"
         )
     return sorted(topics)

@@ -84,7 +84,8 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
         role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
         if role not in ROLES or len(token) < 16 or {GROUP, PRODUCER} & {*prefixes}:
             raise InvalidRequest(
-                f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …] [producer:prefix …]`, with "
+                f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …] [producer:prefix "
+                "…]`, with "
                 f"role {', '.join(ROLES)} and a token of 16 characters at least"
             )
         try:
@@ -154,7 +155,8 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
     if kind in NAMED and prefixes and not drawn:
         if not name.startswith(prefixes):
             raise AuthorizationFailed(
-                f"the token {grant.name!r} is for producer identities that begin with {' or '.join(prefixes)}, not {name!r}"
+                f"the token {grant.name!r} is for producer identities that begin with {' or '.join(prefixes)}, not "
+                f"{name!r}"
             )
     elif (known := state.producers.get(producer)) is not None:
         written = {topic_id for kept in known.kept for topic_id, *_ in kept.ranges}

@@ -202,7 +202,8 @@ class Reading:
                 "auto_offset_reset is 'none'; call seek() or commit one"
             )
         raise OffsetOutOfRange(
-            f"offset {at} of {tp.topic}-{tp.partition} is out of range, it has {part.start} to {part.readable_end}, and "
+            f"offset {at} of {tp.topic}-{tp.partition} is out of range, it has {part.start} to "
+            f"{part.readable_end}, and "
             "auto_offset_reset is 'none'; seek() to an offset in the range",
             start=part.start,
             end=part.readable_end,

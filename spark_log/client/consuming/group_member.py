@@ -57,7 +57,7 @@ _ITS_OWN = (Code.NONE, Code.MEMBER_ID_REQUIRED)
 """Replies to a join that contain the member's id."""
 _WHY = {
     Code.INCONSISTENT_GROUP_PROTOCOL: "partition_assignment_strategy: the other members support none of {strategies}",
-    Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms: the coordinator's [groups] configuration does not allow {session}",
+    Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms: the coordinator's [groups] settings do not allow {session}",
     Code.GROUP_MAX_SIZE_REACHED: "the group has as many members as the coordinator allows",
     Code.INVALID_GROUP_ID: "group_id: the name of a group must not be empty",
 }

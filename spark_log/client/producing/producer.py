@@ -195,7 +195,8 @@ class Producer:
             spec = topic_spec(self._journal.state, topic)
         except CoordinatorNotAvailable as error:
             raise RequestTimedOut(
-                f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: {error}"
+                f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: "
+                f"{error}"
             ) from error
         finally:
             self._lock.acquire()

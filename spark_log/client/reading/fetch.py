@@ -133,7 +133,8 @@ def _whole(
             first += records.num_rows
         if first != piece.end:
             raise CorruptObject(
-                f"the data in {place.at(piece.position)} has {first - piece.start} records, not {piece.end - piece.start}"
+                f"the data in {place.at(piece.position)} has {first - piece.start} records, not "
+                f"{piece.end - piece.start}"
             )
 
 

@@ -23,7 +23,8 @@ def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]
         raise InvalidRequest(f"partition {tp.partition!r} of topic {tp.topic!r} is not a number")
     if not 0 <= tp.partition < topic.partitions:
         raise UnknownTopicOrPartition(
-            f"topic {tp.topic!r} has no partition {tp.partition}, it has {topic.partitions} (0 to {topic.partitions - 1})"
+            f"topic {tp.topic!r} has no partition {tp.partition}, it has {topic.partitions} (0 to "
+            f"{topic.partitions - 1})"
         )
     return (topic_id, tp.partition), state.partitions[topic_id, tp.partition]
 
@@ -87,7 +88,8 @@ def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position
             known = state.groups.get(position.name, GroupState()).offsets.get(key)
             if known is not None and known.offset < part.start:
                 raise OffsetOutOfRange(
-                    f"group {position.name!r} is at offset {known.offset} of {tp.topic}-{tp.partition}, which was removed; "
+                    f"group {position.name!r} is at offset {known.offset} of {tp.topic}-{tp.partition}, which was "
+                    "removed; "
                     f"it has {part.start} to {part.readable_end}: start at one of them, or move the group",
                     start=part.start,
                     end=part.readable_end,
