@@ -491,7 +491,7 @@ def test_a_thread_that_fails_does_not_fail_in_silence(tmp_path: Path) -> None:
     future = producer.send("orders", b"1")
     with pytest.raises(RuntimeError, match="the user's own"):
         future.result(60)
-    with pytest.raises(RuntimeError, match="nothing more can be sent") as error:
+    with pytest.raises(RuntimeError, match="no more records can be sent") as error:
         producer.send("orders", b"2")
     assert isinstance(error.value.__cause__, ZeroDivisionError)
     producer.flush(1)

@@ -227,7 +227,7 @@ class Transaction:
         uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms())
 
     def _check_time(self) -> None:
-        """Raises TransactionTimedOut after the timeout, ProducerFenced if a newer transaction has taken over the id.
+        """Raises TransactionTimedOut after the timeout, ProducerFenced if a newer one has taken over the id.
 
         The order matters: after TransactionTimedOut a caller retries, and would take the id back.
         """
@@ -236,7 +236,7 @@ class Transaction:
             if known is not None and known.epoch != self.epoch:
                 raise ProducerFenced(
                     f"transaction {self.transactional_id!r}: epoch {self.epoch} is not the current one, {known.epoch}: "
-                    "a newer transaction has taken over the id",
+                    "a newer one has taken over the id",
                     current=known.epoch,
                 )
             raise TransactionTimedOut(
