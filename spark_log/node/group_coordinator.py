@@ -287,7 +287,7 @@ class Groups:
         return None if stored is None else self._restored(group_id, stored)
 
     def _is_taken(self, group: Group, stored: Stored) -> bool:
-        """Whether another client has taken over the group in the log; nothing prevents it before its first assignment."""
+        """Whether another client has taken over the group in the log (possible before its first assignment)."""
         alone = stored.roster is None and stored.generation > self._bases.get(group.group_id, 0)
         return alone or stored.generation > group.generation
 
