@@ -2,7 +2,8 @@
 
     spark-submit jobs/maintain.py file:///data/log --every 10m
 
-It needs no executors.  Any number may run beside writers and readers.  Exit status 1 if a single round has problems.
+It needs no executors.  Several may run concurrently, beside writers and readers.  Exit status 1 if a single run has
+problems.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from spark_log.node.maintain import maintain_every, maintain_round
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("url", help="the log, file:///… or s3://…")
-    parser.add_argument("--every", metavar="DURATION", type=_duration, help="go on for ever, a round so often")
+    parser.add_argument("--every", metavar="DURATION", type=_duration, help="repeat this often, for ever")
     parser.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
     return parser.parse_args(args)
 
@@ -37,7 +38,7 @@ def _duration(text: str) -> int:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} has not the form KEY=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
     return name, value
 
 

@@ -1,13 +1,13 @@
-"""Copies topics of Kafka into a log, with keys, headers and timestamps, and takes consumer groups along.
+"""Copies topics from Kafka into a log, with keys, headers, timestamps and the positions of consumer groups.
 
     spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION jobs/mirror_kafka.py \\
         --bootstrap-servers host:9092 --topics orders,payments \\
         --url s3://bucket/log --checkpoint s3://bucket/mirror --groups '*'
 
-Every record is copied once, in its partition and in order, even if the job is killed; each run continues where the
-last one ended.  The topic --map keeps which offset in Kafka became which offset here, and committed groups are set to
-the same records here.  The cut-over: stop the producers, run this once more, start producers and consumers on the log.
-docs/from-kafka.md has it step by step.
+Every record is copied once, in its partition and in order, even if the job is killed.  Each run continues where the
+last one ended.  The topic --map maps offsets in Kafka to offsets here, and committed positions of groups are set to the
+same records here.  To cut over, stop the producers, run this once more, and start producers and consumers on the log.
+See docs/from-kafka.md for the steps.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from spark_log.settings import TOPIC_CONFIGS, validate_topic_configs
 
 TIMEOUT_MS = 60_000
 NOTE = "kafka:"
-"""Note of positions that this job has set and may set again; it leaves alone what a consumer here committed."""
+"""Metadata of positions set by this job, which it may change; positions committed by consumers here are left alone."""
 RECORD = "topic string, partition int, key binary, value binary, timestamp timestamp, headers array<struct<key: string, value: binary>>"
 OWN_TIME = "message.timestamp.type"
-"""Not carried over: the copy keeps the timestamps that the records have."""
+"""Not copied: the copy keeps the timestamps of the records."""
 
 
 class KafkaTopic(NamedTuple):
@@ -50,13 +50,13 @@ class KafkaTopic(NamedTuple):
     id: str
     partitions: int
     configs: Mapping[str, str]
-    """Those that differ from Kafka's defaults."""
+    """The configs that differ from Kafka's defaults."""
     starts: tuple[int, ...]
     ends: tuple[int, ...]
-    """As they were when the run began: how far it copies."""
+    """At the beginning of the run, which copies up to here."""
 
     def end(self, tp: TopicPartition) -> int:
-        """0 for a partition that was not there: all of it is yet to be copied."""
+        """0 for a new partition: all of it is to be copied."""
         return self.ends[tp.partition] if 0 <= tp.partition < self.partitions else 0
 
 
@@ -66,31 +66,29 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     which = parser.add_mutually_exclusive_group(required=True)
     which.add_argument("--topics", type=_names, help="separated by commas")
     which.add_argument(
-        "--pattern", type=_pattern, help="a regular expression that is searched in names; looked up in every round"
+        "--pattern", type=_pattern, help="a regular expression that is searched in names; looked up in every run"
     )
     parser.add_argument("--url", required=True, help="the log, file:///… or s3://…")
     parser.add_argument("--checkpoint", required=True, help="a folder for Spark's checkpoints, kept from run to run")
     parser.add_argument("--map", default="kafka-mirror-map", help="the topic for the map of offsets (%(default)s)")
     groups = parser.add_mutually_exclusive_group()
-    groups.add_argument(
-        "--groups", type=_names, default=(), help="groups to take along, separated by commas; '*' for all"
-    )
+    groups.add_argument("--groups", type=_names, default=(), help="groups to copy, separated by commas; '*' for all")
     groups.add_argument(
         "--group-offsets", type=Path, metavar="FILE", help='instead of Kafka: {"group":{"topic":{"0":42}}}'
     )
     parser.add_argument(
         "--max-offsets", type=int, default=1_000_000, help="of a micro-batch of one topic (%(default)s)"
     )
-    parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at once (%(default)s)")
-    parser.add_argument("--every", type=_duration, metavar="DURATION", help="go on for ever, a round so often")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done")
+    parser.add_argument("--parallel", type=int, default=4, help="topics that are copied at a time (%(default)s)")
+    parser.add_argument("--every", type=_duration, metavar="DURATION", help="repeat this often, for ever")
+    parser.add_argument("--dry-run", action="store_true", help="show what would be done")
     parser.add_argument(
         "--kafka-option",
         action="append",
         default=[],
         type=_pair,
         metavar="NAME=VALUE",
-        help="for Spark's Kafka source; those that begin with kafka. also for the look-ups, e.g. kafka.security.protocol=SSL",
+        help="for Spark's Kafka source; kafka.* options also for this job's client, e.g. kafka.security.protocol=SSL",
     )
     parser.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
     return parser.parse_args(args)
@@ -99,7 +97,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 def _names(text: str) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
-        raise argparse.ArgumentTypeError("names nothing")
+        raise argparse.ArgumentTypeError("no names given")
     return names
 
 
@@ -120,7 +118,7 @@ def _duration(text: str) -> int:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} has not the form NAME=VALUE")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
     return name, value
 
 
@@ -128,14 +126,15 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 class Kafka:
-    """Look-ups in Kafka, with the client that Spark's connector brings."""
+    """Queries Kafka, with the client of Spark's connector."""
 
     def __init__(self, spark: SparkSession, servers: str, options: Mapping[str, str]) -> None:
         self._jvm: Any = spark._jvm
         client = self._jvm.org.apache.kafka.clients.admin.AdminClient
         if not hasattr(client, "create"):
             raise InvalidRequest(
-                "Spark's Kafka connector is not there: spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"
+                "Spark's Kafka connector is not there: spark-submit --packages "
+                "org.apache.spark:spark-sql-kafka-0-10_2.13:VERSION"
             )
         own = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
         self._committed = own.pop("isolation.level", "read_committed") == "read_committed"
@@ -145,7 +144,7 @@ class Kafka:
         self._admin.close()
 
     def topics(self, wanted: Sequence[str] | re.Pattern[str]) -> dict[str, KafkaTopic]:
-        """Topics by name, as they are now.  Raises InvalidRequest for one that is not there."""
+        """Current topics by name.  Raises InvalidRequest for a missing one."""
         known = set(self._get(self._admin.listTopics().names()))
         if isinstance(wanted, re.Pattern):
             wanted = sorted(name for name in known if wanted.search(name))
@@ -163,7 +162,7 @@ class Kafka:
         }
 
     def _configs(self, topics: Iterable[str]) -> dict[str, dict[str, str]]:
-        """Configs set on topics, and defaults from the brokers' settings that are in force in pylog."""
+        """Configs set on topics, and settings of the brokers that apply to the rest and are supported here."""
         resource = self._jvm.org.apache.kafka.common.config.ConfigResource
         wanted = {name: resource(resource.Type.TOPIC, name) for name in topics}
         found = self._get(self._admin.describeConfigs(list(wanted.values())).all())
@@ -188,7 +187,7 @@ class Kafka:
         return sorted(one.groupId() for one in self._get(self._admin.listConsumerGroups().all()).toArray())
 
     def committed(self, group: str) -> dict[TopicPartition, int]:
-        """Where a group stands."""
+        """The committed offsets of a group."""
         found = self._get(self._admin.listConsumerGroupOffsets(group).partitionsToOffsetAndMetadata())
         return {TopicPartition(tp.topic(), tp.partition()): at.offset() for tp, at in found.items() if at is not None}
 
@@ -206,7 +205,7 @@ class Kafka:
             cause = error.java_exception
             while cause.getCause() is not None:
                 cause = cause.getCause()
-            raise InvalidRequest(f"Kafka does not answer as it should: {cause.toString()}") from error
+            raise InvalidRequest(f"the request to Kafka failed: {cause.toString()}") from error
 
 
 def _is_set(config: Any) -> bool:
@@ -219,8 +218,8 @@ def _is_set(config: Any) -> bool:
 
 
 def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log) -> bool:
-    """One round: all that was in Kafka when it began, and the groups.  Whether every group could be taken along."""
-    groups = group_offsets(args, kafka)  # before the ends: a group that moves on meanwhile would stand beyond them
+    """One run: all records that were in Kafka when it began, and the groups.  Whether every group could be copied."""
+    groups = group_offsets(args, kafka)  # before the ends: a group that moves meanwhile would be beyond them
     sources = kafka.topics(args.topics or args.pattern)
     offsets = MirrorMap(log, args.map)
     if args.map in sources:
@@ -240,7 +239,7 @@ def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log
 
 
 def left(topic: str, source: KafkaTopic, copied: Mapping[TopicPartition, Copied]) -> int:
-    """Offsets between what was copied and the end; not all of them need be records."""
+    """Offsets between the copied part and the end; not all of them need be records."""
     ends = enumerate(source.ends)
     return sum(max(end - max(reached(copied, topic, n), source.starts[n]), 0) for n, end in ends)
 
@@ -255,7 +254,7 @@ def records_of(topic: str, copied: Mapping[TopicPartition, Copied]) -> int:
 
 
 def prepare(log: Log, sources: Mapping[str, KafkaTopic]) -> None:
-    """Create the topics that are not there, and partitions that Kafka's have got since."""
+    """Create missing topics, and partitions that were added in Kafka."""
     known = log.admin.list_topics()
     for name, source in sources.items():
         if name not in known:
@@ -270,7 +269,7 @@ def prepare(log: Log, sources: Mapping[str, KafkaTopic]) -> None:
 
 
 def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Kafka's configs that mean the same here, and what to say about others."""
+    """Kafka's configs that mean the same here, and messages about the others."""
     taken: dict[str, str] = {}
     notes: list[str] = []
     for name, value in sorted(configs.items()):
@@ -285,7 +284,7 @@ def carried(configs: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
             except InvalidConfig as error:
                 notes.append(f"{name}={value} is left out: {error}")
         else:
-            notes.append(f"{name}={value} is left out: there is no such config here")
+            notes.append(f"{name}={value} is left out: unknown config")
     return taken, notes
 
 
@@ -293,7 +292,8 @@ def check_sources(sources: Mapping[str, KafkaTopic], copied: Mapping[TopicPartit
     for tp, one in copied.items():
         if tp.topic in sources and sources[tp.topic].id != one.source:
             raise InvalidRequest(
-                f"topic {tp.topic!r} was deleted and created again in Kafka since it was copied: delete it here, so that "
+                f"topic {tp.topic!r} was deleted and created again in Kafka since it was copied: delete it here, "
+                "so that "
                 "the new one is copied from its start, or leave it out"
             )
 
@@ -305,7 +305,7 @@ def copy_topics(
     sources: Mapping[str, KafkaTopic],
     copied: Mapping[TopicPartition, Copied],
 ) -> None:
-    """Copy topics, some at a time.  If one fails, the others are stopped; the next run continues with all."""
+    """Copy topics, some at a time.  If one fails, the others are stopped, and the next run continues them all."""
     running: deque[StreamingQuery] = deque()
     try:
         for name, source in sources.items():
@@ -328,10 +328,10 @@ def start_copy(
     source: KafkaTopic,
     copied: Mapping[TopicPartition, Copied],
 ) -> StreamingQuery:
-    """The query that copies a topic up to the end that it has now.
+    """The query that copies a topic up to its current end.
 
-    The sink writes a micro-batch once, records and map in one commit, also if Spark or a new checkpoint runs it again:
-    then the map says where to continue.  The producer's name keeps any other copier of the topic out.
+    The sink writes a micro-batch once, records and map in one commit.  If Spark or a new checkpoint repeats it, the
+    map shows where to continue.  The producer's name fences other copiers of the topic.
     """
     topic_id = log.admin.describe_topics([topic])[topic].topic_id
     starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
@@ -365,7 +365,7 @@ def start_copy(
 # ------------------------------------------------------------------------------------------------------------ the groups
 
 Positions = Mapping[str, Mapping[TopicPartition, int]]
-"""Where groups stand, by Kafka's offsets."""
+"""Committed positions of groups, as Kafka's offsets."""
 
 
 def group_offsets(args: argparse.Namespace, kafka: Kafka) -> Positions:
@@ -375,7 +375,7 @@ def group_offsets(args: argparse.Namespace, kafka: Kafka) -> Positions:
 
 
 def read_positions(path: Path) -> Positions:
-    """Positions from a file.  Raises InvalidRequest that says what the file must look like."""
+    """Positions from a file.  Raises InvalidRequest with the expected form."""
     try:
         found = json.loads(path.read_text())
         return {
@@ -391,7 +391,7 @@ def read_positions(path: Path) -> Positions:
 
 
 def seed_groups(log: Log, offsets: MirrorMap, sources: Mapping[str, KafkaTopic], groups: Positions) -> bool:
-    """Set groups here to the records at which they are in Kafka; whether all could be."""
+    """Set groups here to the records of their positions in Kafka; whether all could be set."""
     wanted = {(group, tp): at for group, known in groups.items() for tp, at in known.items() if tp.topic in sources}
     beyond = {key: at for key, at in wanted.items() if at > sources[key[1].topic].end(key[1])}
     found = offsets.translate((tp, at) for (group, tp), at in wanted.items() if (group, tp) not in beyond)
@@ -409,7 +409,8 @@ def seed_groups(log: Log, offsets: MirrorMap, sources: Mapping[str, KafkaTopic],
         print(f"group {group}: {len(new) - len(theirs)} positions, {len(changed)} of them new", flush=True)
         for tp in theirs:
             print(
-                f"group {group}: {tp.topic}-{tp.partition} is left at {mine[tp].offset}, which a consumer here committed"
+                f"group {group}: {tp.topic}-{tp.partition} is left at {mine[tp].offset}, which a consumer here "
+                "committed"
             )
     for (group, tp), at in beyond.items():
         print(
@@ -429,7 +430,7 @@ def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMet
 
 
 def plan(args: argparse.Namespace, kafka: Kafka, storage: Mapping[str, str]) -> None:
-    """Say what a run would do."""
+    """Print what a run would do."""
     sources = kafka.topics(args.topics or args.pattern)
     try:
         copied = MirrorMap(spark_log.connect(args.url, storage, create=False), args.map).copied()
@@ -439,7 +440,8 @@ def plan(args: argparse.Namespace, kafka: Kafka, storage: Mapping[str, str]) -> 
     for name, source in sources.items():
         offsets = left(name, source, copied)
         print(
-            f"{name}: {source.partitions} partitions, {offsets:,} offsets to copy, {records_of(name, copied):,} records are in"
+            f"{name}: {source.partitions} partitions, {offsets:,} offsets to copy, {records_of(name, copied):,} "
+            "records are in"
         )
         for note in carried(source.configs)[1]:
             print(f"{name}: {note}")
@@ -448,7 +450,7 @@ def plan(args: argparse.Namespace, kafka: Kafka, storage: Mapping[str, str]) -> 
 
 
 def run(spark: SparkSession, args: argparse.Namespace) -> bool:
-    """All rounds; whether the last one could do all."""
+    """All runs; whether the last one was complete."""
     storage = dict(args.storage_option)
     kafka = Kafka(spark, args.bootstrap_servers, dict(args.kafka_option))
     try:
@@ -466,11 +468,12 @@ def run(spark: SparkSession, args: argparse.Namespace) -> bool:
 
 
 def explained(error: str, checkpoint: str) -> str:
-    """The error, with this job's way out where a checkpoint is behind the log."""
+    """The error, with instructions if a checkpoint is behind the log."""
     if SequenceConflict.__name__ not in error:
         return error
     return (
-        f"{error}\nThe map of offsets says how far the topic was copied: delete the topic's folder in {checkpoint} and run this "
+        f"{error}\nThe map of offsets says how far the topic was copied: delete the topic's folder in {checkpoint} "
+        "and run this "
         "again; it continues there, and nothing is lost or copied twice"
     )
 

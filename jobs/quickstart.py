@@ -41,7 +41,7 @@ FILES_PER_BATCH = 2
 DAY = "2013-07-04"
 OF_DAY = f"timestamp >= '{DAY}' and timestamp < '2013-07-05'"
 KILL_AFTER = 0.3
-"""Share of the events that are in the log when the job is killed."""
+"""The job is killed when the log has this share of the events."""
 
 NEXT = {
     "pylog topic list": "the two topics, their records and bytes",
@@ -51,13 +51,13 @@ NEXT = {
     f"pylog group lag {GROUP}": "what the group has not read yet",
     "pylog verify --deep": "reads and checks every byte",
 }
-"""Commands to try on the log that the job leaves, and what they show."""
+"""Commands to try on the resulting log, and their output."""
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", default=".pylog/quickstart", help="is emptied first")
-    parser.add_argument("--rows", type=int, default=None, help="only so many events, evenly chosen")
+    parser.add_argument("--rows", type=int, default=None, help="only this many events, evenly chosen")
     parser.add_argument("--part", choices=["ingest", "check"], help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     folder = Path(arguments.folder).resolve()
@@ -93,7 +93,7 @@ def story(folder: Path, rows: int | None) -> None:
 
 
 def print_next(folder: Path) -> None:
-    """Say what to try on the log."""
+    """Print commands to try on the log."""
     print("Try next, on the log that this left:")
     print(f"  export PATH={shlex.quote(str(Path(sys.executable).parent))}:$PATH")
     print(f"  export PYLOG_URL={shlex.quote(str(folder / 'log'))}")
@@ -132,7 +132,7 @@ def load_flights(rows: int | None) -> pd.DataFrame:
 
 
 def write_files(flights: pd.DataFrame, folder: Path) -> None:
-    """The events as parquet files, in order, as something that arrives would lay them down."""
+    """The events as parquet files, in order, as if they had arrived one after the other."""
     folder.mkdir(parents=True)
     each = -(-len(flights) // FILES)
     for number in range(FILES):
@@ -158,7 +158,7 @@ def session() -> SparkSession:
 
 
 def ingest(folder: Path) -> None:
-    """The streaming job: files in, topic out, keyed by aircraft, the scheduled minute as the record's timestamp."""
+    """The streaming job: from files to the topic, keyed by aircraft; record timestamps are the scheduled minutes."""
     spark = session()
     events = (
         spark.readStream.schema(
@@ -181,7 +181,7 @@ def ingest(folder: Path) -> None:
 
 
 def start(part: str, folder: Path) -> subprocess.Popen[bytes]:
-    """Run a part that uses Spark, as a separate process group; Spark's log goes to a file."""
+    """Start a part that uses Spark, in a separate process group; Spark's log goes to a file."""
     command = [sys.executable, __file__, "--part", part, "--folder", str(folder)]
     with (folder / "spark.log").open("ab") as log:
         return subprocess.Popen(command, stderr=log, start_new_session=True)
@@ -202,7 +202,7 @@ def finish(job: subprocess.Popen[bytes], folder: Path) -> None:
 
 
 def run_until_killed(folder: Path, log: spark_log.Log, enough: int) -> int:
-    """Start the job, kill it and its children once `enough` events are in; how many are in then."""
+    """Start the job, and kill it and its children once `enough` events are in the log.  Returns their number then."""
     job = start("ingest", folder)
     while job.poll() is None and count(log) < enough:
         time.sleep(0.02)

@@ -1,6 +1,6 @@
-"""What all commands share: the options of every command, errors as one sentence, positions and durations.
+"""Shared by all commands: common options, one-sentence errors, and the types of positions and durations.
 
-Modules of the command line import Arrow and the client inside their functions only: `pylog --help` is fast.
+The command line imports Arrow and the client only inside functions, to keep `pylog --help` fast.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from spark_log.positions import UNITS_MS, Position, parse_position
 
 
 class Failed(click.ClickException):
-    """Refused or failed: one sentence on standard error, exit status 1."""
+    """An error: one sentence on standard error, and exit status 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"pylog: {self.format_message()}", err=True)
 
 
 class Verb(click.Command):
-    """A command that does something.  It takes the options of every command too, so that they may come last."""
+    """A command that does something.  It accepts the common options too, so that they may come last."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -45,7 +45,7 @@ class Verb(click.Command):
         return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The command's own options come first."""
+        """The command's options come before the common ones."""
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
         own = [param for param in options if param in self.own_params]
         shared = [param for param in options if param not in self.own_params]
@@ -57,7 +57,7 @@ class Verb(click.Command):
 
 
 class Noun(click.Group):
-    """A group of verbs."""
+    """A group of commands."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         with with_kafka_hint(ctx):
@@ -65,7 +65,8 @@ class Noun(click.Group):
 
 
 class Root(Noun):
-    """The command: errors of the log become sentences, and its help has the commands by what they are for."""
+    """The `pylog` command.  It reports errors of the log as sentences, and groups the commands in its help by
+    purpose."""
 
     sections: Sequence[tuple[str, Sequence[str]]] = ()
     """(title, names of commands), in the order of the help."""
@@ -74,7 +75,7 @@ class Root(Noun):
         return [name for _, names in self.sections for name in names]
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Commands come first: a reader looks for those."""
+        """The commands come first: most readers look for those."""
         self.format_commands(ctx, formatter)
         click.Command.format_options(self, ctx, formatter)
 
@@ -94,9 +95,9 @@ class Root(Noun):
 
 
 def common_options(taken: Collection[str] = ()) -> list[click.Parameter]:
-    """Options of every command.
+    """The options of every command.
 
-    taken:  short names that mean something else in this command.
+    taken:  short names that have another meaning in this command.
     """
     output = [name for name in ("-o", "--output") if name not in taken]
     return [
@@ -145,7 +146,7 @@ Callback = Callable[[click.Context, click.Parameter, Any], None]
 
 
 def _set(name: str) -> Callback:
-    """Sets a field of the session, unless the option was left out here."""
+    """A callback that sets a field of the session, unless the option was not given here."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: Any) -> None:
         if value is not None:
@@ -162,7 +163,7 @@ pass_session = click.make_pass_decorator(CommandSession, ensure=True)
 
 
 def verb(group: click.Group, name: str | None = None) -> Callable[[Callable[..., Any]], click.Command]:
-    """Registers a function as a command of a group; its docstring is the help, with an example after `\\b`."""
+    """Register a function as a command of a group.  Its docstring is the help, with an example after `\\b`."""
     return group.command(name, cls=Verb)
 
 
@@ -170,7 +171,7 @@ def verb(group: click.Group, name: str | None = None) -> Callable[[Callable[...,
 
 
 class PositionType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only
-    """A position, as everywhere: see `spark_log.positions`."""
+    """A position: see `spark_log.positions`."""
 
     name = "position"
 
@@ -182,7 +183,7 @@ class PositionType(click.ParamType):  # type: ignore[type-arg]  # generic from c
 
 
 class PatternType(click.ParamType):  # type: ignore[type-arg]
-    """A regular expression of Python."""
+    """A Python regular expression."""
 
     name = "regex"
 
@@ -206,7 +207,7 @@ class DurationType(click.ParamType):  # type: ignore[type-arg]
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds of a number with a unit.  Raises InvalidRequest."""
+    """A number with a unit, as milliseconds.  Raises InvalidRequest."""
     found = re.fullmatch(r"([0-9]{1,9})(ms|[smhdw])", text.strip().lower())
     if found is None or not int(found[1]):
         raise InvalidRequest(f"{text!r} is not a duration; give a number and one of ms, s, m, h, d, w, as in 10m")
@@ -219,18 +220,18 @@ PATTERN = PatternType()
 
 
 def parse_pairs(values: Sequence[str], param: click.Parameter | None = None) -> dict[str, str]:
-    """k=v texts as a mapping.  Raises a usage error."""
+    """Strings of the form k=v as a mapping.  Raises a usage error."""
     pairs = {}
     for text in values:
         name, equals, value = text.partition("=")
         if not name or not equals:
-            raise click.BadParameter(f"{text!r} has not the form KEY=VALUE", param=param)
+            raise click.BadParameter(f"{text!r} is not of the form KEY=VALUE", param=param)
         pairs[name] = value
     return pairs
 
 
 def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
-    """-c KEY=VALUE, any number of times, as a mapping `configs`."""
+    """-c KEY=VALUE, repeatable, as a mapping `configs`."""
     return click.option(
         "-c",
         "--config",
@@ -249,14 +250,14 @@ def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def confirmed(what: str, *, dry_run: bool, yes: bool) -> bool:
-    """Whether to go on.  Asks on a terminal; elsewhere, without --yes, it is refused."""
+    """Whether to continue.  Asks on a terminal; without a terminal, --yes is required."""
     if dry_run:
         click.echo(f"would {what}", err=True)
         return False
     if yes:
         return True
     if not sys.stdin.isatty():
-        raise Failed(f"this would {what}, and cannot be undone: say --yes to do it, or --dry-run to see it")
-    if not click.confirm(f"This will {what}, and cannot be undone. Go on?", err=True):
+        raise Failed(f"this would {what}, and cannot be undone: give --yes to do it, or --dry-run to see it")
+    if not click.confirm(f"This will {what}, and cannot be undone. Continue?", err=True):
         raise Failed("nothing was done")
     return True

@@ -1,6 +1,6 @@
-"""`pylog bench`: how much a log takes and gives, as Kafka's kafka-producer-perf-test and kafka-consumer-perf-test ask it.
+"""`pylog bench`: throughput and latency, like Kafka's kafka-producer-perf-test and kafka-consumer-perf-test.
 
-One record by one call, with the clients that programs use.
+Each call sends or returns records through the clients that programs use.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
     from spark_log.client.producing.producer import Producer
 
 PAYLOADS = 20_000
-"""Different ones, if no file is given: more than a batch holds, so that no codec takes them for repeats."""
+"""Number of random payloads: more than fit into a batch, so that compression cannot exploit repetition."""
 SAMPLES = 100_000
-"""Latencies of about so many records are measured: each takes a callback."""
+"""Approximate number of latency samples: each takes a callback."""
 CHUNK = 1000
-"""Futures are looked at so many at a time."""
+"""Futures are checked in chunks of this size."""
 PERCENTILES = (50, 95, 99, 99.9)
 TOLD_EVERY_S = 5.0
 SLEEP_MIN_S = 0.002
-"""Below that a sleep is longer than what was asked for."""
+"""Shorter sleeps take longer than requested."""
 
 
 @click.group(cls=Noun)
@@ -115,7 +115,7 @@ def produce(
     values = payloads(100 if record_size is None else record_size) if payload_file is None else lines_of(payload_file)
     log = session.connect(create=True)
     with log.producer(acks=acks, linger_ms=linger_ms, batch_size=batch_size, compression_type=compression) as producer:
-        producer.partitions_for(topic)  # the topic is there before the clock starts
+        producer.partitions_for(topic)  # create the topic before the clock starts
         run = _Sending(producer, topic, values, num_records)
         run.go(throughput)
     emit_fields(
@@ -124,7 +124,7 @@ def produce(
 
 
 def payloads(size: int) -> list[bytes]:
-    """Values of random letters, the same with every run."""
+    """Values of random letters, the same in every run."""
     rng = random.Random(1)
     return ["".join(rng.choices(string.ascii_letters, k=size)).encode() for _ in range(PAYLOADS if size else 1)]
 
@@ -144,12 +144,12 @@ class _Sending:
         self._producer, self._topic, self._values, self._count = producer, topic, values, count
         self._every = max(1, count // SAMPLES)
         self.latencies: list[float] = []
-        """Seconds."""
+        """In seconds."""
         self.bytes = 0
         self.seconds = 0.0
 
     def go(self, throughput: float | None) -> None:
-        """Send all, and wait for them.  Raises Failed if some were not acknowledged."""
+        """Send all records and wait for them.  Raises Failed if some were not acknowledged."""
         begun = time.perf_counter()
         told = begun
         waiting: deque[list[RecordFuture]] = deque()
@@ -254,16 +254,16 @@ def consume(
 
 
 class _Polled:
-    """What one poll gave."""
+    """The result of one poll."""
 
     def __init__(self, records: int, size: int, first_ms: int, last_ms: int) -> None:
         self.records, self.bytes = records, size
         self.stamps_ms = (first_ms, last_ms)
-        """Of its first and its last record."""
+        """Timestamps of its first and its last record."""
 
 
 def _objects(consumer: Consumer, timeout_ms: int, records_max: int | None) -> Iterator[_Polled]:
-    """Polls, until one gives nothing."""
+    """Poll records until a poll returns nothing."""
     while found := consumer.poll(timeout_ms, max_records=records_max):
         records = [record for of_partition in found.values() for record in of_partition]
         size = sum(len(record.key or b"") + len(record.value or b"") for record in records)
@@ -271,7 +271,7 @@ def _objects(consumer: Consumer, timeout_ms: int, records_max: int | None) -> It
 
 
 def _tables(consumer: Consumer, timeout_ms: int, records_max: int | None) -> Iterator[_Polled]:
-    """The same with Arrow; keys and values count as long as they are in Arrow."""
+    """Poll Arrow tables; counts the bytes of keys and values in Arrow."""
     while (table := consumer.poll_arrow(timeout_ms, max_records=records_max)).num_rows:
         stamps = table.column("timestamp")
         first, last = (int(stamps[row].value) // 1000 for row in (0, -1))
@@ -288,7 +288,8 @@ class _Receiving:
         self.latencies: list[float] = []
 
     def go(self, polls: Iterator[_Polled]) -> None:
-        """Take polls until there were enough records.  The clock starts with the first, which found the partitions out."""
+        """Take polls until there are enough records.  The clock starts after the first poll, which resolves the
+        positions."""
         begun = last = time.perf_counter()
         first = 0
         for polled in polls:
@@ -302,7 +303,7 @@ class _Receiving:
                 self.latencies += [time.time() - stamp / 1000 for stamp in polled.stamps_ms]
             if self.records >= self._count:
                 break
-        # What came with the first poll was not timed.
+        # The records of the first poll are not timed.
         self.seconds = (last - begun) * self.records / max(1, self.records - first)
 
 
@@ -310,7 +311,7 @@ class _Receiving:
 
 
 def figures(records: int, size: int, seconds: float) -> dict[str, Any]:
-    """Of a run; None for a rate if all came at once."""
+    """The throughput of a run; rates are None if it took no time."""
     rate = records / seconds if seconds else None
     return {
         "records": records,
@@ -321,7 +322,7 @@ def figures(records: int, size: int, seconds: float) -> dict[str, Any]:
 
 
 def latencies_ms(seconds: Sequence[float]) -> dict[str, float | None]:
-    """Average, percentiles and the most of latencies."""
+    """Average, percentiles and maximum."""
     ordered = sorted(seconds)
     found: dict[str, float | None] = {"latency_avg_ms": sum(ordered) / len(ordered) * 1000 if ordered else None}
     for percent in PERCENTILES:
@@ -331,5 +332,5 @@ def latencies_ms(seconds: Sequence[float]) -> dict[str, float | None]:
 
 
 def percentile(ordered: Sequence[float], percent: float) -> float:
-    """The smallest of the values that at least `percent` of them are at or below."""
+    """The smallest value such that at least `percent` of the values are not above it."""
     return ordered[max(0, -int(-len(ordered) * percent // 100) - 1)]

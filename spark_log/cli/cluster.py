@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from spark_log.metadata.state import Leadership
 
 LATE = 10
-"""So many times the interval of checkpoints may pass without one."""
+"""A checkpoint is late after this many intervals."""
 
 
 @click.group(cls=Noun)
@@ -81,14 +81,14 @@ def release(session: CommandSession, force: bool) -> None:
         return
     if not force:
         raise Failed(
-            f"the coordinator at {held.address} has this log: stop it, and it releases the log; if it crashed, say --force"
+            f"the coordinator at {held.address} has this log: stop it to release the log; if it crashed, give --force"
         )
     released = journal.release(held.epoch + 1)
-    emit_line(session, f"released: {held.address} has the log no more", {"released": released})
+    emit_line(session, f"released: {held.address} no longer has the log", {"released": released})
 
 
 @verb(cluster)
-@click.option("--force", is_flag=True, help="The clock is right, although commits at several times are later than it.")
+@click.option("--force", is_flag=True, help="Reset although commits at several times are later than the clock.")
 @guarded
 @pass_session
 def reset_clock(session: CommandSession, force: bool, dry_run: bool, yes: bool) -> None:
@@ -111,14 +111,14 @@ def reset_clock(session: CommandSession, force: bool, dry_run: bool, yes: bool) 
         emit_line(session, "the log's time is not ahead of this machine's clock: nothing to reset", {"ahead_ms": 0})
     elif confirmed(f"put the log's time back from {time_text(time)} to {time_text(now)}", dry_run=dry_run, yes=yes):
         ahead = log.admin.reset_clock(force=force)
-        emit_line(session, f"the log's time went back by {duration_text(ahead)}", {"ahead_ms": ahead})
+        emit_line(session, f"the log's time was put back by {duration_text(ahead)}", {"ahead_ms": ahead})
 
 
 # ----------------------------------------------------------------------------------------------------------------- health
 
 
 class Check(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     healthy: bool
@@ -157,7 +157,7 @@ def health(session: CommandSession) -> None:
 
 
 def _coordinators(url: str) -> list[Check]:
-    """Each that the URL names.  One that stands by is healthy."""
+    """Checks of every coordinator in the URL.  A standby is healthy."""
     from spark_log.net.address import is_coordinator, parse_target
 
     if not is_coordinator(url):
@@ -170,9 +170,9 @@ def _coordinator(
     address: str, ways: tuple[bool, ...], holder: Leadership | None = None, *, ca: str | None = None
 ) -> Check:
     """
-    ways:    whether to ask with TLS; several: one after the other.
-    holder:  it should lead, under this epoch.
-    ca:      of the URL.
+    ways:    whether to connect with TLS; several values are tried in order.
+    holder:  if set, the coordinator is expected to lead under this epoch.
+    ca:      from the URL.
     """
     from spark_log.net.client import health_of
 
@@ -194,14 +194,14 @@ def _log(log: Log) -> Check:
 
 
 def _holder(log: Log, url: str, asked: list[str]) -> list[Check]:
-    """Who has the log, unless it was asked before.  With `ca` in the URL it is asked by TLS alone."""
+    """The coordinator that leads, unless it was checked before.  With `ca` in the URL it is checked by TLS only."""
     from spark_log.net.address import is_coordinator, is_loopback, parse_target, this_host
 
     held = log.journal.state.coordinator
     if not held.address:
         return [Check("coordinator", True, "none: embedded writers have the log")]
     if is_loopback(held.address) and held.host != this_host():
-        says = f"has the log; it listens on {held.host} for that machine alone and cannot be asked from here"
+        says = f"has the log; it listens on {held.host} for that machine only and cannot be asked from here"
         return [Check(f"coordinator {held.address}", False, says)]
     if f"coordinator {held.address}" in asked:
         return []
@@ -215,7 +215,7 @@ def _clock(log: Log) -> Check:
     state = log.journal.state
     bound = cluster_config(state.configs, "log.clock.skew.max.ms")
     ahead = state.time - log.journal.context.clock.now_ms()
-    # Without a bound no clock is refused, but a time that is far ahead keeps everything from expiring all the same.
+    # Without max.clock.error.ms no clock is rejected, but a time that is far ahead still prevents expiry.
     if ahead > (bound if bound >= 0 else cluster_config({}, "log.clock.skew.max.ms")):
         says = f"the log's time is {duration_text(ahead)} ahead of this machine's clock: `pylog cluster reset-clock`"
         return Check("clock", False, says)
@@ -232,5 +232,5 @@ def _upkeep(log: Log) -> Check:
         return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
     behind = state.version - checkpoint_version(max(log.journal.store.list(CHECKPOINTS), default=""))
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
-        return Check("checkpoint", False, f"{behind} versions ago: whoever commits should write one, see its log")
+        return Check("checkpoint", False, f"{behind} versions ago: a committing process writes one, see its log")
     return Check("checkpoint", True, f"{behind} versions ago")

@@ -1,7 +1,7 @@
 """Completion of names by the shell: topics, groups, profiles.
 
-A name that cannot be found in a moment is not offered: a log that is slow, away or damaged completes nothing, and
-reports nothing.
+A name that cannot be found quickly is not offered.  If the log is slow, unavailable or damaged, completion returns
+nothing and reports nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from spark_log.metadata.state import State
 
 ANSWER_S = 2.5
-"""How long a shell waits for the log.  One that answers takes a tenth of a second."""
+"""Timeout for the log, which normally replies within a tenth of a second."""
 
 Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
@@ -44,16 +44,16 @@ def complete_profiles(ctx: click.Context, param: click.Parameter, incomplete: st
 
 
 def _of_log(ctx: click.Context, names: Callable[[State], Iterable[str]], incomplete: str) -> list[CompletionItem]:
-    """Names in the log; none if reading it fails or takes too long."""
+    """Names in the log; none if reading fails or times out."""
     session = ctx.find_root().ensure_object(CommandSession)
     found: list[CompletionItem] = []
     imported = threading.Event()
 
     def find() -> None:
         try:
-            imported.set()  # a busy machine imports slowly: that is not the log's time
+            imported.set()  # imports are slow on a busy machine and do not count towards the timeout
             found.extend(_matching(names(session.journal().state), incomplete))
-        except Exception:  # noqa: BLE001  # the user is typing: the command itself reports what is wrong
+        except Exception:  # noqa: BLE001  the user is typing: the command itself reports errors
             found.clear()
         finally:
             imported.set()

@@ -79,9 +79,7 @@ def consume(
     sys.stdout.buffer.write(header)
     if topic == PROGRESS_TOPIC:
         if group is not None:
-            raise click.UsageError(
-                f"--group: no group has a position in {topic}; give --offset to read on from somewhere"
-            )
+            raise click.UsageError(f"--group: no group has a position in {topic}; give --offset to start at a position")
         with suppress(KeyboardInterrupt):
             _print_progress(log, partition, position or Earliest(), columns, write, count, follow)
         return
@@ -101,7 +99,7 @@ def _print_progress(
     count: int | None,
     follow: bool,
 ) -> None:
-    """The committed offsets of groups; with `follow` also later commits."""
+    """Print the committed offsets of groups; with `follow` also later commits."""
     from spark_log.client.reading.scan_batches import scan_schema
     from spark_log.metadata.consumer_offsets import progress_of, progress_partitions, to_batch
 
@@ -131,7 +129,7 @@ class Wanted:
         self.topic, self.include = topic, include
 
     def partitions(self, log: Log, partition: int | None) -> list[TopicPartition]:
-        """Raises UnknownTopicOrPartition if the one that is named is not there."""
+        """Raises UnknownTopicOrPartition if the given partition does not exist."""
         if self.topic is not None:
             return partitions_named(log, self.topic, partition)
         topics = self.matching(log.journal.refresh())
@@ -156,7 +154,7 @@ class _Consumption:
         self._at: dict[TopicPartition, int] = resolve_starts(log.journal, dict.fromkeys(tps, position))
 
     def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
-        """Print records until there are no more, or enough."""
+        """Print records until the end or the count is reached."""
         from spark_log.client.reading.scan_batches import scan_schema, to_batch
         from spark_log.model import TopicPartition
 
@@ -178,7 +176,7 @@ class _Consumption:
                 time.sleep(WAIT_SECONDS)
 
     def _parts(self, columns: Sequence[str]) -> Iterator[Fetched]:
-        """(partition, offset of the first record, records) up to the present end."""
+        """Records up to the current end."""
         from spark_log.client.reading.plan import plan_reads
         from spark_log.client.reading.resolve import partition_of, partitions_of, ranges_between
         from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_ranges
@@ -196,9 +194,9 @@ class _Consumption:
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the body as Ctrl-C does, so that the consumer leaves its group immediately.
+    """SIGTERM ends the body like Ctrl-C, so that the consumer leaves its group immediately.
 
-    A second signal does not interrupt the leaving; `timeout` sends two, to its child and to its process group.
+    A second signal does not interrupt that: `timeout` sends two, to its child and to its process group.
     """
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -213,15 +211,15 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 class _GroupConsumption:
-    """One run of `pylog consume --group`: a consumer, and the listener of its group."""
+    """One run of `pylog consume --group`: a consumer that is also its group's rebalance listener."""
 
     def __init__(self, log: Log, wanted: Wanted, partition: int | None, group: str, position: Position | None) -> None:
         self._log = log
         self._position = position
         self._placed: set[TopicPartition] = set()
-        """Partitions that were moved to the position that was asked for."""
+        """Partitions that were moved to the requested position."""
         self._ends: dict[TopicPartition, int] | None = None
-        """What is to be printed if it does not follow; None: what it has is not known, or has changed."""
+        """End offsets to print up to without --follow; None: the assignment is not known, or has changed."""
         self._printed: dict[TopicPartition, int] = {}
         """Offsets up to which everything was printed."""
         tps = wanted.partitions(log, partition)
@@ -255,10 +253,10 @@ class _GroupConsumption:
         self._ends = self._consumer.end_offsets(self._consumer.assignment())
 
     def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        self._ends = None  # others come: who has what is told when all have said what they want
+        self._ends = None  # the next assignment sets it
 
     def print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
-        """Print records until there are no more, or enough.  What was printed is committed, and nothing else."""
+        """Print records until the end or the count is reached.  Commits exactly the printed records."""
         with _ended_by_sigterm():
             try:
                 with suppress(KeyboardInterrupt):
@@ -269,7 +267,7 @@ class _GroupConsumption:
     def _print(self, columns: Sequence[str], write: Printer, count: int | None, follow: bool) -> None:
         out, left = sys.stdout.buffer, count
         while (left is None or left > 0) and (follow or not self._is_done()):
-            table = self._consumer.poll_arrow(WAIT_MS, max_records=left)  # it commits what was given out before
+            table = self._consumer.poll_arrow(WAIT_MS, max_records=left)  # commits the records of the previous poll
             for batch in table.select(columns).to_batches():
                 out.writelines(write(batch))
             out.flush()
@@ -288,6 +286,6 @@ class _GroupConsumption:
             if mine:
                 self._consumer.commit(mine)
         except (IllegalGeneration, RebalanceInProgress) as error:
-            click.echo(f"pylog: others of the group will print the last records again: {error}", err=True)
+            click.echo(f"pylog: other consumers of the group will print the last records again: {error}", err=True)
         finally:
             self._consumer.close(autocommit=False)

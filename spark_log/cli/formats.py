@@ -39,17 +39,17 @@ _ALL = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
 
 
 class Form(NamedTuple):
-    """How records are printed."""
+    """A form of output for records."""
 
     columns: tuple[str, ...]
-    """Those that are needed."""
+    """The columns it needs."""
     header: bytes
-    """Comes first."""
+    """Printed first."""
     write: Printer
 
 
 def form_of_output(output: str) -> Form:
-    """Whole records for programs, values for people."""
+    """Whole records for structured outputs, values otherwise."""
     match output:
         case "json":
             return Form(_ALL, b"", _print_json)
@@ -61,7 +61,7 @@ def form_of_output(output: str) -> Form:
 
 
 def form_of_format(text: str) -> Form:
-    """Raises a usage error for a token that is not known."""
+    """Raises a usage error for an unknown token."""
     if text == "json":
         return form_of_output("json")
     parts = _parse(text if text.endswith(("\\n", "\n")) else text + "\n")
@@ -70,7 +70,7 @@ def form_of_format(text: str) -> Form:
 
 
 def _parse(text: str) -> list[str | bytes]:
-    """Names of columns, and literal bytes between them."""
+    """Column names, and literal bytes between them."""
     parts: list[str | bytes] = []
     for percent, escape, literal in re.findall(r"%(.?)|\\(.)|([^%\\]+|\\$)", text, re.DOTALL):
         if literal:
@@ -82,7 +82,7 @@ def _parse(text: str) -> list[str | bytes]:
         elif percent in TOKENS:
             parts.append(TOKENS[percent])
         else:
-            raise click.BadParameter(f"%{percent} is not known; possible are {FORMS}", param_hint="'-f'")
+            raise click.BadParameter(f"unknown token %{percent}: expected {FORMS}", param_hint="'-f'")
     return parts
 
 
@@ -169,7 +169,7 @@ def _whole(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 
 def _json_bytes(value: bytes | None) -> Any:
-    """Text where it is text; other bytes as {"base64": …}."""
+    """A string if it is UTF-8; otherwise {"base64": …}."""
     if value is None:
         return None
     try:

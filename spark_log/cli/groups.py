@@ -1,4 +1,4 @@
-"""`pylog group …`: where consumer groups stand."""
+"""`pylog group …`: members, positions and lag of consumer groups."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from spark_log.model import TopicPartition
 
 LAG_RATES = {"appended_per_second": "end", "consumed_per_second": "offset"}
-"""And the columns that grow, of a partition or as sums."""
+"""Rates, with the columns that grow, of a partition or as sums."""
 
 group_argument = click.argument("name", metavar="GROUP", shell_complete=complete_groups)
 
@@ -76,7 +76,7 @@ def _group_rows(journal: Journal, states: Collection[str]) -> list[dict[str, Any
 
 
 def _states(text: str | None) -> tuple[str, ...]:
-    """Names of states, in any case.  Raises a usage error."""
+    """Names of states, case-insensitive.  Raises a usage error."""
     if text is None:
         return LIVE_STATES
     by_name = {state.lower(): state for state in LIVE_STATES}
@@ -84,7 +84,7 @@ def _states(text: str | None) -> tuple[str, ...]:
     for name in given:
         if name not in by_name:
             raise click.BadParameter(
-                f"{name!r} is not a state; there are {', '.join(LIVE_STATES)}", param_hint="'--state'"
+                f"{name!r} is not a state; expected {', '.join(LIVE_STATES)}", param_hint="'--state'"
             )
     return tuple(by_name[name] for name in given)
 
@@ -105,7 +105,7 @@ def _listed(group: GroupDescription, lags: Sequence[PartitionLag]) -> dict[str, 
 
 
 def _holder(group: GroupDescription) -> str | None:
-    """Who has a group for itself: a consumer, or a Spark query."""
+    """The single member that owns a group: a consumer, or a Spark query."""
     alone = [member for member in group.members if member.assignment is None]
     return (alone[0].owner or alone[0].member_id) if alone else None
 
@@ -186,7 +186,7 @@ def describe(session: CommandSession, name: str, export: bool) -> None:
 
 
 def _member_row(member: MemberDescription, leader: str) -> dict[str, Any]:
-    """partitions:  by topic; None: all of the group's."""
+    """partitions:  by topic; None: all partitions of the group."""
     topics: dict[str, list[int]] | None = None
     if member.assignment is not None:
         topics = {}
@@ -262,9 +262,9 @@ group.add_command(seek)
 @guarded
 @pass_session
 def remove_members(session: CommandSession, name: str, dry_run: bool, yes: bool) -> None:
-    """Remove all members from a group, as when one of them hangs.
+    """Remove all members from a group, for example if one of them hangs.
 
-    Their next commit is refused.  Members that share the group through a coordinator may join it again.
+    Their next commit is rejected.  Members that share the group through a coordinator may join it again.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""`pylog plan`, and what shows the inside of a log: metadata, config, producer."""
+"""`pylog plan`, and commands that show the internals of a log: metadata, config, producer."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _plan_row(
 
 
 def _sums(found: Sequence[tuple[SliceRead, Touched]]) -> dict[str, int]:
-    """Objects that several partitions share count once."""
+    """Totals; objects that several partitions share count once."""
     counts = [one for _, one in found]
     return {
         "records": sum(one.records for one in counts),
@@ -114,7 +114,7 @@ def metadata() -> None:
 
 @verb(metadata, "dump")
 @click.option(
-    "--state", "of_state", is_flag=True, help="Show the state that follows from the records instead, as JSON."
+    "--state", "of_state", is_flag=True, help="Show the state that results from the records instead, as JSON."
 )
 @pass_session
 def dump_metadata(session: CommandSession, of_state: bool) -> None:

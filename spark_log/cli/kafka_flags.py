@@ -1,4 +1,4 @@
-"""Options of Kafka's tools: not taken, but answered with pylog's."""
+"""Options of Kafka's tools: rejected, with pylog's equivalent."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ EVERYWHERE: Mapping[str, str] = {
     "--delete": "deleting is a verb, as in `pylog topic delete TOPIC`",
     "--alter": "altering is a verb, as in `pylog topic alter TOPIC`",
     "--replication-factor": "leave it out: the storage keeps the copies",
-    "--execute": "say --yes",
+    "--execute": "give --yes",
     "--timeout-ms": "leave it out: a command ends when there is nothing more to do",
 }
 CONSUME: Mapping[str, str] = {
-    "--from-beginning": "leave it out: pylog consume starts at the earliest record; with a group, say -o earliest",
-    "--max-messages": "say -n N",
-    "--whitelist": "say --include REGEX",
+    "--from-beginning": "leave it out: pylog consume starts at the earliest record; with a group, give -o earliest",
+    "--max-messages": "give -n N",
+    "--whitelist": "give --include REGEX",
     "--isolation-level": "leave it out: the log holds committed records only",
-    "--formatter": "say -f FORMAT, as in -f '%T %k %v\\n'",
-    "--formatter-property": "say -f FORMAT, as in -f '%T %k %v\\n'",
-    "--property": "say -f FORMAT, as in -f '%T %k %v\\n'",
+    "--formatter": "give -f FORMAT, as in -f '%T %k %v\\n'",
+    "--formatter-property": "give -f FORMAT, as in -f '%T %k %v\\n'",
+    "--property": "give -f FORMAT, as in -f '%T %k %v\\n'",
     "--consumer-property": "leave it out",
     "--consumer.config": "a profile holds how the log is reached: --profile NAME",
-    "--messages": "say -n N",
+    "--messages": "give -n N",
 }
 PRODUCE: Mapping[str, str] = {
-    "--property": "say --key-delimiter TEXT for key.separator, and -H K=V for headers",
-    "--reader-property": "say --key-delimiter TEXT for key.separator, and -H K=V for headers",
+    "--property": "give --key-delimiter TEXT for key.separator, and -H K=V for headers",
+    "--reader-property": "give --key-delimiter TEXT for key.separator, and -H K=V for headers",
     "--producer-property": "leave it out",
     "--producer.config": "a profile holds how the log is reached: --profile NAME",
     "--sync": "leave it out: a line is durable before the next lines are read",
 }
 SEEK: Mapping[str, str] = {
     "--reset-offsets": "`pylog group seek` resets offsets",
-    "--to-earliest": "say --to earliest",
-    "--to-latest": "say --to latest",
-    "--to-offset": "say --to N",
-    "--to-datetime": "say --to @TIME, as in --to @2026-01-31T10:00Z",
-    "--by-duration": "say --to now-DURATION, as in --to now-1h",
-    "--to-current": "`pylog group describe GROUP --export` prints the present offsets",
-    "--export": "`pylog group describe GROUP --export` prints the present offsets",
+    "--to-earliest": "give --to earliest",
+    "--to-latest": "give --to latest",
+    "--to-offset": "give --to N",
+    "--to-datetime": "give --to @TIME, as in --to @2026-01-31T10:00Z",
+    "--by-duration": "give --to now-DURATION, as in --to now-1h",
+    "--to-current": "`pylog group describe GROUP --export` prints the committed offsets",
+    "--export": "`pylog group describe GROUP --export` prints the committed offsets",
     "--all-topics": "leave --topic out",
 }
 OF_COMMAND: Mapping[str, Mapping[str, str]] = {
@@ -63,13 +63,13 @@ OF_COMMAND: Mapping[str, Mapping[str, str]] = {
     "produce": PRODUCE,
     "group": SEEK,
     "seek": SEEK,
-    "alter": {"--delete-config": "say --unset KEY", "--add-config": "say -c KEY=VALUE"},
+    "alter": {"--delete-config": "give --unset KEY", "--add-config": "give -c KEY=VALUE"},
 }
 
 
 @contextmanager
 def with_kafka_hint(ctx: click.Context) -> Iterator[None]:
-    """Adds to the error of an unknown option, if that is one of Kafka's tools, what pylog has in its place."""
+    """Add pylog's equivalent to the error for an unknown option, if Kafka's tools have that option."""
     try:
         yield
     except click.NoSuchOption as error:

@@ -26,7 +26,7 @@ SHELLS = ("bash", "zsh", "fish")
 def pylog() -> None:
     """A distributed log over shared storage.
 
-    The options below may stand before the command or after it.  The environment may hold the URL, the profile and the
+    The options below may come before the command or after it.  The environment may hold the URL, the profile and the
     output, and PYLOG_TOKEN a coordinator's token; options take precedence.
 
     A position is earliest, latest, an offset, latest-100, now-10m, @2026-01-31T10:00Z, @1769853600000 or group:NAME.

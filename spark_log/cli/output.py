@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON, YAML and CSV for programs, and progress on standard error."""
+"""Output of commands: tables for people; JSON, YAML and CSV for programs; progress on standard error."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ COLOURS = {
     ("healthy", "true"): "green",
     ("healthy", "false"): "red",
 }
-"""By column and text."""
+"""Colours by column and text."""
 
 
 def emit_rows(session: CommandSession, columns: Sequence[str], rows: Sequence[Row], wide: Sequence[str] = ()) -> None:
-    """Rows under a header, or a list of objects.
+    """Print rows under a header, or as a list of objects.
 
-    wide:  more columns, which a table leaves out unless a wide one is asked for.
+    wide:  additional columns, which a table shows with -o wide only.
     """
     every = [*columns, *wide]
     if session.structured:
@@ -52,7 +52,7 @@ def _objects(table: Table) -> list[dict[str, Any]]:
 
 
 def emit_fields(session: CommandSession, fields: Row) -> None:
-    """One thing: a line for each field, an object, or a row."""
+    """Print one entity: a line per field, an object, or a row."""
     if session.structured:
         emit_value(session, dict(fields))
     elif session.output == "csv":
@@ -65,7 +65,7 @@ def emit_fields(session: CommandSession, fields: Row) -> None:
 
 
 class Table(NamedTuple):
-    """Rows of one thing, as `emit_rows` takes them."""
+    """Rows of one kind, with the arguments of `emit_rows`."""
 
     columns: Sequence[str]
     rows: Sequence[Row]
@@ -73,9 +73,9 @@ class Table(NamedTuple):
 
 
 def emit_parts(session: CommandSession, fields: Row, parts: Mapping[str, Table]) -> None:
-    """One thing with lists in it, by name: an object, or its fields and a table for each list that is not empty.
+    """Print one entity with lists, by name: an object, or its fields and a table for each list that is not empty.
 
-    As CSV, the last list alone.
+    As CSV, only the last list.
     """
     if session.structured:
         emit_value(session, {**fields, **{name: _objects(part) for name, part in parts.items()}})
@@ -90,7 +90,7 @@ def emit_parts(session: CommandSession, fields: Row, parts: Mapping[str, Table])
 
 
 def emit_value(session: CommandSession, value: Any) -> None:
-    """A value of objects and lists, as JSON or YAML."""
+    """Print nested objects and lists, as JSON or YAML."""
     if session.output == "yaml":
         click.echo("\n".join(yaml_lines(value)))
     else:
@@ -98,7 +98,7 @@ def emit_value(session: CommandSession, value: Any) -> None:
 
 
 def emit_line(session: CommandSession, text: str, fields: Row) -> None:
-    """That something was done: a sentence, or what it says as an object or a row."""
+    """Report an action: a sentence, or its fields as an object or a row."""
     if session.output == "json":
         click.echo(json.dumps(dict(fields), ensure_ascii=False))
     elif session.output in ("yaml", "csv"):
@@ -138,7 +138,7 @@ def _emit_table(session: CommandSession, columns: Sequence[str], rows: Sequence[
 
 
 def has_colours() -> bool:
-    """Whether standard output is a terminal whose user did not say NO_COLOR (no-color.org)."""
+    """Whether standard output is a terminal and NO_COLOR is not set (no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
@@ -162,7 +162,7 @@ def _text(value: Any) -> str:
 
 @contextmanager
 def progress_bars() -> Iterator[Progress | None]:
-    """A bar for each kind of work on standard error, if that is a terminal; None otherwise."""
+    """A progress bar for each kind of work on standard error, if that is a terminal; None otherwise."""
     if not sys.stderr.isatty():
         yield None
         return

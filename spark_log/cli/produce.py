@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 APPEND_BYTES = 8 << 20
-"""Lines that are there are appended together up to this size."""
+"""Lines that have arrived are appended together up to this size."""
 
 
 @click.command(cls=Verb)
@@ -65,7 +65,7 @@ def produce(
 
 
 def _line_groups(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """Lines without their ends: as many at a time as are there, so that a slow source is not kept waiting."""
+    """Lines without their ends: all that have arrived, so that lines from a slow source are appended immediately."""
     rest = b""
     for data in _arriving(stream):
         *lines, rest = (rest + data).split(b"\n")
@@ -76,7 +76,7 @@ def _line_groups(stream: IO[bytes]) -> Iterator[list[bytes]]:
 
 
 def _arriving(stream: IO[bytes]) -> Iterator[bytes]:
-    """What has arrived since the last time: a thread reads on while records are appended."""
+    """Data as it arrives: a thread reads ahead while records are appended."""
     chunks: queue.Queue[bytes] = queue.Queue(maxsize=64)
     read = _reader(stream)
 
@@ -98,7 +98,8 @@ def _arriving(stream: IO[bytes]) -> Iterator[bytes]:
 
 
 def _reader(stream: IO[bytes]) -> Callable[[int], bytes]:
-    """Gives what is there.  Past the stream's buffer: a process that ends while a thread waits in one is aborted."""
+    """A function that returns the available data.  It bypasses the stream's buffer, because a process that exits while
+    a thread waits in a buffered read is aborted."""
     try:
         return partial(os.read, stream.fileno())
     except OSError:  # a stream in memory

@@ -1,4 +1,4 @@
-"""Profiles: which log, how to reach it and how to print, under a name, in an INI file of the user.
+"""Profiles: named settings (URL, access, output) in an INI file of the user.
 
 [prod]
 url = pylog://log.example.org:9550
@@ -28,14 +28,14 @@ class Profile:
     """One section of the file."""
 
     url: str | None = None
-    """With the certificate in it, if there is one."""
+    """Including `ca`, if the profile has one."""
     token: str | None = None
     output: str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
 
 
 def profiles_path() -> Path:
-    """Where the file is, whether it exists or not."""
+    """The path of the file, which may not exist."""
     home = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(home) / "pylog" / "config.ini"
 
@@ -45,7 +45,7 @@ def profile_names() -> list[str]:
 
 
 def read_profile(name: str) -> Profile:
-    """Raises InvalidRequest if there is no such profile, or it says what it cannot."""
+    """Raises InvalidRequest if the profile does not exist or is invalid."""
     sections = _sections()
     if name not in sections:
         known = f"it has {', '.join(sections)}" if sections else "it has no profiles"
@@ -65,7 +65,7 @@ def read_profile(name: str) -> Profile:
 
 
 def checked_output(text: str, place: str) -> str:
-    """A form of output.  Raises InvalidRequest that names the place."""
+    """An output form.  Raises InvalidRequest, whose message names the place."""
     if text not in OUTPUTS:
         raise InvalidRequest(f"{place}: invalid output {text!r}; possible are {', '.join(OUTPUTS)}")
     return text
@@ -90,7 +90,7 @@ def _why(error: Exception) -> str:
 
 
 def _sections() -> dict[str, dict[str, str]]:
-    """By name.  Raises InvalidRequest if the file cannot be read; no file has no sections."""
+    """Sections by name; empty without a file.  Raises InvalidRequest if the file cannot be read."""
     path = profiles_path()
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # storage options have case

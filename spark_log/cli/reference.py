@@ -1,4 +1,4 @@
-"""The page `docs/cli.md`, from the commands themselves."""
+"""The page `docs/cli.md`, generated from the commands."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from spark_log.cli.main import pylog
 
 
 def verbs(command: click.Command = pylog, path: str = "pylog") -> Iterator[tuple[str, click.Command]]:
-    """(how it is called, command) of everything that does something, in the order of the help."""
+    """(usage, command) of all commands that do something, in the order of the help."""
     if not isinstance(command, click.Group):
         yield path, command
         return
@@ -26,13 +26,13 @@ def example(command: click.Command) -> list[str]:
 
 
 def description(command: click.Command) -> str:
-    """The help of a command without its example, a paragraph a line."""
+    """The help of a command without its example, one line per paragraph."""
     text = (command.help or "").partition("\b")[0].strip()
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def reference_markdown() -> str:
-    """The page: what all commands share, then each with its options and an example."""
+    """The page: the common options, then each command with its options and an example."""
     lines = [
         "# The `pylog` command",
         "",
@@ -49,7 +49,7 @@ def reference_markdown() -> str:
 
 
 def _contents() -> Iterator[str]:
-    """A row for each section of the help, with links to its commands."""
+    """A row per section of the help, with links to its commands."""
     paths = [path for path, _ in verbs()]
     for title, names in pylog.sections:
         links = [

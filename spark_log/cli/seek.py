@@ -1,4 +1,4 @@
-"""`pylog group seek`: Kafka's reset of offsets."""
+"""`pylog group seek`: like Kafka's --reset-offsets."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def seek(
     if sum(goal is not None for goal in (position, other, shift_by, file)) != 1:
         raise click.UsageError(GOALS)
     if file is not None and places:
-        raise click.UsageError("--topic: the file names the partitions already; leave it out")
+        raise click.UsageError("--topic: leave it out, the file names the partitions")
     log = session.connect()
     state = log.journal.refresh()
     check_free(log, name)
@@ -122,14 +122,14 @@ def _goals(
 
 
 def _wanted(log: Log, state: State, places: Sequence[str], name: str) -> list[TopicPartition]:
-    """Partitions that are named, or those in which a group has committed."""
+    """The given partitions, or those in which the group has committed."""
     if places:
         return list(dict.fromkeys(tp for place in places for tp in _named(log, place)))
     if name not in state.groups:
         near = get_close_matches(name, list(state.groups), n=1)
         hint = f"; or did you mean {near[0]}?" if near else ""
         raise Failed(
-            f"group {name!r} has committed nothing yet: say where it is to begin, with --topic TOPIC[:PARTITION]{hint}"
+            f"group {name!r} has committed nothing yet: give its partitions with --topic TOPIC[:PARTITION]{hint}"
         )
     return list(_committed(state, name))
 
@@ -141,7 +141,7 @@ def _named(log: Log, place: str) -> list[TopicPartition]:
         return partitions_named(log, topic, None)
     parts = numbers.split(",")
     if not all(number.isascii() and number.isdigit() for number in parts):
-        raise click.BadParameter(f"{place!r} has not the form TOPIC or TOPIC:PARTITION,…", param_hint="'--topic'")
+        raise click.BadParameter(f"{place!r} is not of the form TOPIC or TOPIC:PARTITION,…", param_hint="'--topic'")
     return [tp for number in parts for tp in partitions_named(log, topic, int(number))]
 
 
@@ -159,7 +159,7 @@ def _committed(state: State, name: str) -> dict[TopicPartition, int]:
 
 
 def _shifted(state: State, name: str, tps: Iterable[TopicPartition], by: int) -> dict[TopicPartition, int]:
-    """Within what each partition holds.  Raises Failed for a partition without a committed offset."""
+    """Shifted offsets, within each partition's bounds.  Raises Failed for a partition without a committed offset."""
     from spark_log.client.reading.resolve import partition_of
 
     committed, new = _committed(state, name), {}

@@ -1,4 +1,4 @@
-"""`pylog segment`: what objects hold, segments and slice indexes."""
+"""`pylog segment`: contents of segments and slice indexes."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from spark_log.segment.batch_index import Index
 
 INDEX_GUESS = 1 << 16
-"""Bytes of an object's end that are read in the hope that its index is in them."""
+"""Bytes that are read from an object's end, because its index is probably in them."""
 SLICE_INDEX = ".idx"
-"""How the names of slice indexes end."""
+"""Suffix of slice indexes."""
 
 
 @click.group(cls=Noun)
@@ -55,7 +55,7 @@ def _size(log: Log, name: str) -> int:
 
     size = log.journal.store.size(name)
     if size is None:
-        raise ObjectNotFound(f"object {name} is not there", key=name)
+        raise ObjectNotFound(f"object {name} does not exist", key=name)
     return size
 
 
@@ -126,7 +126,7 @@ def _slices(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def _pieces_of(state: State, name: str) -> dict[int, tuple[str, int, Piece]]:
-    """By where they begin: those of an index that the log refers to, with topic and partition."""
+    """The pieces of an index that the log refers to, by position, with topic and partition."""
     from spark_log.metadata.records import Piece
 
     return {

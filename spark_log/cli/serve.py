@@ -15,7 +15,7 @@ from spark_log.cli.session import CommandSession
     metavar="[HOST:]PORT",
     help="The address to listen on, 127.0.0.1 if HOST is left out. [default: 127.0.0.1:9550]",
 )
-@click.option("--advertise", metavar="HOST:PORT", help="The address for clients, if it is another one.")
+@click.option("--advertise", metavar="HOST:PORT", help="The address for clients, if it is a different one.")
 @click.option(
     "--takeover-after",
     metavar="DURATION",

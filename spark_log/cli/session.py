@@ -1,7 +1,6 @@
-"""What the options that every command has come to: which log, how it is reached, and the form of the output.
+"""The settings of one command: the log's URL, its access, and the form of the output.
 
-The command line takes precedence, then the profile that it names, then the environment, then the profile that
-PYLOG_PROFILE names.
+Precedence: the command line, the profile named on it, the environment, the profile named by PYLOG_PROFILE.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ PROFILE_VARIABLE = "PYLOG_PROFILE"
 
 @dataclass(slots=True)
 class CommandSession:
-    """Values of options, and what follows from them."""
+    """Values of the common options, and settings derived from them."""
 
     given_url: str | None = None
     given_output: str | None = None
     given_profile: str | None = None
     given_storage_options: dict[str, str] = field(default_factory=dict)
     exact: bool = False
-    """Numbers without units."""
+    """Print numbers without units."""
 
     @property
     def url(self) -> str | None:
@@ -41,7 +40,7 @@ class CommandSession:
 
     @property
     def storage_options(self) -> dict[str, str]:
-        """Those of a profile go with its URL only."""
+        """The profile's storage options apply to the profile's URL only."""
         profile = self._of_url()
         return {**({} if profile is None else profile.storage_options), **self.given_storage_options}
 
@@ -57,36 +56,36 @@ class CommandSession:
         return (read_profile(name).output if name and not self.given_profile else None) or "table"
 
     def check_output(self) -> None:
-        """Raises InvalidRequest for a form that does not exist: before anything is done, not after."""
+        """Raises InvalidRequest for an unknown form, before the command does anything."""
         _ = self.output
 
     @property
     def structured(self) -> bool:
-        """Whether objects and lists are printed as they are."""
+        """Whether the output form can represent nested objects and lists."""
         return self.output in ("json", "yaml")
 
     def connect(self, *, create: bool = False) -> Log:
-        """The log.  Raises a usage error if no URL was given, NoLog if there is none and it is not to be created."""
+        """Open the log.  Raises a usage error without a URL, and NoLog if there is no log and `create` is false."""
         from spark_log.client.log import Log
 
         return Log(self.journal(create=create))
 
     def journal(self, *, create: bool = False) -> Journal:
-        """The journal of the log, which takes fewer imports.  Raises as `connect` does."""
+        """Open only the journal of the log, which needs fewer imports.  Raises the errors of `connect`."""
         from spark_log.client.open_journal import open_journal
 
         profile, url = self._of_url(), self.url
         if not url:
             raise click.UsageError(
-                f"which log? give its URL with -u URL or in {URL_VARIABLE}, as in -u file:///data/log"
+                f"no URL: give the log's with -u URL or in {URL_VARIABLE}, as in -u file:///data/log"
             )
         token = None if profile is None else profile.token
         return open_journal(url, self.storage_options or None, token, create=create, durability="disk")
 
     def _of_url(self) -> Profile | None:
-        """The profile whose URL is taken: its token is not sent anywhere else."""
+        """The profile that provides the URL.  Its token is not sent anywhere else."""
         if self.given_profile and self.given_url:
-            raise click.UsageError("give either --profile or -u: a profile has a URL of its own")
+            raise click.UsageError("give either --profile or -u: a profile has a URL")
         if self.given_profile:
             return read_profile(self.given_profile)
         name = os.environ.get(PROFILE_VARIABLE)

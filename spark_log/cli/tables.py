@@ -1,4 +1,4 @@
-"""Rows as a table, within a width.  Pure: a terminal's width and colours are the caller's."""
+"""Tables that fit a width.  Pure: the caller provides the terminal's width and colours."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from itertools import zip_longest
 
 GAP = "  "
 NARROWEST = 16
-"""No column of text is made narrower."""
+"""Minimum width of a text column that is narrowed."""
 
 Paint = Callable[[int, int, str], str]
-"""(row, column, padded text) to the text with colours."""
+"""(row, column, padded text) to the coloured text."""
 
 
 def table_lines(
@@ -19,8 +19,8 @@ def table_lines(
 ) -> Iterator[str]:
     """Aligned lines, the first of which is the header.
 
-    right:  which columns are aligned to the right; they are never made narrower.
-    width:  columns of text that do not fit are wrapped in their cells; None: as wide as it takes.
+    right:  which columns are aligned to the right; they are never narrowed.
+    width:  text columns that do not fit are wrapped in their cells; None: no limit.
     """
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     if width is not None:
@@ -38,7 +38,7 @@ def table_lines(
 
 
 def _fitted(lines: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[bool], width: int) -> list[int]:
-    """Widths that fit as far as possible: sentences give way first, then names, always the widest one."""
+    """Column widths that fit if possible: sentences are narrowed first, then names, always the widest column."""
     columns = list(zip(*lines, strict=True))
     sentences = [any(" " in cell for cell in column[1:]) for column in columns]
     fitted = list(widths)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 TOPIC_RATES = {"appended_per_second": "end"}
-"""And the sum of the ends of a topic's partitions, which grows."""
+"""The rate, and the sum of a topic's end offsets, which grows."""
 
 existing_topic = click.argument("name", metavar="TOPIC", shell_complete=complete_topics)
 
@@ -59,7 +59,7 @@ def create(session: CommandSession, name: str, partitions: int, configs: dict[st
 
 @contextmanager
 def notes_said() -> Iterator[None]:
-    """Warnings of the log, as of configs that are not in force, go to standard error, a line each."""
+    """Print warnings of the log on standard error, one per line, for example about configs without effect."""
     with warnings.catch_warnings(record=True) as notes:
         warnings.simplefilter("always")
         yield
@@ -97,7 +97,7 @@ def list_topics(session: CommandSession, internal: bool, watch: bool) -> None:
 
 
 def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
-    """A row for each topic.  Nothing is read for it."""
+    """A row per topic, from the state alone."""
     from spark_log.client.reading.plan import chunks
     from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
 
@@ -118,7 +118,7 @@ def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
 @existing_topic
 @pass_session
 def describe(session: CommandSession, name: str) -> None:
-    """Show a topic's configs, and what each of its partitions holds.
+    """Show a topic's configs, and the contents of its partitions.
 
     \b
     Example:
@@ -162,7 +162,7 @@ def alter(
 
 
 def alter_configs(log: Log, name: str | None, configs: Mapping[str, str], unset: Sequence[str]) -> None:
-    """Set and unset configs of a topic, or of the log for None; says what is not in force."""
+    """Set and unset configs of a topic, or of the log for None; warns of configs without effect."""
     with notes_said():
         log.admin.incremental_alter_configs({name: {**configs, **dict.fromkeys(unset)}})
 
@@ -220,7 +220,7 @@ def trim(
 
 
 def partitions_named(log: Log, topic: str, partition: int | None) -> list[TopicPartition]:
-    """All partitions of a topic, or the one that is named."""
+    """All partitions of a topic, or the given one."""
     from spark_log.client.reading.resolve import partition_of, partitions_of
     from spark_log.model import TopicPartition
 

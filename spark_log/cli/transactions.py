@@ -1,4 +1,4 @@
-"""`pylog transaction …`: transactional ids and what became of their transactions."""
+"""`pylog transaction …`: transactional ids and their newest transactions."""
 
 from __future__ import annotations
 

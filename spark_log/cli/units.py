@@ -1,4 +1,4 @@
-"""Numbers as people read them: sizes, lengths of time, counts.  Pure."""
+"""Numbers with units: sizes, durations, counts.  Pure."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ UNITS: dict[str, Callable[[Any], str]] = {
         count_text,
     ),
 }
-"""By the name of a field.  Offsets, versions and other names that are numbers are not among them: people copy those."""
+"""By field name.  Offsets, versions and other numeric ids are left out, because people copy those."""
 
 TITLES = {
     "lag_bytes": "bytes",

@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 @click.command(cls=Verb)
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
-@click.option("--dry-run", is_flag=True, help="Show what a round would do, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the changes of one run, and write nothing.")
 @pass_session
 def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> None:
     """Run retention, merging, sealing, checkpointing and gc, once.
 
-    Any number may run, at any time, beside writers and readers. A duty that fails, or a partition that cannot be read, is
-    reported and does not stop the others. The exit status of a single round is then 1.
+    Several processes may run it concurrently, beside writers and readers. A duty that fails, or a partition that
+    cannot be read, is reported and does not stop the others. The exit status of a single run is then 1.
 
     \b
     Example:
@@ -36,7 +36,7 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
     from spark_log.node.maintain import maintain_every, maintain_round, plan_round
 
     if dry_run and every_ms is not None:
-        raise click.UsageError("--dry-run looks once: leave out --every")
+        raise click.UsageError("--dry-run runs once: leave out --every")
     log = session.connect()
     if dry_run:
         _say_plan(session, plan_round(log))
@@ -58,18 +58,19 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
 def _say_plan(session: CommandSession, plan: Plan) -> None:
     text = (
         f"would expire {counted(plan.expired_records, 'record')}, merge {counted(plan.merged_slices, 'slice')} "
-        f"({size_text(plan.merged_bytes)}), and delete {counted(plan.collected, 'object')} ({size_text(plan.collected_bytes)})"
+        f"({size_text(plan.merged_bytes)}), and delete {counted(plan.collected, 'object')} "
+        f"({size_text(plan.collected_bytes)})"
     )
     emit_line(session, text, asdict(plan))
 
 
 def _next_step(report: MaintainReport) -> str:
     if not report.no_space:
-        return "the other duties were done"
+        return "the other duties were completed"
     return (
-        "the disk is full, and what may be deleted now was deleted. Records that expired, were trimmed or deleted leave the disk "
-        "when gc.fence.age.ms is over: run `pylog maintain` again then. Remove more of them with `pylog topic trim`, `pylog topic "
-        "delete` or a lower retention.ms"
+        "the disk is full, and all data that may be deleted now was deleted. Records that expired, were trimmed or "
+        "deleted leave the disk after gc.fence.age.ms: run `pylog maintain` again then. Remove more of them with "
+        "`pylog topic trim`, `pylog topic delete` or a lower retention.ms"
     )
 
 
@@ -77,7 +78,8 @@ def _say(session: CommandSession, report: MaintainReport) -> None:
     text = (
         f"version {report.version}: {counted(report.expired_records, 'record')} expired, "
         f"{counted(report.merged_slices, 'slice')} merged into {counted(report.segments, 'segment')} "
-        f"({size_text(report.segment_bytes)}), {counted(report.collected, 'object')}, {counted(report.truncated, 'old record')}, "
+        f"({size_text(report.segment_bytes)}), {counted(report.collected, 'object')}, "
+        f"{counted(report.truncated, 'old record')}, "
         f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
     )
     if report.waiting:
@@ -113,8 +115,8 @@ def merge(session: CommandSession) -> None:
 def gc(session: CommandSession, dry_run: bool, yes: bool) -> None:
     """Delete objects that the log does not refer to.
 
-    Uploads that were never committed, and data that was merged, trimmed or deleted, are deleted when they are older than
-    gc.fence.age.ms (24 hours, unless configured otherwise).  So are unfinished files that crashed writers left on disks.
+    Uploads that were never committed, and data that was merged, trimmed or deleted, are deleted when they are older
+    than gc.fence.age.ms (default: 24 hours).  Unfinished files of crashed writers on disks are deleted too.
 
     \b
     Example:
@@ -136,7 +138,7 @@ def gc(session: CommandSession, dry_run: bool, yes: bool) -> None:
 def checkpoint(session: CommandSession) -> None:
     """Write the state of the log as a checkpoint.
 
-    Records of the metadata log and older checkpoints that it replaces are deleted.
+    Replaced records of the metadata log and replaced checkpoints are deleted.
 
     \b
     Example:
@@ -184,9 +186,9 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     Stop all clients and the coordinator first. Damaged files are moved to meta/damaged/, and two new checkpoints are
     written. If a version of the log is lost, nothing is changed, and the error names the files that are missing.
 
-    With --accept-loss the log then continues with what is known for certain and the records of later versions that can be
-    read. Every topic gets a new id, as if it had been deleted and created again: offsets of lost records are given again,
-    and streams and clients that know them are refused. --dry-run shows what is kept.
+    With --accept-loss the log then continues with all certain state and the readable records of later versions. Every
+    topic gets a new id, as if it had been deleted and created again: offsets of lost records are reused, and streams
+    and clients that know them are rejected. --dry-run shows what is kept.
 
     \b
     Example:
@@ -198,7 +200,7 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     from spark_log.store.open import open_store
 
     if not session.url:
-        raise click.UsageError(f"which log? give its URL with -u URL or in {URL_VARIABLE}, as in -u file:///data/log")
+        raise click.UsageError(f"no URL: give the log's with -u URL or in {URL_VARIABLE}, as in -u file:///data/log")
 
     def is_alive(holder: Leadership) -> bool:
         return bool(holder.address) and any(health_of(holder.address, tls=tls) is not None for tls in (False, True))
@@ -219,18 +221,20 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
 
 
 def _repair_text(report: RepairReport, dry_run: bool) -> str:
-    """What a repair does, or what there is to do."""
+    """The result of a repair, or with --dry-run its plan."""
     base, files = report.base or "the first record", counted(len(report.damaged), "damaged file")
     lines = [
-        f"{'can be restored' if dry_run else 'restored'}: version {report.version} from {base}, {files} moved to meta/damaged/"
+        f"{'can be restored' if dry_run else 'restored'}: version {report.version} from {base}, {files} moved to "
+        "meta/damaged/"
     ]
     lines += [f"{name} is damaged" for name in report.damaged]
     if report.lost:
         lines += report.lost
         lines.append(
-            f"{'with --accept-loss ' if dry_run else ''}the log continues at version {report.continues_at}, with new topic ids"
+            f"{'with --accept-loss ' if dry_run else ''}the log continues at version {report.continues_at}, with "
+            "new topic ids"
         )
         lines += report.kept
-        lines += [f"{name} is named by no record; it is kept for gc.fence.age.ms" for name in report.unnamed]
+        lines += [f"no record refers to {name}; it is kept for gc.fence.age.ms" for name in report.unnamed]
         lines += [f"{name} is missing" for name in report.missing]
     return "\n".join(lines)

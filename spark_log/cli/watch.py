@@ -1,4 +1,4 @@
-"""`--watch`: rows that are shown again and again, with what they gained a second."""
+"""`--watch`: rows that are refreshed, with rates per second."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ WATCH_SECONDS = 2
 
 Rows = list[dict[str, Any]]
 
-watch_option = click.option(
-    "--watch", is_flag=True, help="Show it again every two seconds, with rates, until interrupted."
-)
+watch_option = click.option("--watch", is_flag=True, help="Refresh every two seconds, with rates, until interrupted.")
 
 
 def watch_rows(
@@ -32,8 +30,8 @@ def watch_rows(
 ) -> None:
     """Read and show rows until Ctrl-C: in the same place on a terminal, one after the other elsewhere.
 
-    keys:   columns by which a row is known again.
-    rates:  column that grows, by the name of its rate.
+    keys:   columns that identify a row.
+    rates:  the growing column, by the name of its rate.
     """
     before: Rows = []
     since = 0.0
@@ -53,7 +51,7 @@ def watch_rows(
 
 
 def with_rates(rows: Rows, before: Rows, seconds: float, *, keys: Sequence[str], rates: Mapping[str, str]) -> Rows:
-    """Rows with what their columns gained a second since `before`; None for a row that is new."""
+    """Rows with the growth per second of their columns since `before`; None for a new row."""
     known = {tuple(row[key] for key in keys): row for row in before}
 
     def rate(row: dict[str, Any], column: str) -> float | None:

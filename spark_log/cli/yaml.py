@@ -1,4 +1,4 @@
-"""YAML of plain values: mappings, lists, texts, numbers, booleans, None.  Pure."""
+"""YAML output of plain values: mappings, lists, strings, numbers, booleans, None.  Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 _PLAIN = re.compile(r"[A-Za-z/_][A-Za-z0-9/_.-]*")
 _WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])
-"""YAML 1.1 reads these as something else than a text."""
+"""Strings that YAML 1.1 reads as booleans or null."""
 
 
 def yaml_lines(value: Any) -> Iterator[str]:
-    """In block style; texts that could be read as something else are quoted."""
+    """In block style; ambiguous strings are quoted."""
     if isinstance(value, Mapping) and value:
         for name, item in value.items():
             nested = list(yaml_lines(item))

@@ -1,7 +1,8 @@
-"""Settings of producers and consumers: Kafka's names with underscores, Kafka's defaults, and a check of what is given.
+"""Settings of producers and consumers: Kafka's names with underscores, Kafka's defaults, and validation.
 
-A setting of Kafka's that pylog cannot honour has one value, which says what pylog does; another value is refused with the
-reason.  Settings of groups count at a coordinator: embedded, one consumer owns all partitions, and there is nothing to time.
+If pylog cannot honour a setting of Kafka's, the setting has one allowed value, which describes pylog's behaviour.
+Other values are rejected with the reason.  Settings of groups take effect with a coordinator only: embedded, one
+consumer owns all partitions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ INT_MAX = 2**31 - 1
 
 
 class ClientSetting(NamedTuple):
-    """A default, what else can be given, and how that is told."""
+    """A default, a check of other values, and the description of valid values for error messages."""
 
     default: Any
     accepts: Callable[[Any], bool]
@@ -44,7 +45,7 @@ def _one_of(default: str | int, *others: str | int) -> ClientSetting:
 
 
 def _text(default: str | None = None) -> ClientSetting:
-    return ClientSetting(default, lambda given: given is None or isinstance(given, str), "a text")
+    return ClientSetting(default, lambda given: given is None or isinstance(given, str), "a string")
 
 
 def _function(what: str) -> ClientSetting:
@@ -68,7 +69,7 @@ _PARTITIONER = ClientSetting(
 )
 
 _NO_BROKERS = "pylog reads and writes the storage, and keeps no connections to brokers"
-_NO_RETRIES = "a consumer repeats a read as the storage layer decides"
+_NO_RETRIES = "the storage layer decides how a consumer retries a read"
 
 _CONNECTION: Mapping[str, ClientSetting] = {
     "client_id": _text(),
@@ -83,7 +84,7 @@ _CONNECTION: Mapping[str, ClientSetting] = {
     ),
     "send_buffer_bytes": _only(131_072, _NO_BROKERS),
 }
-"""`metadata_max_age_ms` always holds: a client that waits looks at the metadata several times a second."""
+"""`metadata_max_age_ms` has no effect: a waiting client checks the metadata several times a second."""
 
 PRODUCER: Mapping[str, ClientSetting] = {
     **_CONNECTION,
@@ -104,14 +105,14 @@ PRODUCER: Mapping[str, ClientSetting] = {
     "retry_backoff_ms": _whole(100),
     "value_serializer": _function("a function from a value to bytes"),
 }
-"""Where the default is not Kafka's: `compression_type` is zstd, as for all that pylog writes.
+"""One default differs from Kafka's: `compression_type` is zstd, as everywhere in pylog.
 
-`max_in_flight_requests_per_connection` always holds: one commit of a producer is under way at a time.
+`max_in_flight_requests_per_connection` has no effect: a producer has one commit in flight at a time.
 """
 
 CONSUMER: Mapping[str, ClientSetting] = {
     **_CONNECTION,
-    "allow_auto_create_topics": _only(False, "a consumer creates no topics; it reads one as soon as it is there"),
+    "allow_auto_create_topics": _only(False, "a consumer creates no topics; it reads a topic as soon as it exists"),
     "auto_commit_interval_ms": _whole(5_000),
     "auto_offset_reset": _one_of("latest", "earliest", "none"),
     "check_crcs": _only(True, "each batch is checked against its checksum"),
@@ -142,8 +143,8 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "value_deserializer": _function("a function from bytes to a value"),
 }
 
-"""Where the default is not Kafka's: `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`; and a
-consumer creates no topics.  `isolation_level` always holds: nothing that is not committed is there to be read.
+"""Two defaults differ from Kafka's: `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`; and
+a consumer creates no topics.  `isolation_level` has no effect: uncommitted records are never visible.
 """
 
 TRANSACTION: Mapping[str, ClientSetting] = {
@@ -161,15 +162,15 @@ _ELSEWHERE = {
 
 
 def resolve_settings(who: str, table: Mapping[str, ClientSetting], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of `table`, those given and the defaults of the others.
+    """All settings of `table`: the given values, and defaults for the others.
 
-    Raises InvalidRequest for one that is unknown, with the nearest, or has a value that is not possible.
+    Raises InvalidRequest for an unknown name, with the nearest one, and for an invalid value.
     """
     for name, value in given.items():
         if name not in table:
             raise InvalidRequest(f"unknown {who} setting {name!r}; {_hint(table, name)}")
         if not table[name].accepts(value):
-            raise InvalidRequest(f"{name}: {value!r} is not possible; give {table[name].possible}")
+            raise InvalidRequest(f"invalid value {value!r} for {name}: expected {table[name].possible}")
     return {name: given.get(name, setting.default) for name, setting in table.items()}
 
 
@@ -177,9 +178,10 @@ def _hint(table: Mapping[str, ClientSetting], name: str) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
     near = get_close_matches(name.replace(".", "_"), table, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(table))}"
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(table))}"
 
 
 def coder(function: Any, method: str) -> Callable[[Any], Any] | None:
-    """A serializer as a function of one argument, from a function or an object with the method; None for none."""
+    """A serializer as a function of one argument.  `function` may also be an object with the method `method`, or
+    None."""
     return getattr(function, method, function)

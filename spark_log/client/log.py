@@ -1,4 +1,4 @@
-"""`connect(url)` and the `Log` that it gives: appends, scans, and the way to producers, consumers and the admin."""
+"""`connect(url)` and the `Log` it returns: appends, scans, and access to producers, consumers and the admin."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ def connect(
 ) -> Log:
     """Open the log at `url`: a path or any fsspec URL, or a coordinator, `pylog://host:9550[,host2:9550]`.
 
-    On storage a log is begun if there is none and `create`.  A coordinator that has it is followed.
+    On storage, a new log is created if there is none and `create` is true.  The address of a coordinator leads to its
+    log.
 
-    storage_options:  handed to fsspec: credentials, endpoints.
-    token:            for a coordinator; without one, what PYLOG_TOKEN holds.
-    durability:       "disk" syncs before anything is reported as done, "os" leaves that to the operating system.
+    storage_options:  passed to fsspec: credentials, endpoints.
+    token:            for a coordinator; default: the environment variable PYLOG_TOKEN.
+    durability:       "disk" syncs files before it acknowledges a write, "os" leaves that to the operating system.
     Raises NoLog, StoreNotExclusive, UnsupportedVersion, StorageError, CoordinatorNotAvailable.
     """
     return Log(open_journal(url, storage_options, token, create=create, durability=durability))
 
 
 class Log:
-    """One log.  Safe for threads; a context manager."""
+    """One log.  Thread-safe; a context manager."""
 
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
@@ -57,12 +58,12 @@ class Log:
 
     @property
     def url(self) -> str:
-        """The root."""
+        """URL of the log's root."""
         return self.journal.store.url
 
     @property
     def cluster_id(self) -> str:
-        """The log's own id, drawn when it was created."""
+        """The log's id, a random value from its creation."""
         return self.journal.cluster_id
 
     def __enter__(self) -> Log:
@@ -74,7 +75,7 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Close connections to a coordinator; a log on storage holds nothing open."""
+        """Close connections to a coordinator; a log on storage has nothing to close."""
         if self.journal.link is not None:
             self.journal.link.close()
 
@@ -91,21 +92,21 @@ class Log:
         compression: str = DEFAULT_COMPRESSION,
         acks: str | int = "all",
     ) -> dict[TopicPartition, range]:
-        """Append records, all or nothing, and give the offsets that they got.
+        """Append records, all or none, and return the offsets they got.
 
         data:  Arrow table, batch or stream, pandas or Polars frame, list of dicts, with `value` and any of `key`,
                `timestamp`, `headers`, `partition`.
-        txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic). A version at
-               or below the last one is skipped with a warning; the result has the offsets of the first time, or none.
-        Raises InvalidRecord and its kinds, UnknownTopicOrPartition, CommitUnknown, and SequenceConflict if the last version
-        has another number of rows in the log.
+        txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic). A version
+               at or below the last one is skipped with a warning; the result has the first append's offsets, or none.
+        Raises InvalidRecord and its subclasses, UnknownTopicOrPartition, CommitUnknown; and SequenceConflict if the
+        last version has a different number of rows in the log.
         """
         check_acks(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)
         return self._appender.append(topic, data, identity, partitioner=partitioner, compression=compression)
 
     def create_topic(self, topic: NewTopic) -> str:
-        """Create a topic; its id.  Warns of configs that are accepted but not in force."""
+        """Create a topic and return its id.  Logs a warning for configs that are accepted but have no effect."""
         return create_topic(self.journal, topic)
 
     # ------------------------------------------------------------------------------------------------------------ read
@@ -119,12 +120,12 @@ class Log:
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
     ) -> pa.RecordBatchReader:
-        """Records of a range as a stream of Arrow batches, partition by partition, in offset order.
+        """Records between two positions as a stream of Arrow batches, partition by partition, in offset order.
 
         start, end:  positions (an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", …); half-open.
         columns:     of topic, partition, offset, key, value, timestamp, headers; only these are decoded.
-        where:       as in SQL, "timestamp >= '2026-01-31 10:00' and offset < 99"; what cannot match is not read.  Timestamps
-                     without a zone are UTC.
+        where:       as in SQL, "timestamp >= '2026-01-31 10:00' and offset < 99"; data that cannot match is not read.
+                     Timestamps without a zone are UTC.
         """
         return scan(self.journal, topic, partitions, start, end, columns, where)
 
@@ -137,7 +138,7 @@ class Log:
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
     ) -> pa.Table:
-        """The same, read whole, of one partition or of all."""
+        """As `scan`, as one table, of one partition or of all."""
         return self.scan(topic, None if partition is None else [partition], start, end, columns, where).read_all()
 
     def plan(
@@ -148,7 +149,7 @@ class Log:
         end: object = "latest",
         where: str | Condition | None = None,
     ) -> list[SliceRead]:
-        """The parts of objects that a scan of the same reads."""
+        """The parts of objects that a scan with the same arguments reads."""
         return plan_scan(self.journal, topic, partitions, start, end, where)
 
     # --------------------------------------------------------------------------------------------------------- clients
@@ -167,19 +168,20 @@ class Log:
         return Producer(self.journal, **settings)
 
     def consumer(self, *topics: str, **settings: Any) -> Consumer:
-        """A consumer of these topics; settings are Kafka's, with underscores."""
+        """A consumer of these topics; without topics, call `subscribe` or `assign`.  Settings are Kafka's, with
+        underscores."""
         from spark_log.client.consuming.consumer import Consumer
 
         return Consumer(self.journal, *topics, **settings)
 
     def transaction(self, transactional_id: str, **settings: Any) -> Transaction:
-        """All or nothing, over topics and consumer offsets.  The id is taken over: who held it before is fenced."""
+        """A transaction over topics and consumer offsets.  It takes over the id: the previous owner is fenced."""
         from spark_log.client.producing.transaction import Transaction
 
         return Transaction(self.journal, transactional_id, **settings)
 
     def bookmark(self, name: str, *topics: str) -> Bookmark:
-        """Where a batch job stands: it goes on where its last run ended."""
+        """The position of a batch job, which continues where its last run ended."""
         from spark_log.client.consuming.bookmark import Bookmark
 
         return Bookmark(self.journal, name, *topics)

@@ -1,14 +1,15 @@
-"""A mirror's map: which offset of another log became which offset here.
+"""A mirror's offset map: the offsets of a source log, and the offsets of their copies in this log.
 
-A mirror copies partitions record by record, in order.  Offsets there have gaps (compaction, markers of transactions), offsets
-here have none.  So the map keeps *runs* of offsets without a gap, and the offset here of a record is the number of records
-before it.  That is exact as long as nobody else writes to the copy, which `MirrorMap.check` makes sure of.
+A mirror copies partitions record by record, in order.  Offsets in the source have gaps (compaction, transaction
+markers), offsets here have none.  So the map keeps *runs* of source offsets without a gap, and the offset of a copy is
+the number of records before it.  That is exact as long as only the mirror writes to the copy; `MirrorMap.check`
+verifies it.
 
-The map is a topic of one partition.  Each record of it is JSON, and was committed together with the records that it is about:
+The map is a topic with one partition.  Each record is JSON, and was committed together with the records it describes:
 
-    {"topic":"orders","id":"<id here>","source":"<id there>","partition":0,"runs":[[17,3],[22,1]]}
+    {"topic":"orders","id":"<id here>","source":"<id in the source>","partition":0,"runs":[[17,3],[22,1]]}
 
-says that the records 17, 18, 19 and 22 were copied.  Entries with the id of a topic that has been deleted here count no more.
+means that the source records 17, 18, 19 and 22 were copied.  Entries with the id of a deleted topic are ignored.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from spark_log.errors import InvalidRequest
 from spark_log.model import NewTopic, TopicPartition
 
 RUNS_MAX = 1000
-"""Of one entry; more of them go into the next."""
+"""Runs in one entry; further ones go into the next entry."""
 
 
 class OffsetRun(NamedTuple):
-    """Records with the offsets start, start + 1, …, as many as `records`."""
+    """The consecutive offsets start, start + 1, …, `records` of them."""
 
     start: int
     records: int
@@ -45,24 +46,24 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     topic: str
     id: str
-    """Of the topic here."""
+    """Id of the topic here."""
     source: str
-    """Id of the topic there."""
+    """Id of the topic in the source."""
     partition: int
     runs: tuple[OffsetRun, ...]
 
 
 class Copied(NamedTuple):
-    """How far a partition has been copied."""
+    """Progress of a partition."""
 
     records: int
     end: int
-    """The offset there after the last record that was copied."""
+    """The source offset after the last copied record."""
     source: str
 
 
 class Copy(NamedTuple):
-    """A topic that is copied, and where its map goes.  Travels to tasks."""
+    """A topic that is copied, and the topic of its map.  Sent to tasks."""
 
     topic: str
     id: str
@@ -71,7 +72,7 @@ class Copy(NamedTuple):
 
 
 def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetRun]:
-    """Runs without a gap of ascending offsets."""
+    """Ascending offsets as runs without a gap."""
     if not len(offsets):
         return []
     firsts = np.flatnonzero(np.diff(offsets, prepend=offsets[0] - 2) != 1)
@@ -80,7 +81,7 @@ def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetR
 
 
 def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """A task's records without their offsets there, and then the map's entries about them.
+    """A task's records without their source offsets, followed by their map entries.
 
     batches:  columns partition (int32), offset (int64), and topic, key, value, timestamp, headers as they are to be
               written; the records of a partition in order.
@@ -99,7 +100,7 @@ def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
 
 
 def _extend(known: list[OffsetRun], more: Sequence[OffsetRun]) -> None:
-    """Runs after those that are known, as one where they meet."""
+    """Append runs to `known`; adjacent runs become one."""
     if known and more and known[-1].end == more[0].start:
         known[-1] = OffsetRun(known[-1].start, known[-1].records + more[0].records)
         more = more[1:]
@@ -112,7 +113,7 @@ def _entries_batch(copy: Copy, found: Mapping[int, Sequence[OffsetRun]], schema:
 
 
 def entry_rows(copy: Copy, found: Mapping[int, Sequence[tuple[int, int]]]) -> list[dict[str, bytes]]:
-    """The map's records about runs by partition."""
+    """The map records for runs by partition."""
     return [
         {
             "value": msgspec.json.encode(
@@ -131,11 +132,11 @@ def entry_rows(copy: Copy, found: Mapping[int, Sequence[tuple[int, int]]]) -> li
 
 
 def parse_entry(value: bytes) -> Entry:
-    """A record of the map.  Raises InvalidRequest for one that is none."""
+    """Parse a record of the map.  Raises InvalidRequest."""
     try:
         return _DECODER.decode(value)
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"the map of a mirror holds {value[:80]!r}, which is no entry of it: {error}") from error
+        raise InvalidRequest(f"the map of a mirror has an invalid entry {value[:80]!r}: {error}") from error
 
 
 _DECODER = msgspec.json.Decoder(Entry)
@@ -144,7 +145,7 @@ _DECODER = msgspec.json.Decoder(Entry)
 def translate(
     entries: Iterable[Entry], offsets: Iterable[tuple[TopicPartition, int]]
 ) -> dict[tuple[TopicPartition, int], int]:
-    """Offsets there as offsets here: how many records were copied before them."""
+    """Source offsets as offsets here: the number of records that were copied before them."""
     found = dict.fromkeys(offsets, 0)
     wanted: dict[TopicPartition, list[int]] = defaultdict(list)
     for tp, offset in found:
@@ -159,19 +160,19 @@ def translate(
 
 
 class MirrorMap:
-    """The map in a topic of a log."""
+    """The map, in a topic of a log."""
 
     def __init__(self, log: Log, name: str) -> None:
         self._log = log
         self.name = name
 
     def create(self) -> None:
-        """Make the topic if it is not there; its entries are kept for ever."""
+        """Create the topic if it does not exist; its entries are kept for ever."""
         if self.name not in self._log.admin.list_topics():
             self._log.admin.create_topics([NewTopic(self.name, 1, {"retention.ms": "-1"})])
 
     def entries(self) -> Iterator[Entry]:
-        """All that count: of topics that are still those that were copied to."""
+        """All entries, except those of deleted or recreated topics."""
         names = self._log.journal.refresh().names
         if self.name not in names:
             return
@@ -182,7 +183,7 @@ class MirrorMap:
                     yield entry
 
     def copied(self) -> dict[TopicPartition, Copied]:
-        """How far each partition has been copied; those of which nothing was are left out."""
+        """Progress of each partition; partitions without copied records are left out."""
         found: dict[TopicPartition, Copied] = {}
         for entry in self.entries():
             tp = TopicPartition(entry.topic, entry.partition)
@@ -192,11 +193,11 @@ class MirrorMap:
         return found
 
     def translate(self, offsets: Iterable[tuple[TopicPartition, int]]) -> dict[tuple[TopicPartition, int], int]:
-        """The offset here of the record that has an offset there, or, in a gap, of the first one after it."""
+        """The offset here of the record with a source offset; in a gap, of the first record after it."""
         return translate(self.entries(), offsets)
 
     def check(self, topics: Iterable[str]) -> None:
-        """Raises InvalidRequest for a topic that holds records that were not copied: no offset after them could be translated."""
+        """Raises InvalidRequest for a topic with records that are not copies: later offsets could not be translated."""
         copied = self.copied()
         for name, topic in self._log.admin.describe_topics(topics).items():
             for part in topic.partitions:
@@ -204,6 +205,6 @@ class MirrorMap:
                 count = known.records if known else 0
                 if count != part.end:
                     raise InvalidRequest(
-                        f"{name}-{part.partition} ends at {part.end}, and the map {self.name!r} knows of {count} copied "
-                        f"records: only the mirror may write to {name!r} until it is done. Delete the topic to copy it anew"
+                        f"{name}-{part.partition} ends at {part.end}, but the map {self.name!r} knows of {count} "
+                        f"copied records: only the mirror may write to {name!r}. Delete the topic to copy it again"
                     )

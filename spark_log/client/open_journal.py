@@ -1,4 +1,4 @@
-"""From a URL to its journal: on storage, or through a coordinator."""
+"""Opening the journal at a URL: on storage, or through a coordinator."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_journal(
     create: bool,
     durability: str = "disk",
 ) -> Journal:
-    """The journal at a URL.  A coordinator is asked where its log is; the log's storage is opened from here."""
+    """The journal at a URL.  A coordinator's reply names the storage of its log, which is opened from here."""
     url = url_text(url)
     if is_coordinator(url):
         return _served(url, storage_options, token or os.environ.get(TOKEN_VARIABLE), durability)
@@ -43,7 +43,7 @@ def open_journal(
 
 @lru_cache(maxsize=64)
 def storage_url(url: str, token: str | None = None) -> str:
-    """Where the objects of the log at a URL are; a coordinator is asked once a process."""
+    """The storage URL of the log at a URL; a coordinator is asked once per process."""
     if not is_coordinator(url):
         return url
     link = HttpLink(parse_target(url), token or os.environ.get(TOKEN_VARIABLE))
@@ -63,7 +63,7 @@ def _served(url: str, storage_options: Mapping[str, Any] | None, token: str | No
         )
     except NoLog as error:
         raise NoLog(
-            f"the coordinator at {url} has its log at {info.storage}, which is not there for this machine: clients read "
+            f"the coordinator at {url} has its log at {info.storage}, which this machine cannot read: clients read "
             "and write the storage themselves, so it has to be shared"
         ) from error
     check_cluster(journal.cluster_id, info.cluster_id, info.storage)

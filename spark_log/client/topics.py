@@ -1,4 +1,4 @@
-"""Topics that clients create: by request, or with the first record that names them."""
+"""Creation of topics by clients: explicit, or with the first record."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from spark_log.settings import cluster_config, validate_topic_configs
 
 
 def create_topic(journal: Journal, topic: NewTopic, deadline_ms: int | None = None) -> str:
-    """Create a topic; its id.  Warns of configs that are accepted but not in force."""
+    """Create a topic and return its id.  Logs a warning for configs that are accepted but have no effect."""
     _, notes = validate_topic_configs(topic.configs)
     for note in notes:
         warnings.warn(note, stacklevel=3)
@@ -29,7 +29,8 @@ def ensure_topic(
 ) -> None:
     """Create a topic that does not exist, with these configs, if `auto.create.topics.enable`.
 
-    deadline_ms:  on the monotonic clock, up to when a coordinator is waited for; None: as long as changes do.
+    deadline_ms:  on the monotonic clock, how long to retry a coordinator that does not reply; None: the default for
+                  changes.
     Raises UnknownTopicOrPartition.
     """
     if topic in journal.state.names:
@@ -52,7 +53,7 @@ def auto_creates(state: State) -> bool:
 
 
 def no_such_topic(topic: str) -> UnknownTopicOrPartition:
-    """The error for a topic that appending does not create."""
+    """The error for a missing topic when `auto.create.topics.enable` is false."""
     return UnknownTopicOrPartition(
         f"topic {topic!r} does not exist and auto.create.topics.enable is false; create it with `pylog topic create`"
     )

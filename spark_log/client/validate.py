@@ -1,4 +1,4 @@
-"""What callers hand over, before it is used: a sentence in place of what Python would say somewhere inside."""
+"""Validation of arguments, with clear messages instead of errors from deep inside."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Item = TypeVar("Item")
 
 
 def several(what: str, given: Iterable[Item]) -> list[Item]:
-    """What was given as a list.  A text is refused: it would be taken apart, and topics a, b and c deleted for "abc"."""
+    """The argument as a list.  A string is rejected: iterating over "abc" would delete topics a, b and c."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidRequest(f"{what}: {given!r} is not a list; give [{given!r}]")
     return list(given)
 
 
 def new_topics(what: str, given: Iterable[NewTopic]) -> list[NewTopic]:
-    """Topics to be created."""
+    """Check topics to be created."""
     topics = several(what, given)
     for topic in topics:
         if not isinstance(topic, NewTopic):
@@ -30,20 +30,20 @@ def new_topics(what: str, given: Iterable[NewTopic]) -> list[NewTopic]:
 
 
 def partition_count(topic: str, given: object) -> None:
-    """A number, not a text; which ones are possible the log says."""
+    """Check that it is a number; the log decides which numbers are valid."""
     if not isinstance(given, int):
         raise InvalidPartitions(f"topic {topic!r}: {given!r} is not a number of partitions")
 
 
 def partition_keys(what: str, given: Iterable[object]) -> None:
-    """What is asked by partition."""
+    """Check keys of arguments by partition."""
     for tp in given:
         if not hasattr(tp, "topic") or not hasattr(tp, "partition"):
             raise InvalidRequest(f"{what}: {tp!r} is not a TopicPartition; give spark_log.TopicPartition('orders', 0)")
 
 
 def times_ms(what: str, given: Mapping[TopicPartition, object]) -> None:
-    """Times by partition."""
+    """Check times by partition."""
     partition_keys(what, given)
     for tp, ms in given.items():
         if not isinstance(ms, int) or ms < 0:
@@ -53,7 +53,7 @@ def times_ms(what: str, given: Mapping[TopicPartition, object]) -> None:
 
 
 def url_text(given: object) -> str:
-    """A URL, also as a path object."""
+    """A URL, from a string or a path object."""
     found = os.fspath(given) if isinstance(given, os.PathLike) else given
     if not isinstance(found, str):
         raise InvalidRequest(f"url: {given!r} is not a URL; give a path, as /data/log, or s3://bucket/folder")

@@ -1,4 +1,4 @@
-"""Addresses of coordinators: `pylog://host:9550[,host2:9550]`, and what may be said to whom."""
+"""Addresses of coordinators: `pylog://host:9550[,host2:9550]`, and checks of hosts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _HOST = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
 
 
 class Target(NamedTuple):
-    """What a `pylog://` URL says."""
+    """A parsed `pylog://` URL."""
 
     addresses: tuple[str, ...]
-    """`host:port`, in the order in which they are tried."""
+    """`host:port`, tried in this order."""
     ca: str | None = None
-    """TLS with a certificate that this file vouches for, or the machine's own list (`system`); None: no TLS."""
+    """TLS with a certificate that this file verifies, or the machine's own list (`system`); None: no TLS."""
 
 
 def is_coordinator(url: str) -> bool:
@@ -30,17 +30,17 @@ def is_coordinator(url: str) -> bool:
 
 
 def parse_target(url: str) -> Target:
-    """The addresses in a URL, `?ca=FILE` or `?ca=system` asking for TLS.  Raises InvalidRequest."""
+    """The addresses in a URL; `?ca=FILE` or `?ca=system` requests TLS.  Raises InvalidRequest."""
     hosts, _, query = url[len(SCHEME) :].partition("?")
     options = dict(parse_qsl(query, keep_blank_values=True))
     if unknown := sorted(set(options) - {"ca"}):
-        raise InvalidRequest(f"url: {url!r} has the option {unknown[0]!r}; a coordinator's URL takes ca=FILE only")
+        raise InvalidRequest(f"url: unknown option {unknown[0]!r} in {url!r}; a coordinator's URL takes ca=FILE only")
     addresses = tuple(parse_address(one, "url") for one in hosts.rstrip("/").split(","))
     return Target(addresses, options.get("ca"))
 
 
 def parse_address(text: str, what: str) -> str:
-    """`host:port` with the port filled in.  Raises InvalidRequest."""
+    """`host:port`, with the default port if it is missing.  Raises InvalidRequest."""
     host, port = split_address(text.strip(), what)
     return f"{host}:{port}"
 
@@ -49,17 +49,17 @@ def split_address(text: str, what: str) -> tuple[str, int]:
     """(host, port).  Raises InvalidRequest."""
     found = re.fullmatch(rf"({_HOST.pattern})(?::([0-9]{{1,5}}))?", text)
     if found is None or int(found[2] or PORT) > 65535:
-        raise InvalidRequest(f"{what}: {text!r} is no address; give host:port, as in localhost:{PORT}")
+        raise InvalidRequest(f"{what}: {text!r} is not an address; give host:port, as in localhost:{PORT}")
     return found[1], int(found[2] or PORT)
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address means the machine on which it is used."""
+    """Whether an address refers to the machine on which it is used."""
     return is_loopback_host(split_address(address, "address")[0])
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a host without a port means the machine on which it is used.  A name such as 127.example.org does not."""
+    """Whether a host without a port refers to the machine on which it is used.  127.example.org does not."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -67,9 +67,9 @@ def is_loopback_host(host: str) -> bool:
 
 
 def is_own_host(header: str, own: Collection[str]) -> bool:
-    """Whether a Host header names this machine itself, or one of `own`, which are in small letters.
+    """Whether a Host header refers to this machine, or to one of `own`, which are in lower case.
 
-    A page of the web can have its own name resolve to 127.0.0.1; then the user's browser sends that name.
+    A web page can resolve its own name to 127.0.0.1 (DNS rebinding); the user's browser then sends that name.
     """
     found = re.fullmatch(rf"({_HOST.pattern})(?::[0-9]{{1,5}})?", header.strip())
     if found is None:

@@ -1,6 +1,6 @@
-"""Who changed what: a line of JSON for each change that a client asks for, of the logger `spark_log.audit`.
+"""The audit log: a line of JSON for each change that a client requests, in the logger `spark_log.audit`.
 
-A line has no data of records.  Heartbeats are left out, and so is what the coordinator does for itself.
+A line contains no data of records.  Heartbeats and the coordinator's own changes are not logged.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from spark_log.metadata.decide import Committed
 from spark_log.metadata.state import State
 
 NAMES_MAX = 100
-"""Names of one kind in a line; a number says how many more there are."""
+"""Names of one kind in a line; if there are more, their number follows."""
 STDERR = "stderr"
 logger = logging.getLogger("spark_log.audit")
 logger.setLevel(logging.CRITICAL)
@@ -26,7 +26,7 @@ logger.setLevel(logging.CRITICAL)
 
 
 class AuditedChange(NamedTuple):
-    """What a client asks for."""
+    """The action and the names of a client's request."""
 
     kind: str
     topics: Sequence[str] = ()
@@ -35,10 +35,10 @@ class AuditedChange(NamedTuple):
 
 
 class AuditFile(logging.FileHandler):
-    """A file that can be renamed for rotation; after `reopen` lines go to a new one of its name."""
+    """A file that log rotation can rename; after `reopen`, lines go to a new file of the original name."""
 
     def reopen(self) -> None:
-        """Raises OSError, and then goes on with the file that it has."""
+        """Raises OSError, and then continues with the current file."""
         stream = self._open()
         self.acquire()
         try:
@@ -50,7 +50,7 @@ class AuditFile(logging.FileHandler):
 
 
 def open_audit(destination: str) -> None:
-    """Have lines go to a file or to `stderr`; empty: nowhere.  Raises OSError."""
+    """Write to a file or to `stderr`; empty: nowhere.  Raises OSError."""
     close_audit()
     if destination:
         handler = (
@@ -63,14 +63,14 @@ def open_audit(destination: str) -> None:
 
 
 def reopen_audit() -> None:
-    """After the file was renamed.  Raises OSError."""
+    """Reopen the file after it was renamed.  Raises OSError."""
     for handler in logger.handlers:
         if isinstance(handler, AuditFile):
             handler.reopen()
 
 
 def close_audit() -> None:
-    """Write nothing any more."""
+    """Stop writing."""
     for handler in tuple(logger.handlers):
         if isinstance(handler, logging.StreamHandler):
             logger.removeHandler(handler)
@@ -79,12 +79,12 @@ def close_audit() -> None:
 
 
 def is_on() -> bool:
-    """Whether lines go anywhere."""
+    """Whether there is a destination."""
     return logger.isEnabledFor(logging.INFO)
 
 
 def changes_of(commands: Iterable[AnyCommand], state: State) -> list[AuditedChange | None]:
-    """Of each command, by names that are known before it is carried out; None for a heartbeat, or if nothing is written."""
+    """A change for each command, with names from before it is applied; None for heartbeats, or if auditing is off."""
     if not is_on():
         return []
     return [_change_of(command, state) for command in commands]
@@ -99,10 +99,10 @@ def _change_of(command: AnyCommand, state: State) -> AuditedChange | None:
 
 
 def write(principal: str, address: str, change: AuditedChange | None, outcome: object, version: int) -> None:
-    """One line.
+    """Write one line.
 
     outcome:  the reply, or the error.
-    version:  of the log; a commit of records knows its own.
+    version:  of the log; a commit of records has its own in the reply.
     """
     if change is None or not is_on():
         return

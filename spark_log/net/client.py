@@ -1,4 +1,4 @@
-"""The client's side of the wire: requests to coordinators, over connections that are kept."""
+"""The client's side of the protocol: requests to coordinators, over persistent connections."""
 
 from __future__ import annotations
 
@@ -49,58 +49,59 @@ from spark_log.net.messages import (
 logger = logging.getLogger("spark_log")
 
 ANSWER_S = 30.0
-"""A coordinator has this long for an answer, on top of the time that the request asks it to wait."""
+"""Timeout for a reply, in addition to the time that the request asks the coordinator to wait."""
 FIRST_ANSWER_S = 6.0
-"""The first question, which log a coordinator has, is answered from memory: a port that is silent for this long is given up."""
+"""Timeout for the first request (the log's id).  The coordinator answers it from memory, so a silent port fails
+fast."""
 CHECK_S = 3.0
-"""After this long without an answer the client checks whether the process answers `GET /health` within CONNECT_S.  A process that is
-stopped, or half of a connection, does not; one that is busy, or whose storage is slow, does."""
+"""After this long without a reply, the client checks whether the process answers `GET /health` within CONNECT_S.  A
+suspended process or a half-open connection does not; a process that is busy, or whose storage is slow, does."""
 CHECKED_WAIT_S = 5.0
-"""A request that asks the coordinator to wait is checked at least this often in addition."""
+"""Longest interval between checks for requests that ask the coordinator to wait."""
 SILENT_S = 30.0
-"""An endpoint that did not answer is tried last for this long, and only after it has answered `GET /health`."""
+"""How long an endpoint that did not answer is tried last, and only after a successful `GET /health`."""
 SILENT_PAUSE_S = 2.0
-"""It is not tried at all for this long."""
+"""How long such an endpoint is not tried at all."""
 RESOLVED_S = 30.0
-"""How long the endpoints of a name are kept."""
+"""How long the resolved endpoints of a name are cached."""
 START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
-"""Pauses in which a coordinator whose address refuses connections, or that hung up, may have started again."""
+"""Pauses between attempts if the address refuses connections or hangs up: the coordinator may be restarting."""
 KAFKA = "this is a Kafka broker, not pylog; Spark reads and writes it with format('kafka')"
 NOT_KAFKA = ": it closed the connection, as a Kafka broker does, and did not answer Kafka's ApiVersions request either"
-NO_COORDINATOR = "`pylog serve` starts a coordinator, and a log that has none is opened by its storage's URL"
+NO_COORDINATOR = "start one with `pylog serve`, or open a log without a coordinator by its storage's URL"
 SILENT = "check the address, and that the coordinator's process runs and is not suspended"
 IDLE_S = 30.0
-"""A connection that lay idle for longer is not used again: the other side may be about to close it."""
+"""A connection that was idle for longer is not reused: the other side may be about to close it."""
 Resolve = Callable[[str], "list[Endpoint]"]
 
 
 class HttpLink:
-    """The way to the coordinators of one log.  Safe for threads and forks."""
+    """The connections to the coordinators of one log.  Safe for threads and forks."""
 
     def __init__(
         self, target: Target, token: str | None = None, cluster_id: str = "", resolve: Resolve = resolve
     ) -> None:
         self.cluster_id = cluster_id
-        """Of the log; empty until it is known."""
+        """The id of the log; empty until known."""
         self._target = target
         self._token = None if token is None else _checked_token(token)
         self._tls = None if target.ca is None else ca_context(target.ca)
         self._resolve = resolve
         self._resolved: dict[str, tuple[float, list[Endpoint]]] = {}
         self._last: Endpoint | None = None
-        """The endpoint that answered last as the leader."""
+        """The endpoint that last answered as the leader."""
         self._silent: dict[Endpoint, float] = {}
-        """Endpoints that did not answer, and when that was found."""
+        """Endpoints that did not answer, and when."""
         self._lock = threading.Lock()
         self._free: _Free = {}
-        # Not __del__: the collector may end sockets of a link that is part of a circle before it, each with a warning.
+        # Not __del__: in a reference cycle, the collector may finalize the sockets first, each with a warning.
         weakref.finalize(self, _close_all, self._free)
         renew_after_fork(self)
 
     def info(self) -> ClusterInfo:
-        """What the first coordinator that answers says of its log; one that starts anew is waited for.
+        """The reply of the first coordinator that answers.  Waits for a coordinator that is restarting.
 
-        Raises CoordinatorNotAvailable, with what each address said.
+        Raises CoordinatorNotAvailable, with the reply of each address.
         """
         for number, pause_s in enumerate(START_S):
             try:
@@ -129,7 +130,8 @@ class HttpLink:
                 last = error.__cause__
                 if isinstance(last, TimeoutError):
                     said.append(
-                        f"{address} is silent: no connection within {CONNECT_S:g} s or no answer within {FIRST_ANSWER_S:g} s"
+                        f"{address} is silent: no connection within {CONNECT_S:g} s or no answer within "
+                        f"{FIRST_ANSWER_S:g} s"
                     )
                     continue
                 hint = NO_COORDINATOR
@@ -141,20 +143,20 @@ class HttpLink:
                 else:
                     said.append(f"{error}{waited}{NOT_KAFKA}")
                 continue
-            found: ClusterInfo = decode(data, ClusterInfo, f"the answer of {address}")
+            found: ClusterInfo = decode(data, ClusterInfo, f"the reply of {address}")
             if found.pylog != PROTOCOL:
                 raise InvalidRequest(
-                    f"{address} speaks version {found.pylog} of the protocol, this pylog {PROTOCOL}: update the older one"
+                    f"{address} uses protocol version {found.pylog}, this pylog {PROTOCOL}: update the older one"
                 )
             return found
         raise CoordinatorNotAvailable(f"{'; '.join(said)}; {hint}") from last
 
     def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         for command in commands:
-            assert isinstance(command, Command), f"{command!r} cannot travel: it is no command"
+            assert isinstance(command, Command), f"{command!r} is not a command and cannot be sent"
         body = encode(CommandsRequest(cluster_id=self.cluster_id, since=since, commands=tuple(commands)))
         data = self._first(holder, "POST", "/v1/commands", body, limit_s=min(ANSWER_S, limit_ms / 1000))
-        reply: CommandsReply = decode(data, CommandsReply, "the coordinator's answer")
+        reply: CommandsReply = decode(data, CommandsReply, "the coordinator's reply")
         outcomes = [
             command.unpack(outcome.reply) if outcome.failure is None else error_of(outcome.failure)
             for command, outcome in zip(commands, reply.outcomes, strict=True)
@@ -177,22 +179,22 @@ class HttpLink:
             group=group,
         )
         data = self._first(holder, "POST", "/v1/changes", encode(asked), wait_ms, changes_nothing=True)
-        reply: ChangesReply = decode(data, ChangesReply, "the coordinator's answer")
+        reply: ChangesReply = decode(data, ChangesReply, "the coordinator's reply")
         return Changes(reply.version, [text.encode() for text in reply.batches])
 
     def ask_group(self, holder: Leadership, request: Request, wait_ms: int) -> Response:
-        """What a member of a group is answered; that may take `wait_ms`.  Raises CoordinatorNotAvailable."""
+        """The reply to a group member's request, which may take `wait_ms`.  Raises CoordinatorNotAvailable."""
         path = next(path for path, kind in GROUP_PATHS.items() if isinstance(request, kind))
         body = encode({"cluster_id": self.cluster_id, "request": request, "wait_ms": wait_ms})
         data = self._first(holder, "POST", path, body, wait_ms)
-        answered: GroupAnswered = decode(data, GroupAnswered, "the coordinator's answer")
+        answered: GroupAnswered = decode(data, GroupAnswered, "the coordinator's reply")
         return answered.response
 
     def groups(self, holder: Leadership) -> dict[str, GroupView]:
-        """Groups that members share, as they are at the moment.  Raises CoordinatorNotAvailable."""
+        """The current state of shared groups.  Raises CoordinatorNotAvailable."""
         path = f"/v1/groups?cluster_id={self.cluster_id}"
         data = self._first(holder, "GET", path, changes_nothing=True)
-        reply: GroupsReply = decode(data, GroupsReply, "the coordinator's answer")
+        reply: GroupsReply = decode(data, GroupsReply, "the coordinator's reply")
         return {view.group_id: view for view in reply.groups}
 
     # ---------------------------------------------------------------------------------------------------------- requests
@@ -208,7 +210,8 @@ class HttpLink:
         limit_s: float = ANSWER_S,
         changes_nothing: bool = False,
     ) -> bytes:
-        """The answer of the first that leads.  No address is tried after one that may have carried the request out."""
+        """The reply of the first endpoint that leads.  After an endpoint that may have applied the request, none is
+        tried."""
         said = []
         for endpoint in self._candidates(holder):
             try:
@@ -226,15 +229,17 @@ class HttpLink:
         raise CoordinatorNotAvailable("; ".join(said) + hint)
 
     def _candidates(self, holder: Leadership) -> list[Endpoint]:
-        """Where to ask, in order.  Raises NotCoordinator for a holder whose address has no meaning on this machine.
+        """Endpoints in the order to try.  Raises NotCoordinator if the leader's address cannot be reached from this
+        machine.
 
-        The holder that the log names comes first, unless the URL has other addresses for it only: then the one that led last.
+        The leader that the log names comes first.  If the URL has only other addresses, the endpoint that led last
+        comes first.
         """
         there = [holder.address] if holder.address else []
         if there and is_loopback(holder.address) and holder.host != this_host():
             if not self._target.addresses:
                 raise NotCoordinator(
-                    f"the log is written by a coordinator that listens on {holder.host} for that machine alone, at "
+                    f"the log is written by a coordinator that listens on {holder.host} for that machine only, at "
                     f"{holder.address}: start it with --listen and an address that can be reached from {this_host()}",
                     address=holder.address,
                     epoch=holder.epoch,
@@ -246,7 +251,7 @@ class HttpLink:
         return self._endpoints([*self._target.addresses, *there], self._last)
 
     def _endpoints(self, addresses: Sequence[str], first: Endpoint | None = None) -> list[Endpoint]:
-        """Of addresses, in their order but for `first`; those that did not answer lately are last."""
+        """Endpoints of addresses, in order, `first` first; endpoints that recently did not answer are last."""
         found = dict.fromkeys(endpoint for address in addresses for endpoint in self._resolved_now(address))
         return sorted(found, key=lambda endpoint: (self._silent_s(endpoint) < SILENT_S, endpoint != first))
 
@@ -271,9 +276,9 @@ class HttpLink:
         wait_ms: int = 0,
         limit_s: float = ANSWER_S,
     ) -> bytes:
-        """The body of a good answer.
+        """The body of a successful reply.
 
-        Raises CoordinatorNotAvailable (`maybe_applied` if it was sent), or the error that was answered.
+        Raises CoordinatorNotAvailable (`maybe_applied` if the request was sent), or the error in the reply.
         """
         self._check_silent(endpoint)
         wait_s = wait_ms / 1000
@@ -304,14 +309,15 @@ class HttpLink:
             refusal = _refusal(endpoint.address, method, path, answer)
             if isinstance(refusal, AuthenticationFailed) and endpoint.address not in self._target.addresses:
                 raise AuthenticationFailed(
-                    f"the coordinator at {endpoint.address} has this log and asks for a token, which is sent only to addresses "
-                    f'in the URL: open the log as pylog://{endpoint.address}, with token="…" or PYLOG_TOKEN'
+                    f"the coordinator at {endpoint.address} has this log and requires a token, which is sent only to "
+                    f'addresses in the URL: open the log as pylog://{endpoint.address}, with token="…" or PYLOG_TOKEN'
                 ) from refusal
             raise refusal
         return answer.data
 
     def _check_silent(self, endpoint: Endpoint) -> None:
-        """Raises CoordinatorNotAvailable, before anything is sent, while an endpoint that did not answer still does not."""
+        """Raises CoordinatorNotAvailable, before the request is sent, if an endpoint that did not answer still does
+        not."""
         silent_s = self._silent_s(endpoint)
         if silent_s >= SILENT_S:
             return
@@ -320,26 +326,26 @@ class HttpLink:
             return
         if silent_s >= SILENT_PAUSE_S:
             self._silent[endpoint] = time.monotonic()
-        raise CoordinatorNotAvailable(f"{endpoint.address}: it does not answer (timed out, and is tried again later)")
+        raise CoordinatorNotAvailable(f"{endpoint.address}: it does not answer (timed out, retried later)")
 
     def _check_alive(self, endpoint: Endpoint, waited_s: float) -> None:
-        """While an answer is waited for.  Raises TimeoutError."""
+        """Check the process while waiting for its reply.  Raises TimeoutError."""
         if not self._is_alive(endpoint):
             raise TimeoutError(
-                f"no complete answer within {waited_s:g} s, nor to GET /health within another {CONNECT_S:g} s"
+                f"no complete reply within {waited_s:g} s, nor to GET /health within another {CONNECT_S:g} s"
             )
 
     def _is_alive(self, endpoint: Endpoint) -> bool:
-        """Whether the process answers anything."""
+        """Whether the process answers `GET /health`."""
         return _get_health(endpoint, self._tls) is not None
 
     def _check_tls(self, address: str, error: BaseException) -> None:
-        """Raises InvalidRequest if a coordinator hung up because it speaks TLS and was not asked for that: it has read nothing."""
+        """Raises InvalidRequest if a coordinator hung up because it requires TLS.  It has not read the request."""
         if not isinstance(error, http.client.RemoteDisconnected) or self._tls is not None:
             return
         if health_of(address, tls=True) is not None:
             raise InvalidRequest(
-                f"{address} speaks TLS: give it as pylog://{address}?ca=FILE, with the certificate of its authority"
+                f"{address} requires TLS: give it as pylog://{address}?ca=FILE, with the certificate of its authority"
             ) from error
 
     def _headers(self, address: str) -> dict[str, str]:
@@ -349,7 +355,7 @@ class HttpLink:
         return headers
 
     def _idle(self, endpoint: Endpoint) -> Connection | None:
-        """A connection that was used not long ago."""
+        """A connection that was used recently."""
         with self._lock:
             free = self._free.get(endpoint, [])
             while free:
@@ -364,12 +370,12 @@ class HttpLink:
             self._free.setdefault(endpoint, []).append((time.monotonic(), connection))
 
     def close(self) -> None:
-        """Close connections that nobody uses.  The link can be used further."""
+        """Close idle connections.  The link can still be used."""
         with self._lock:
             _close_all(self._free)
 
     def after_fork(self) -> None:
-        """Connections are the parent's: they are closed in the child, and go on in the parent."""
+        """Close the parent's connections in the child; they stay open in the parent."""
         self._lock = threading.Lock()
         _close_all(self._free)
 
@@ -381,7 +387,7 @@ class HttpLink:
 
 
 _Free = dict[Endpoint, list[tuple[float, Connection]]]
-"""By endpoint, connections that nobody uses and when they were used last."""
+"""Idle connections by endpoint, with the time of their last use."""
 
 
 def _close_all(free: _Free) -> None:
@@ -392,7 +398,7 @@ def _close_all(free: _Free) -> None:
 
 
 def _checked_token(token: str) -> str:
-    """A token as a header can have it.  Raises InvalidRequest, without showing it."""
+    """A token that is valid in a header.  Raises InvalidRequest, without showing it."""
     found = token.strip()
     if not found.isprintable() or len(found.split()) != 1:
         raise InvalidRequest("token: it is empty, or contains white space or control characters; give one word")
@@ -400,7 +406,7 @@ def _checked_token(token: str) -> str:
 
 
 def ca_context(ca: str) -> ssl.SSLContext:
-    """TLS that accepts certificates that a file vouches for, or the machine's own list (`system`).  Raises InvalidRequest."""
+    """TLS with certificates that a file verifies, or the machine's own list (`system`).  Raises InvalidRequest."""
     try:
         return ssl.create_default_context(cafile=None if ca == "system" else ca)
     except (OSError, ssl.SSLError) as error:
@@ -417,7 +423,7 @@ def _any_certificate() -> ssl.SSLContext:
 
 
 def _failure(error: BaseException) -> str:
-    return "its certificate is not good" if isinstance(error, ssl.SSLCertVerificationError) else "it does not answer"
+    return "its certificate is invalid" if isinstance(error, ssl.SSLCertVerificationError) else "it does not answer"
 
 
 def _words(error: BaseException) -> str:
@@ -430,31 +436,32 @@ def _refusal(address: str, method: str, path: str, answer: HttpResponse) -> Spar
         if answer.status not in (404, 405):
             return error
         return InvalidRequest(
-            f"{address} does not support {method} {path.partition('?')[0]}, which this pylog sends: it runs another version of "
+            f"{address} does not support {method} {path.partition('?')[0]}, which this pylog sends: it runs "
+            "another version of "
             "pylog; update the older one"
         )
     except InvalidRequest:
-        said = f"it answered {answer.status}, {answer.data[:80]!r}"
+        said = f"it replied {answer.status}, {answer.data[:80]!r}"
         if answer.status >= 500:
-            # Of something in between, which may have passed the request on before.
+            # A proxy's reply: it may have forwarded the request.
             failed = CoordinatorNotAvailable(f"{address}: {said}")
             failed.maybe_applied = method != "GET"
             return failed
-        return InvalidRequest(f"{address} is no pylog coordinator: {said}")
+        return InvalidRequest(f"{address} is not a pylog coordinator: {said}")
 
 
 def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | None:
-    """What a coordinator says of its health; None if none answers.
+    """The health of a coordinator; None if none answers.
 
-    ca:  with TLS, an answer counts only with a certificate that this file (or `system`) vouches for; None: with any, since no
-         secret is sent.
+    ca:  with TLS, only certificates that this file (or `system`) verifies are accepted; None: any certificate, because
+         no secret is sent.
     """
     context = None if not tls else _any_certificate() if ca is None else ca_context(ca)
     for endpoint in resolve(address):
         answer = _get_health(endpoint, context)
         if answer is not None:
             try:
-                found: Health = decode(answer.data, Health, "the answer")
+                found: Health = decode(answer.data, Health, "the reply")
                 return found
             except InvalidRequest:
                 continue
@@ -462,11 +469,11 @@ def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | Non
 
 
 def _get_health(endpoint: Endpoint, tls: ssl.SSLContext | None) -> HttpResponse | None:
-    """What is answered to GET /health; None if that is nothing."""
+    """The reply to GET /health; None without one."""
     try:
         connection = Connection(endpoint, tls)
     except ssl.SSLCertVerificationError as error:
-        logger.warning("%s: its certificate is not good (%s)", endpoint.address, error)
+        logger.warning("%s: its certificate is invalid (%s)", endpoint.address, error)
         return None
     except OSError:
         return None
@@ -481,4 +488,4 @@ def _get_health(endpoint: Endpoint, tls: ssl.SSLContext | None) -> HttpResponse 
 def check_cluster(found: str, expected: str, where: str) -> None:
     """Raises InconsistentClusterId."""
     if found != expected:
-        raise InconsistentClusterId(f"{where} has the log {found}, not {expected}: it is another one")
+        raise InconsistentClusterId(f"{where} has a different log: {found}, not {expected}")

@@ -1,5 +1,5 @@
-"""One HTTP connection to a coordinator.  Every wait has an end, also if the other side accepts and never answers, or sends a byte a
-second."""
+"""One HTTP connection to a coordinator.  Every wait has a limit, even if the other side accepts and never answers, or
+sends one byte a second."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ REPLY_BYTES_MAX = 64 << 20
 
 
 class Endpoint(NamedTuple):
-    """Where one connection goes.  A name of several machines has an endpoint for each of them."""
+    """The destination of a connection.  A name with several machines has an endpoint for each."""
 
     address: str
-    """`host:port`, as it was given."""
+    """`host:port`, as given."""
     ip: str
-    """Empty if the name cannot be resolved: connecting says why."""
+    """Empty if the name cannot be resolved: connecting then raises the error."""
 
 
 class HttpResponse(NamedTuple):
-    """What came back."""
+    """A reply."""
 
     status: int
     data: bytes
     reusable: bool
-    """The connection can carry another request."""
+    """Whether the connection can carry another request."""
 
 
 class Wait:
-    """How long an answer is waited for.
+    """The time limit of a reply.
 
-    Calls `check` every `check_s` until the answer is complete; `check` raises if there is no use in waiting longer.
+    Calls `check` every `check_s` until the reply is complete; `check` raises if further waiting is pointless.
     """
 
     def __init__(self, limit_s: float, check_s: float | None = None, check: Callable[[], None] = lambda: None) -> None:
@@ -50,10 +50,10 @@ class Wait:
         self._checked = self._began
 
     def left_s(self) -> float:
-        """Until the next check, which is made now if it is due.  Raises TimeoutError, or what the check raises."""
+        """Seconds until the next check; runs the check if it is due.  Raises TimeoutError, or the check's error."""
         now = time.monotonic()
         if now - self._began >= self._limit_s:
-            raise TimeoutError(f"no complete answer within {self._limit_s:g} s")
+            raise TimeoutError(f"no complete reply within {self._limit_s:g} s")
         if now - self._checked >= self._check_s:
             self._check()
             self._checked = now = time.monotonic()
@@ -62,7 +62,7 @@ class Wait:
 
 
 class Connection:
-    """Connected on construction.  Raises OSError."""
+    """Connects on construction.  Raises OSError."""
 
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
         host, port = split_address(endpoint.address, "address")
@@ -76,7 +76,7 @@ class Connection:
             raise
 
     def ask(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], wait: Wait) -> HttpResponse:
-        """The answer to one request.  Raises OSError or http.client.HTTPException; then the connection cannot be used further."""
+        """The reply to one request.  After OSError or http.client.HTTPException, the connection cannot be reused."""
         lines = [f"{method} {path} HTTP/1.1", f"Host: {self._host}", "Accept-Encoding: identity"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         if body is not None:
@@ -97,7 +97,7 @@ class Connection:
                 continue
 
     def is_dropped(self) -> bool:
-        """Whether the other side has closed it: a request on it would be lost, and nobody could say that it was not carried out."""
+        """Whether the other side has closed it.  A request on it would be lost with an unknown outcome."""
         waiting = select.poll()
         waiting.register(self._sock, select.POLLIN)
         return bool(waiting.poll(0))
@@ -107,7 +107,7 @@ class Connection:
 
 
 class _Source:
-    """What http.client reads a response from, in place of a socket."""
+    """The source of http.client's responses, in place of a socket."""
 
     def __init__(self, sock: socket.socket, wait: Wait) -> None:
         self._sock, self._wait = sock, wait

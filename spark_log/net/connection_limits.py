@@ -1,10 +1,11 @@
-"""Which connections a coordinator keeps, and which of them it closes first.
+"""Limits on a coordinator's connections, and which of them are closed first.
 
-A connection is *silent* until it has sent a whole request that its token allows.  A connection that was only accepted, that is in
-a TLS handshake, that has sent half a request, or that asks for the health alone is silent.  Silent connections have places of their
-own, so that they take none from clients: above the limit, the oldest one of the address with most of them is closed.
+A connection is *silent* until it has sent a complete request with a valid token.  Silent are connections that were
+only accepted, that are in a TLS handshake, that have sent half a request, or that request only the health.  Silent
+connections have a separate limit, so that they take no places from clients.  Above the limit, the address with most of
+them loses its oldest one.
 
-Pure: it is told the time, and closes a connection with the function that the connection came with.
+Pure: the caller passes the time and a function that closes the connection.
 """
 
 from __future__ import annotations
@@ -17,30 +18,30 @@ from typing import NamedTuple
 from spark_log.errors import CoordinatorNotAvailable, QuotaExceeded
 
 DESCRIPTORS_KEPT = 200
-"""File descriptors that connections leave to the storage and to everything else."""
+"""File descriptors reserved for the storage and everything else."""
 
 
 class ConnectionLimits(NamedTuple):
-    """What clients may ask of the server."""
+    """Limits of the server."""
 
     body_bytes: int = 64 << 20
     header_bytes: int = 16 << 10
     connections: int = 10_000
-    """Of clients: connections that have sent a whole request with a good token."""
+    """Client connections: those that have sent a complete request with a valid token."""
     connections_per_address: int = 5_000
     silent_connections: int = 1_000
     request_ms: int = 30_000
-    """For a request to arrive whole; a TLS handshake has as long."""
+    """Timeout for a complete request, and for a TLS handshake."""
 
     def within(self, descriptors: int) -> ConnectionLimits:
-        """These limits, or lower ones for a process that may have this number of files open."""
+        """These limits, or lower ones for a process with this limit of open files."""
         free = max(descriptors - DESCRIPTORS_KEPT, 2)
         silent = min(self.silent_connections, max(free // 4, 1))
         return self._replace(silent_connections=silent, connections=min(self.connections, free - silent))
 
     @property
     def descriptors(self) -> int:
-        """Files that a process needs to be allowed for all of them."""
+        """Open files that a process needs for these limits."""
         return self.connections + self.silent_connections + DESCRIPTORS_KEPT
 
 
@@ -51,9 +52,9 @@ class Peer:
         self.network = network
         self.close = close
         self.deadline_s: float | None = deadline_s
-        """Until when a whole request has to have arrived; None: one is being handled."""
+        """When a complete request must have arrived; None while one is being handled."""
         self.principal: str | None = None
-        """Name of the token of a client; None while it is silent."""
+        """Name of the client's token; None while silent."""
 
 
 class Connections:
@@ -62,7 +63,7 @@ class Connections:
     def __init__(self, limits: ConnectionLimits) -> None:
         self.limits = limits
         self._silent: dict[str, dict[Peer, None]] = {}
-        """By network, the oldest first."""
+        """By network, oldest first."""
         self._silent_count = 0
         self._clients: set[Peer] = set()
         self._of_network: Counter[str] = Counter()
@@ -81,11 +82,11 @@ class Connections:
         return self._silent_count
 
     def of_principal(self, name: str) -> int:
-        """Connections of the clients that use a token."""
+        """Number of client connections that use a token."""
         return self._of_principal[name]
 
     def accept(self, address: str, close: Callable[[], object], now_s: float) -> Peer:
-        """A new connection, which may cost another silent one its place."""
+        """Add a connection.  Another silent one may be closed for it."""
         peer = Peer(network_of(address), close, now_s + self.limits.request_ms / 1000)
         self._add_silent(peer)
         if self._silent_count > self.limits.silent_connections:
@@ -93,7 +94,7 @@ class Connections:
         return peer
 
     def displace(self, count: int) -> int:
-        """Close so many silent connections; how many there were to close."""
+        """Close `count` silent connections.  Returns how many there were to close."""
         for closed in range(count):
             if not self._silent:
                 return closed
@@ -104,15 +105,15 @@ class Connections:
         return count
 
     def establish(self, peer: Peer, principal: str, quota: int | None = None) -> None:
-        """It has sent a whole request, under a token of this name.
+        """Mark a peer as a client: it has sent a complete request with the token of this name.
 
-        quota:  connections of this token; None: no limit.
-        Raises CoordinatorNotAvailable if there are too many, QuotaExceeded if there are too many of this token.
+        quota:  limit of connections with this token; None: no limit.
+        Raises CoordinatorNotAvailable above the connection limits, QuotaExceeded above the quota.
         """
         if peer.principal == principal:
             return
         if quota is not None and self._of_principal[principal] >= quota:
-            raise QuotaExceeded(f"the token {principal!r} has a quota of connections={quota}, and as many are open")
+            raise QuotaExceeded(f"the token {principal!r} has a quota of connections={quota}, which is reached")
         if peer in self._clients:
             self._rename(peer, principal)
             return
@@ -123,7 +124,8 @@ class Connections:
             raise CoordinatorNotAvailable(f"connections: {limits.connections} of clients are open, which is the limit")
         if self._of_network[peer.network] >= limits.connections_per_address:
             raise CoordinatorNotAvailable(
-                f"connections.per.address: {limits.connections_per_address} of clients at {peer.network} are open, which is "
+                f"connections.per.address: {limits.connections_per_address} of clients at {peer.network} are open, "
+                "which is "
                 "the limit"
             )
         self.remove(peer)
@@ -143,7 +145,7 @@ class Connections:
         peer.deadline_s = None
 
     def end(self, peer: Peer, deadline_s: float) -> None:
-        """The request is answered, and another one has to have arrived by then.  A silent one is the newest now."""
+        """The request is answered; the deadline is for the next one.  A silent peer becomes the newest."""
         peer.deadline_s = deadline_s
         peers = self._silent.get(peer.network, {})
         if peer in peers:
@@ -151,7 +153,7 @@ class Connections:
             peers[peer] = None
 
     def remove(self, peer: Peer) -> None:
-        """It is closed, or about to be."""
+        """The connection is closed, or about to be."""
         if peer in self._clients:
             assert peer.principal is not None, "a client has a name"
             self._clients.remove(peer)
@@ -171,7 +173,7 @@ class Connections:
         self._silent_count += 1
 
     def close_idle(self, principals: Collection[str]) -> None:
-        """Close connections of clients with other tokens than these, on which no request is being handled."""
+        """Close idle connections of clients whose tokens are not among these."""
         for peer in [
             peer for peer in self._clients if peer.principal not in principals and peer.deadline_s is not None
         ]:
@@ -179,14 +181,14 @@ class Connections:
             peer.close()
 
     def close_overdue(self, now_s: float) -> None:
-        """Close those on which no request arrived in time."""
+        """Close connections whose request did not arrive in time."""
         for peer in [peer for peer in self if peer.deadline_s is not None and peer.deadline_s < now_s]:
             self.remove(peer)
             peer.close()
 
 
 def network_of(address: str) -> str:
-    """What counts as one address: the /64 of IPv6, of which one machine has all."""
+    """The unit of address limits: for IPv6 the /64 prefix, all of which may belong to one machine."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

@@ -1,7 +1,7 @@
-"""Whether a Kafka broker listens at an address.
+"""Detection of a Kafka broker at an address.
 
-A broker closes the connection when it reads HTTP, so it is asked by Kafka's ApiVersions request, version 0, which every broker
-answers before a client has authenticated (KIP-35).  The answer begins with its length and the request's correlation id.
+A broker closes a connection on which it reads HTTP.  The probe sends Kafka's ApiVersions request, version 0, which
+every broker answers before authentication (KIP-35).  The reply begins with its length and the request's correlation id.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import struct
 from spark_log.net.address import split_address
 
 PROBE_S = 3.0
-"""For connecting, and for each answer."""
+"""Timeout for connecting, and for each reply."""
 CORRELATION_ID = 0x70796C67
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, CORRELATION_ID, -1)
 """Length, api key 18, version 0, correlation id, no client id."""
@@ -22,7 +22,7 @@ ANSWER_BYTES_MIN = 10
 
 
 def is_kafka(address: str, *, tls_only: bool = False) -> bool:
-    """Whether a broker answers, without TLS or with it."""
+    """Whether a broker answers, with or without TLS."""
     try:
         return (not tls_only and _answers(address, None)) or _answers(address, _any_certificate())
     except OSError:
@@ -30,7 +30,7 @@ def is_kafka(address: str, *, tls_only: bool = False) -> bool:
 
 
 def _answers(address: str, tls: ssl.SSLContext | None) -> bool:
-    """Whether the answer is a broker's; False if the other side closed the connection.  Raises OSError, also when it is silent."""
+    """Whether a broker replies; False if the other side closed the connection.  Raises OSError, also on a timeout."""
     host, port = split_address(address, "address")
     plain = socket.create_connection((host.strip("[]"), port), PROBE_S)
     with plain if tls is None else tls.wrap_socket(plain) as connection:
@@ -42,7 +42,7 @@ def _answers(address: str, tls: ssl.SSLContext | None) -> bool:
 
 
 def is_answer(head: bytes) -> bool:
-    """Whether these first eight bytes begin an answer to the request."""
+    """Whether these eight bytes are the beginning of a reply to the request."""
     if len(head) < 8:
         return False
     length, correlation_id = struct.unpack(">ii", head)
@@ -57,7 +57,7 @@ def _read(connection: socket.socket, count: int) -> bytes:
 
 
 def _any_certificate() -> ssl.SSLContext:
-    """Nothing secret is sent."""
+    """Without verification, because nothing secret is sent."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

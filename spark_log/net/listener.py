@@ -1,4 +1,4 @@
-"""Accepts connections on one port, and counts each from then on: also one whose TLS handshake never ends."""
+"""Accepts connections on one port, and counts each from then on, including those in a TLS handshake."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from spark_log.net.connection_limits import Connections, Peer
 
 BACKLOG = 4096
 AT_ONCE = 50
-"""So many are accepted in one round of the event loop; those that are closed for them are gone in the next one."""
+"""Connections accepted per round of the event loop; connections displaced by them are closed in the next round."""
 OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 DISPLACED_MIN = 50
-"""So many silent connections are closed when no file descriptor is free."""
+"""Silent connections closed when no file descriptor is free."""
 PAUSE_S = 0.2
-"""Then nothing is accepted for this long."""
+"""Pause in accepting after that."""
 WARN_S = 60.0
 logger = logging.getLogger("spark_log")
 
 
 class Listener:
-    """All of it runs on the event loop."""
+    """A listening port.  Runs on the event loop."""
 
     def __init__(
         self, connections: Connections, make: Callable[[Peer], asyncio.Protocol], tls: ssl.SSLContext | None
     ) -> None:
         """
-        make:  gives the protocol of a new connection.
+        make:  creates the protocol of a new connection.
         """
         self.tls = tls
-        """Of connections that are accepted from now on."""
+        """For new connections."""
         self._connections = connections
         self._make = make
         self._sockets: list[socket.socket] = []
@@ -44,7 +44,7 @@ class Listener:
         self._warned_s = -WARN_S
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port.  Raises OSError."""
+        """Listen, and return the port.  Raises OSError."""
         self._loop = asyncio.get_running_loop()
         found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -79,7 +79,8 @@ class Listener:
             self._open(accepted, address[0])
 
     def _pause(self, error: OSError) -> None:
-        """The listening socket stays readable, so the event loop would call without end."""
+        """Stop accepting for a while.  The listening socket stays readable, so the event loop would call without
+        end."""
         closed = 0
         if error.errno in OUT_OF_RESOURCES:
             closed = self._connections.displace(max(DISPLACED_MIN, self._connections.silent // 2))
@@ -98,7 +99,7 @@ class Listener:
         opening.add_done_callback(partial(self._opened, accepted, peer))
 
     async def _connect(self, accepted: socket.socket, peer: Peer) -> None:
-        """Hand it to its protocol, after the handshake of TLS."""
+        """Do the TLS handshake, then pass the connection to its protocol."""
         within_s = None if self.tls is None else self._connections.limits.request_ms / 1000
         transport, _ = await self._loop.connect_accepted_socket(
             lambda: self._make(peer), accepted, ssl=self.tls, ssl_handshake_timeout=within_s
@@ -112,7 +113,7 @@ class Listener:
             accepted.close()
 
     def close(self) -> None:
-        """Accept nothing any more; connections go on."""
+        """Stop accepting; open connections stay open."""
         if self._resuming is not None:
             self._resuming.cancel()
         else:

@@ -1,4 +1,4 @@
-"""Long polls: requests that wait for news, and the connections that they came on."""
+"""Long polls: requests that wait for changes, and their connections."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from collections.abc import Collection
 from typing import TypeAlias
 
 WOKEN_MAX = 20
-"""Requests that are woken in one round of the event loop; requests that came meanwhile are next."""
+"""Requests woken per round of the event loop; new requests are handled in between."""
 
 Topics: TypeAlias = "tuple[str, ...] | None"
-"""Ids of the topics whose records somebody waits for; None: for whatever happens."""
+"""Topic ids whose records a request waits for; None: any change."""
 Waiter: TypeAlias = "asyncio.Future[None]"
 
 RESUMED_MAX = 20
-"""Connections that are resumed in one round of the event loop."""
+"""Connections resumed per round of the event loop."""
 
 
 class LongPolls:
-    """Requests that wait, and how thousands of them are woken without a pause for others.  Runs on the event loop."""
+    """Waiting requests.  Thousands are woken without blocking others.  Runs on the event loop."""
 
     def __init__(self) -> None:
         self._all: set[Waiter] = set()
@@ -30,7 +30,7 @@ class LongPolls:
         self._rousing = False
 
     def join(self, topics: Topics) -> Waiter:
-        """Is done when there may be news of them."""
+        """A waiter that is done when these topics may have changed."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
         self._all.add(waiter)
         if topics is None:
@@ -40,7 +40,7 @@ class LongPolls:
         return waiter
 
     def leave(self, topics: Topics, waiter: Waiter) -> None:
-        """Nobody waits with it any more."""
+        """Remove a waiter."""
         waiter.cancel()
         self._all.discard(waiter)
         self._of_anything.discard(waiter)
@@ -51,9 +51,9 @@ class LongPolls:
                     del self._of_topics[topic_id]
 
     def wake(self, touched: Collection[str] | None) -> None:
-        """Those who wait for these topics or for anything, one after the other; None: everybody.
+        """Wake the waiters for these topics and for any change, one after the other; None: all waiters.
 
-        It takes no time for the others, however many they are.
+        Takes constant time, however many there are: `_rouse` does the work.
         """
         due, self._of_anything = self._of_anything, set()
         if touched is None:
@@ -68,7 +68,7 @@ class LongPolls:
         left = WOKEN_MAX
         while left and self._roused:
             waiter = self._roused.popleft()
-            if not waiter.done():  # else it was due twice, or has left
+            if not waiter.done():  # it may be in several topics, or have left
                 waiter.set_result(None)
                 left -= 1
         self._rousing = bool(self._roused)
@@ -77,24 +77,25 @@ class LongPolls:
 
 
 class PausedConnections:
-    """Connections whose request waits: thousands that send their next request at the same time are read a few at a time.
+    """Connections whose request waits.  If thousands send their next request at the same time, a few at a time are
+    read.
 
-    Each is paused while its request waits, and its socket is watched by a separate poll, which the event loop watches as
-    one. So the loop hears of requests on other connections, such as commits, in the same round, however many of these have
-    come. Without epoll, as on macOS, and under TLS, which may have read already what a socket would report, nothing is
-    paused. Runs on the event loop.
+    Each connection is paused while its request waits.  A separate epoll watches the paused sockets, and the event loop
+    watches the epoll as one descriptor.  So the loop handles requests on other connections, such as commits, in the
+    same round. Nothing is paused without epoll (macOS), and under TLS, whose buffer may hold data that a socket would
+    not report. Runs on the event loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._watched = select.epoll() if hasattr(select, "epoll") else None
         self._parked: dict[int, asyncio.ReadTransport] = {}
-        """By the number of the socket; one that was closed stays until the number is used again."""
+        """By file descriptor; a closed one stays until its number is reused."""
         if self._watched is not None:
             loop.add_reader(self._watched.fileno(), self._go_on)
 
     def park(self, transport: asyncio.BaseTransport | None) -> None:
-        """Read no more from a connection until something comes; that may be that it is closed."""
+        """Pause reading until the socket is readable or closed."""
         if self._watched is None or not isinstance(transport, asyncio.ReadTransport):
             return
         if transport.get_extra_info("sslcontext") is not None:
@@ -107,7 +108,7 @@ class PausedConnections:
         mask = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLONESHOT
         try:
             self._watched.modify(number, mask)
-        except FileNotFoundError:  # its first time, or a socket of before had the number
+        except FileNotFoundError:  # a new descriptor, or a reused number
             self._watched.register(number, mask)
 
     def _go_on(self) -> None:
@@ -118,7 +119,7 @@ class PausedConnections:
                 transport.resume_reading()
 
     def close(self) -> None:
-        """Watch nothing any more."""
+        """Stop watching."""
         if self._watched is not None:
             self._loop.remove_reader(self._watched.fileno())
             self._watched.close()

@@ -1,15 +1,15 @@
-"""What coordinators and their clients say to each other: typed messages, JSON on the wire.
+"""Messages between coordinators and clients: typed, as JSON.
 
     GET  /health                                Health, without a token; status 503 while the storage fails
     GET  /alive                                 the same, always with status 200
     GET  /v1/cluster                            ClusterInfo
     POST /v1/commands   CommandsRequest         CommandsReply
-    POST /v1/changes    ChangesRequest          ChangesReply; waits until the log has something new, `wait_ms` at most
-    GET  /v1/groups?cluster_id=                 GroupsReply: who shares what, as it is at the moment
+    POST /v1/changes    ChangesRequest          ChangesReply; waits until the log has changed, `wait_ms` at most
+    GET  /v1/groups?cluster_id=                 GroupsReply: current members and assignments of shared groups
     POST /v1/group/join|sync|heartbeat|leave       GroupAsked, GroupAnswered; join and sync wait for the other members
 
-What is refused as a whole gets a status of 4xx or 5xx and a `Failure`.  A command that is refused by itself does not hinder
-the others of its request: its outcome says so.
+A rejected request gets a status of 4xx or 5xx and a `Failure`.  A rejected command does not affect the other commands
+of its request: its outcome has the error.
 """
 
 from __future__ import annotations
@@ -37,34 +37,34 @@ from spark_log.metadata.commands import AnyCommand
 PROTOCOL = 2
 """2: requests for changes have a body."""
 WAIT_MS_MAX = 60_000
-"""A request for changes waits so long at most."""
+"""Longest wait of a request for changes."""
 _FIELDS = ("start", "end", "current", "owner", "key", "address", "epoch", "last", "version", "retry_after_ms")
-"""What errors carry for whoever recovers from them."""
+"""Attributes of errors that error handlers need."""
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Base of all messages.  Fields that are not known are passed over: they are of a newer version."""
+    """Base of all messages.  Unknown fields are ignored: they belong to newer versions."""
 
 
 class ClusterInfo(Message, frozen=True, kw_only=True):
-    """Who answers, and which log it has."""
+    """A coordinator and its log."""
 
     pylog: int
     """Version of the protocol."""
     cluster_id: str
     storage: str
-    """URL of the log's storage, where clients read and write objects themselves."""
+    """URL of the log's storage, where clients read and write objects directly."""
     leading: bool
-    """False: it stands by."""
+    """False for a standby."""
     address: str
-    """Of the one that leads, as far as is known here."""
+    """Address of the leader, as far as this coordinator knows."""
     epoch: int
     version: int
-    """Of the newest record that is known here."""
+    """Version of the newest record that this coordinator has read."""
 
 
 class Health(Message, frozen=True, kw_only=True):
-    """A sign of life."""
+    """The state of a coordinator."""
 
     cluster_id: str
     leading: bool
@@ -72,17 +72,17 @@ class Health(Message, frozen=True, kw_only=True):
     version: int
     healthy: bool = True
     reason: str = ""
-    """Why it is not."""
+    """If it is not healthy."""
     storage_age_ms: int = 0
     """Since a write to the storage was last completed and read back."""
     stepped_down: int = 0
-    """The last epoch that it gave up, since no write to its storage was completed."""
+    """The last epoch in which it stepped down because writes to its storage did not complete."""
 
 
 class CommandsRequest(Message, frozen=True, kw_only=True):
     cluster_id: str
     since: int
-    """Version that is known at the client."""
+    """The version that the client has."""
     commands: tuple[AnyCommand, ...]
 
 
@@ -90,14 +90,14 @@ class Failure(Message, frozen=True, kw_only=True):
     """An error of `spark_log.errors`."""
 
     error: str
-    """Its name."""
+    """Its class name."""
     message: str
     maybe_applied: bool = False
     fields: dict[str, Any] = {}
 
 
 class CommandOutcome(Message, frozen=True, kw_only=True):
-    """Of one command: a reply, or an error."""
+    """The outcome of one command: a reply, or an error."""
 
     reply: Any = None
     failure: Failure | None = None
@@ -106,7 +106,7 @@ class CommandOutcome(Message, frozen=True, kw_only=True):
 class CommandsReply(Message, frozen=True, kw_only=True):
     outcomes: tuple[CommandOutcome, ...]
     batches: tuple[str, ...] = ()
-    """Objects of the log after `since`; none if they are too many: then they are on the storage."""
+    """Objects of the log after `since`; empty if they are too large: then the client reads them from storage."""
 
 
 class ChangesRequest(Message, frozen=True, kw_only=True):
@@ -114,18 +114,18 @@ class ChangesRequest(Message, frozen=True, kw_only=True):
 
     cluster_id: str
     since: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
-    """The version that the client knows."""
+    """The version that the client has."""
     wait_ms: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
     topics: tuple[str, ...] | None = None
-    """Ids: wait for records of these topics, and for changes that are not records; None: for any change."""
+    """Topic ids: wait for records of these topics, and for changes other than records; None: for any change."""
     group: str = ""
-    """A rebalance of this group ends the wait as well."""
+    """A rebalance of this group ends the wait too."""
 
 
 class ChangesReply(Message, frozen=True, kw_only=True):
     version: int
     batches: tuple[str, ...] = ()
-    """The same."""
+    """As in CommandsReply."""
 
 
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
@@ -139,12 +139,12 @@ GROUP_PATHS: Mapping[str, type[MemberRequest]] = {
 
 
 class GroupAsked(Message, frozen=True, kw_only=True):
-    """From a member of a group, or who wants to be one."""
+    """A request of a member of a group, or of a client that joins."""
 
     cluster_id: str
     request: MemberRequest
     wait_ms: int = 0
-    """A heartbeat that has no news may wait so long for some."""
+    """How long a heartbeat may wait for a change."""
 
 
 class GroupAnswered(Message, frozen=True, kw_only=True):
@@ -152,13 +152,13 @@ class GroupAnswered(Message, frozen=True, kw_only=True):
 
 
 class GroupView(Message, frozen=True, kw_only=True):
-    """A group that members share, or are about to."""
+    """A shared group, including one whose members are joining."""
 
     group_id: str
     state: str
     """Kafka's: PreparingRebalance, CompletingRebalance, Stable, Empty."""
     roster: Roster
-    """With what each member was assigned last."""
+    """Members and their last assignments."""
 
 
 class GroupsReply(Message, frozen=True, kw_only=True):
@@ -183,30 +183,30 @@ _DECODERS: Mapping[type[Message], msgspec.json.Decoder[Any]] = {
         Failure,
     )
 }
-"""Made once: to find out how such a union is decoded takes longer than to decode one."""
+"""Created once: creating a decoder of such a union takes longer than decoding a message."""
 
 
 def decode(data: bytes, kind: type[Message], what: str) -> Any:
-    """A message of a type.  Raises InvalidRequest, with what is wrong where."""
+    """A message of a type.  Raises InvalidRequest with the invalid field."""
     try:
         return _DECODERS[kind].decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequest(f"{what} is not what was expected: {error}") from error
+        raise InvalidRequest(f"{what} is not valid: {error}") from error
 
 
 def batches_as_text(batches: Sequence[bytes]) -> tuple[str, ...]:
-    """Objects of the log as JSON can have them: they are text."""
+    """Objects of the log in JSON: they are text."""
     return tuple(data.decode() for data in batches)
 
 
 def failure_of(error: SparkLogError) -> Failure:
-    """An error as it travels."""
+    """An error as a message."""
     fields = {name: value for name, value in vars(error).items() if name in _FIELDS}
     return Failure(error=type(error).__name__, message=str(error), maybe_applied=error.maybe_applied, fields=fields)
 
 
 def error_of(failure: Failure) -> SparkLogError:
-    """The error that travelled; one of a kind that is not known here is a plain InvalidRequest with its name."""
+    """The error in a message; one of an unknown class becomes an InvalidRequest with the class's name."""
     kind = getattr(errors, failure.error, None)
     try:
         if not (isinstance(kind, type) and issubclass(kind, SparkLogError)):

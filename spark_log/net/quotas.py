@@ -1,9 +1,10 @@
-"""Quotas: how much of a log the clients of one token may use, and how often they may change it.
+"""Quotas: limits on the topics, groups, connections and changes of a token's clients.
 
-Topics, partitions and groups are counted by name: those that begin with a prefix of the token, or all if it has none.  So the count
-is the same after a restart, and tokens with the same prefixes share it.  What requests under way are about to create counts.
+Topics, partitions and groups are counted by name: those with a prefix of the token, or all if it has no prefix.  So
+the count is the same after a restart, and tokens with the same prefixes share it.  Requests in progress count with
+everything they may create.
 
-All of it runs on the event loop of the server.
+Runs on the event loop of the server.
 """
 
 from __future__ import annotations
@@ -20,20 +21,20 @@ from spark_log.net.tokens import Grant
 
 
 class Quota(NamedTuple):
-    """Of one token.  None: no limit."""
+    """The limits of one token.  None: no limit."""
 
     topics: int | None = None
     partitions: int | None = None
-    """Of all its topics together."""
+    """The sum over all its topics."""
     groups: int | None = None
     connections: int | None = None
-    """That have sent a whole request."""
+    """Connections that have sent a complete request."""
     commits: int | None = None
-    """Changes a second: commits of records and of positions, and all others but heartbeats."""
+    """Changes per second: commits of records or positions, and all other commands except heartbeats."""
 
 
 class Usage(NamedTuple):
-    """What a token uses, for the metrics."""
+    """The usage of a token, for the metrics."""
 
     principal: str
     topics: int
@@ -59,7 +60,8 @@ def parse_quotas(section: Mapping[str, str], principals: Sequence[str]) -> dict[
                 or not (number.isascii() and number.isdigit() and int(number))
             ):
                 raise InvalidRequest(
-                    f"quotas: {name}: {part!r} is invalid; expected {', '.join(f'{kind}=N' for kind in Quota._fields)}, each at "
+                    f"quotas: {name}: {part!r} is invalid; expected "
+                    f"{', '.join(f'{kind}=N' for kind in Quota._fields)}, each at "
                     "most once, with N above 0"
                 )
             values[kind] = int(number)
@@ -68,7 +70,7 @@ def parse_quotas(section: Mapping[str, str], principals: Sequence[str]) -> dict[
 
 
 class TokenBucket:
-    """Holds what one second allows, and is full at the beginning."""
+    """Holds the changes allowed in one second; full at the beginning."""
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
@@ -76,7 +78,7 @@ class TokenBucket:
         self._filled_s = -math.inf
 
     def take(self, now_s: float) -> float:
-        """Take one, and 0; or the seconds until there is one, and nothing is taken."""
+        """Take one and return 0; or take nothing and return the seconds until one is available."""
         self._level = min(self.rate, self._level + (now_s - self._filled_s) * self.rate)
         self._filled_s = now_s
         if self._level < 1:
@@ -86,7 +88,7 @@ class TokenBucket:
 
 
 class Quotas:
-    """What the tokens of one coordinator may use, and use."""
+    """Limits and usage of a coordinator's tokens."""
 
     def __init__(self, quotas: Mapping[str, Quota]) -> None:
         self._quotas: Mapping[str, Quota] = {}
@@ -97,7 +99,7 @@ class Quotas:
         self.replace(quotas)
 
     def replace(self, quotas: Mapping[str, Quota]) -> None:
-        """Have others in force from now on."""
+        """Apply new quotas."""
         self._quotas = quotas
         rates = {name: quota.commits for name, quota in quotas.items() if quota.commits is not None}
         known = self._buckets
@@ -110,7 +112,7 @@ class Quotas:
         return self._quotas.get(principal, Quota())
 
     def claim(self, grant: Grant) -> Claim:
-        """For one request; released when it is answered."""
+        """A claim for one request; release it when the request is answered."""
         claim = Claim(self, grant)
         self._claims.setdefault(grant.name, []).append(claim)
         return claim
@@ -138,16 +140,16 @@ class Quotas:
         self._commits[principal] += 1
 
     def check(self, principal: str, kind: str, used: int, limit: int | None) -> None:
-        """Raises QuotaExceeded if `used`, with what is asked for, is above the limit."""
+        """Raises QuotaExceeded if `used`, including the request, exceeds the limit."""
         if limit is not None and used > limit:
             self._refused[principal] += 1
             raise QuotaExceeded(
-                f"the token {principal!r} has a quota of {kind}={limit}, and would have {used}; nothing was done. Delete some, or "
-                "have the quota raised"
+                f"the token {principal!r} has a quota of {kind}={limit}, and would have {used}; nothing was done. "
+                "Delete some, or increase the quota"
             )
 
     def usage(self, grants: Sequence[Grant], state: State, connections: Callable[[str], int]) -> Iterator[Usage]:
-        """Of each token."""
+        """Usage of each token."""
         for grant in grants:
             sizes = topic_sizes(grant, state)
             yield Usage(
@@ -162,17 +164,17 @@ class Quotas:
 
 
 class Claim:
-    """What one request is about to create."""
+    """The topics, partitions and groups that one request may create."""
 
     def __init__(self, quotas: Quotas, grant: Grant) -> None:
         self.grant = grant
         self.topics: dict[str, int] = {}
-        """Partitions by topic: new topics, and those that get more."""
+        """Partition counts of new and extended topics."""
         self.groups: set[str] = set()
         self._quotas = quotas
 
     def add(self, command: Command, state: State, now_s: float) -> None:
-        """Raises QuotaExceeded or ThrottlingQuotaExceeded, and then nothing of the command is claimed."""
+        """Raises QuotaExceeded or ThrottlingQuotaExceeded; then nothing of the command is claimed."""
         if isinstance(command, SignOfLife):
             return
         parts = command.commands if isinstance(command, SeveralCommands) else (command,)
@@ -187,7 +189,7 @@ class Claim:
         self.groups.update(command.groups())
 
     def add_group(self, group: str, state: State) -> None:
-        """One that a member joins.  Raises QuotaExceeded."""
+        """Claim a group that a member joins.  Raises QuotaExceeded."""
         self._check_groups((group,), state)
         self.groups.add(group)
 
@@ -222,7 +224,7 @@ def _raise_to(known: dict[str, int], sizes: Mapping[str, int]) -> None:
 
 
 def topic_sizes(grant: Grant, state: State) -> dict[str, int]:
-    """Partitions of each topic that a token is for."""
+    """Partition counts of the topics that a token has access to."""
     return {
         name: state.topics[topic_id].partitions
         for name, topic_id in state.names.items()
@@ -231,5 +233,5 @@ def topic_sizes(grant: Grant, state: State) -> dict[str, int]:
 
 
 def group_names(grant: Grant, state: State) -> set[str]:
-    """The groups that a token is for."""
+    """The groups that a token has access to."""
     return {name for name in state.groups if not grant.groups or name.startswith(grant.groups)}

@@ -1,4 +1,4 @@
-"""The server's side of the wire: HTTP on one port, with limits on whoever connects."""
+"""The server's side of the protocol: HTTP on one port, with connection limits."""
 
 from __future__ import annotations
 
@@ -56,26 +56,26 @@ from spark_log.net.tokens import Grant, Tokens, check_allowed, check_names
 
 KEEPALIVE_S = 75.0
 REPLY_BYTES_MAX = 1 << 20
-"""Of records that a client has not seen, with the answer to its commands.  Who is further behind reads from the storage."""
+"""Limit of new log records in a reply to commands.  Clients that are further behind read them from storage."""
 CHANGES_BYTES_MAX = 128 << 10
-"""With the answer to one that waited.  Thousands are answered at a time, so each has to be cheap to write."""
+"""The limit in a reply to a long poll.  Thousands are sent at a time, so each must be cheap."""
 PAUSE_S = 2.5
-"""An event loop that did not run for this long was suspended: it runs once a second at least."""
+"""An event loop that did not run for this long was suspended: normally it runs at least once a second."""
 SHUTDOWN_S = 2.0
-"""For requests that are being answered, at the end."""
+"""Time for open requests at shutdown."""
 logger = logging.getLogger("spark_log")
 _broken = logging.getLogger("spark_log.http")
 _broken.setLevel(logging.CRITICAL)
-"""Of aiohttp, which has a traceback for every request that is no HTTP: whoever sends them must not fill the log."""
+"""aiohttp logs a traceback for every request that is not HTTP: clients must not be able to fill the log."""
 
 _GONE = Peer("", lambda: None, 0.0)
-"""In place of one that has hung up while its request was read."""
+"""Stands for a peer that has hung up while its request was read."""
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 Result = TypeVar("Result")
 
 
 class _Http(web.Server):
-    """aiohttp's server, which says when a connection is closed."""
+    """aiohttp's server, with a callback for closed connections."""
 
     def __init__(self, handler: Handler, closed: Callable[[Any], None], **settings: Any) -> None:
         super().__init__(handler, **settings)
@@ -86,8 +86,8 @@ class _Http(web.Server):
         super().connection_lost(handler, exc)
 
 
-class _Landings:
-    """Results of another thread on their way to the event loop, which is woken once for those that are there together."""
+class _ThreadResults:
+    """Passes results from other threads to the event loop, and wakes it once for several results."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -95,23 +95,23 @@ class _Landings:
         self._called = False
 
     def of(self, found: Future[Result]) -> asyncio.Future[Result]:
-        """Is done on the event loop soon after `found` is."""
+        """A future on the event loop that is done soon after `found`."""
         answer: asyncio.Future[Result] = self._loop.create_future()
-        found.add_done_callback(lambda done: self._land(answer, done))
+        found.add_done_callback(lambda done: self._on_done(answer, done))
         return answer
 
-    def _land(self, answer: asyncio.Future[Any], done: Future[Any]) -> None:
+    def _on_done(self, answer: asyncio.Future[Any], done: Future[Any]) -> None:
         self._landed.append((answer, done))
         if not self._called:
             self._called = True
             self._loop.call_soon_threadsafe(self._hand_over)
 
     def _hand_over(self) -> None:
-        self._called = False  # before it looks: what lands from now on calls again
+        self._called = False  # before reading: results that arrive from now on call again
         while self._landed:
             answer, done = self._landed.popleft()
             if answer.done():
-                continue  # whoever asked has hung up
+                continue  # the client has hung up
             if (error := done.exception()) is not None:
                 answer.set_exception(error)
             else:
@@ -119,7 +119,7 @@ class _Landings:
 
 
 class Server:
-    """Serves one coordinator.  All of it runs on the event loop."""
+    """Serves one coordinator.  Runs on the event loop."""
 
     def __init__(
         self,
@@ -132,7 +132,8 @@ class Server:
         hosts: Collection[str] | None = None,
     ) -> None:
         """
-        hosts:  without tokens, requests for hosts other than these and the machine itself are refused; None: they are not.
+        hosts:  without tokens, requests for other hosts than these and this machine are rejected; None: they are
+                accepted.
         """
         self._service = service
         self._groups = groups
@@ -141,16 +142,16 @@ class Server:
         self._quotas = Quotas(quotas or {})
         self._hosts = hosts
         self._held: set[asyncio.Future[None]] = set()
-        """Of requests that wait for members of a group: done when tokens were replaced."""
+        """Futures of group requests that wait for other members: completed when tokens are replaced."""
         self._polls = 0
         self._awake_s = time.monotonic()
-        """When the event loop was last seen to run."""
+        """When the event loop last ran."""
         self._paused_s = 0.0
-        """The end of the last time that it did not run for PAUSE_S."""
+        """The end of the last suspension of at least PAUSE_S."""
         self._waiters = LongPolls()
         self._connections = Connections(limits)
         self._peers: dict[Any, Peer] = {}
-        """By the protocol that aiohttp has for each."""
+        """By aiohttp's protocol object."""
         self._body: tuple[int, int, bool, bytes] = (-1, -1, False, b"")
         self._http: _Http | None = None
         self._listener: Listener | None = None
@@ -168,7 +169,7 @@ class Server:
     # ------------------------------------------------------------------------------------------------------ start and stop
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
-        """Listen; the port.  Raises OSError."""
+        """Listen, and return the port.  Raises OSError."""
         loop = asyncio.get_running_loop()
         self._stopping = False
 
@@ -176,7 +177,7 @@ class Server:
             loop.call_soon_threadsafe(self._wake)
 
         self._service.on_change = changed
-        self._landings = _Landings(loop)
+        self._thread_results = _ThreadResults(loop)
         self._parking = PausedConnections(loop)
         make = self._http = _Http(
             self._guard,
@@ -209,7 +210,7 @@ class Server:
         return web.BaseRequest(message, payload, protocol, writer, task, loop, client_max_size=limit)
 
     async def stop(self) -> None:
-        """Answer who waits, and close."""
+        """Answer waiting requests, and close."""
         self._stopping = True
         self._wake()
         self._sweeper.cancel()
@@ -221,7 +222,7 @@ class Server:
         self._parking.close()
 
     def replace(self, tokens: Tokens, quotas: Mapping[str, Quota], tls: ssl.SSLContext | None) -> None:
-        """Have other tokens, quotas and another certificate in force.  Requests that wait under a token that is gone end."""
+        """Apply new tokens, quotas and TLS settings.  Waiting requests with removed tokens end."""
         self._tokens = tokens
         self._quotas.replace(quotas)
         if self._listener is not None:
@@ -234,14 +235,14 @@ class Server:
 
     def _wake(self) -> None:
         self._groups.notice()
-        touched = self._service.news.untold()
+        touched = self._service.change_feed.drain()
         self._waiters.wake(None if self._stopping or not self._service.leading else touched)
 
     def _leads(self) -> bool:
         """Whether this coordinator leads.
 
-        A process that was stopped and continued may have been replaced meanwhile: it does not answer before it has looked at the log
-        again.  Raises CoordinatorNotAvailable in that time.
+        A process that was suspended may have been replaced meanwhile, so it reads the log before it answers again.
+        Raises CoordinatorNotAvailable during that time.
         """
         self._note_pause()
         if self._service.leading and self._service.confirmed_s < self._paused_s:
@@ -255,7 +256,8 @@ class Server:
         self._awake_s = now
 
     async def _sweep(self) -> None:
-        """Close connections on which a request does not arrive: they would count as long as their owners like."""
+        """Close connections whose request does not arrive: otherwise they would count for as long as their owners
+        like."""
         while True:
             await asyncio.sleep(1.0)
             self._note_pause()
@@ -264,7 +266,7 @@ class Server:
     # ------------------------------------------------------------------------------------------------------------ requests
 
     async def _guard(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Limits; and errors as messages with the status that fits."""
+        """Apply limits, and convert errors to messages with a matching status."""
         peer = self._peer(request)
         self._connections.begin(peer)
         try:
@@ -286,28 +288,29 @@ class Server:
         except Exception:
             logger.exception("%s %s failed", request.method, request.path)
             failed = CoordinatorNotAvailable("an error in the coordinator; its log has the details")
-            failed.maybe_applied = request.method != "GET"  # nobody knows how far it went
+            failed.maybe_applied = request.method != "GET"  # the outcome is unknown
             return _failed(failed, 500)
         finally:
             self._connections.end(peer, time.monotonic() + KEEPALIVE_S)
 
     def _wrong_host(self, request: web.BaseRequest) -> InvalidRequest | None:
-        """The error for a request that a page of the web may have had a browser on this machine send."""
+        """The error for a request that a web page may have made a browser on this machine send."""
         host = request.headers.get("Host")
         if host is None or self._tokens or self._hosts is None or is_own_host(host, self._hosts):
             return None
         return InvalidRequest(
-            f"Host: {host!r} is not an address of this coordinator, which has no tokens and serves this machine alone; use "
-            "localhost, or give it that address with --advertise, or tokens"
+            f"Host: {host!r} is not an address of this coordinator, which has no tokens and serves this machine only; "
+            "use localhost, or give it that address with --advertise, or tokens"
         )
 
     def _peer(self, request: web.BaseRequest) -> Peer:
         return self._peers.get(request.protocol, _GONE)
 
     async def _admit(self, request: web.BaseRequest) -> tuple[Grant, bytes]:
-        """What the token of a request allows, and its body.  From now on its connection is a client's.
+        """The grant of a request's token, and the body.  Marks the connection as a client's.
 
-        Raises AuthenticationFailed, RequestTimedOut, and CoordinatorNotAvailable or QuotaExceeded for too many connections.
+        Raises AuthenticationFailed, RequestTimedOut, and CoordinatorNotAvailable or QuotaExceeded for too many
+        connections.
         """
         grant = self._grant(request)
         body = await self._read(request)
@@ -318,12 +321,12 @@ class Server:
         return self._tokens.grant(request.headers.get("Authorization"))
 
     async def _health(self, request: web.BaseRequest) -> web.Response:
-        """200 where it leads or stands by, and its storage takes writes."""
+        """200 if it leads or is a standby, and its storage accepts writes."""
         health = self._service.health()
         return web.Response(body=encode(health), status=200 if health.healthy else 503, content_type="application/json")
 
     async def _alive(self, request: web.BaseRequest) -> web.Response:
-        """200 as long as the process answers."""
+        """200 while the process answers."""
         return _answer(self._service.health())
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
@@ -371,14 +374,14 @@ class Server:
         try:
             refused = [self._refusal(grant, claim, command) for command in commands]
             allowed = [command for command, error in zip(commands, refused, strict=True) if error is None]
-            decided = iter((await self._landings.of(self._service.submit(allowed))).outcomes if allowed else ())
+            decided = iter((await self._thread_results.of(self._service.submit(allowed))).outcomes if allowed else ())
         finally:
             claim.release()
         self._check_leads(changed=True)
         return [next(decided) if error is None else error for error in refused]
 
     def _refusal(self, grant: Grant, claim: Claim, command: AnyCommand) -> SparkLogError | None:
-        """Of one command alone: others that came with it may be of other threads, which go on."""
+        """The error of a single command: other commands of the request may come from other threads, and continue."""
         try:
             check_allowed(grant, command, self._service.state)
             claim.add(command, self._service.state, time.monotonic())
@@ -393,23 +396,25 @@ class Server:
         self._parking.park(request.transport)
         since, topics = asked.since, asked.topics
         deadline = time.monotonic() + min(asked.wait_ms, WAIT_MS_MAX) / 1000
-        stirred = self._groups.stirred(asked.group)
-        while not self._service.news.there_is(topics, since) and not self._stopping:
+        rebalance_begun = self._groups.rebalance_begun(asked.group)
+        while not self._service.change_feed.has_changes(topics, since) and not self._stopping:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._leads() or (stirred is not None and stirred.done()):
+            if left <= 0 or not self._leads() or (rebalance_begun is not None and rebalance_begun.done()):
                 break
             self._polls += 1
             waiter = self._waiters.join(topics)
             try:
-                awaited = [waiter] if stirred is None else [waiter, stirred]
+                awaited = [waiter] if rebalance_begun is None else [waiter, rebalance_begun]
                 await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 self._waiters.leave(topics, waiter)
                 self._polls -= 1
             self._grant(request)  # tokens may have been replaced
         self._check_leads()
-        told = self._service.news.there_is(topics, since) or (stirred is not None and stirred.done())
-        return web.Response(body=self._changes_body(since, told), content_type="application/json")
+        affected = self._service.change_feed.has_changes(topics, since) or (
+            rebalance_begun is not None and rebalance_begun.done()
+        )
+        return web.Response(body=self._changes_body(since, affected), content_type="application/json")
 
     async def _group(self, request: web.BaseRequest) -> web.Response:
         grant, body = await self._admit(request)
@@ -422,7 +427,7 @@ class Server:
         try:
             response = await self._shared(request, asked)
             if response.error is Code.MEMBER_ID_REQUIRED:
-                change = None  # half of a join
+                change = None  # the first part of a join, without a member id
             elif response.error is not Code.NONE:
                 outcome = InvalidRequest(response.error.name)
         except BaseException as error:
@@ -433,7 +438,7 @@ class Server:
         return _answer({"response": response})
 
     async def _shared(self, request: web.BaseRequest, asked: GroupAsked) -> Response:
-        """What a member of a group is answered.  The wait for others ends when its token is no longer good for it."""
+        """The reply to a group member.  The wait for other members ends if its token loses access."""
         claim = self._quotas.claim(self._member_grant(request, asked))
         try:
             if isinstance(asked.request, JoinGroupRequest):
@@ -453,7 +458,7 @@ class Server:
         return response
 
     def _member_grant(self, request: web.BaseRequest, asked: GroupAsked) -> Grant:
-        """Raises AuthenticationFailed, or AuthorizationFailed for a group or topics that the token is not for."""
+        """Raises AuthenticationFailed, or AuthorizationFailed for a group or topics that the token has no access to."""
         grant = self._grant(request)
         if grant.topics and isinstance(asked.request, JoinGroupRequest):
             check_names(grant, topics=_topics_of(grant, asked.request))
@@ -461,7 +466,7 @@ class Server:
         return grant
 
     async def _until_replaced(self, answer: asyncio.Future[Response]) -> None:
-        """Wait for an answer, or for other tokens."""
+        """Wait for a reply, or until tokens are replaced."""
         replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._held.add(replaced)
         try:
@@ -474,16 +479,16 @@ class Server:
         self._check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
 
-    def _changes_body(self, since: int, told: bool) -> bytes:
-        """Made once for all that wait at the same version.
+    def _changes_body(self, since: int, affected: bool) -> bytes:
+        """Created once for all requests that wait at the same version.
 
-        told:  there is news for who asked; who has none stays behind where more has come than one answer may hold.
+        affected:  the changes affect the requester.  Otherwise they are left out if they do not fit into one reply.
         """
         version = self._service.state.version
-        if self._body[:3] != (since, version, told):
+        if self._body[:3] != (since, version, affected):
             batches = batches_as_text(self._service.after(since, version, CHANGES_BYTES_MAX))
-            reached = version if told or batches else since
-            self._body = (since, version, told, encode(ChangesReply(version=reached, batches=batches)))
+            reached = version if affected or batches else since
+            self._body = (since, version, affected, encode(ChangesReply(version=reached, batches=batches)))
         return self._body[3]
 
     def _check(self, cluster_id: str) -> None:
@@ -494,9 +499,9 @@ class Server:
         self._check_leads()
 
     def _check_leads(self, *, changed: bool = False) -> None:
-        """Raises NotCoordinator or CoordinatorNotAvailable, so that what was decided on an old state is not an answer.
+        """Raises NotCoordinator or CoordinatorNotAvailable, so that no reply is based on an old state.
 
-        changed:  a change may have been made already.
+        changed:  a change may have been applied.
         """
         try:
             if not self._leads():
@@ -504,13 +509,13 @@ class Server:
         except (NotCoordinator, CoordinatorNotAvailable) as error:
             if not changed:
                 raise
-            unknown = CoordinatorNotAvailable(f"a change was under way when this coordinator was replaced: {error}")
+            unknown = CoordinatorNotAvailable(f"a change was in progress when this coordinator was replaced: {error}")
             unknown.maybe_applied = True
             raise unknown from error
 
     async def _read(self, request: web.BaseRequest) -> bytes:
         if request.content.is_eof():
-            return await request.read()  # it is here: no timer is needed
+            return await request.read()  # it has arrived: no timer is needed
         try:
             return await asyncio.wait_for(request.read(), self._limits.request_ms / 1000)
         except asyncio.TimeoutError as error:
@@ -518,11 +523,11 @@ class Server:
 
 
 async def _nothing(request: web.BaseRequest) -> web.StreamResponse:
-    return _failed(InvalidRequest(f"{request.path}: there is nothing here"), 404)
+    return _failed(InvalidRequest(f"{request.path}: no such path"), 404)
 
 
 def tls_context(certificate: str, key: str) -> ssl.SSLContext:
-    """TLS with a certificate.  Raises InvalidRequest for files that are none."""
+    """TLS with a certificate.  Raises InvalidRequest for invalid files."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(certificate, key)
@@ -538,18 +543,19 @@ def _outcome(command: AnyCommand, found: Any) -> CommandOutcome:
 
 
 def _topics_of(grant: Grant, request: JoinGroupRequest) -> Sequence[str]:
-    """Those that a member asks for.  Raises AuthorizationFailed if it does not say them in a form that is known here."""
+    """The topics a member subscribes to.  Raises AuthorizationFailed if the form of its subscription is unknown."""
     topics = subscribed_topics(protocol.metadata for protocol in request.protocols)
     if request.protocol_type != CONSUMER or topics is None:
         raise AuthorizationFailed(
-            f"the token {grant.name!r} is for some topics, and the request to join the group {request.group_id!r} does not say "
+            f"the token {grant.name!r} is for some topics, and the request to join the group {request.group_id!r} "
+            "does not say "
             f"which topics it is for: expected subscriptions of the protocol type {CONSUMER!r}"
         )
     return sorted(topics)
 
 
 def _change_of(request: MemberRequest) -> audit.AuditedChange | None:
-    """What an audit names; None for requests of members that stay."""
+    """The change for the audit log; None for requests of current members."""
     if isinstance(request, JoinGroupRequest):
         topics = subscribed_topics(protocol.metadata for protocol in request.protocols) or ()
         return audit.AuditedChange("join_group", sorted(topics), (request.group_id,))

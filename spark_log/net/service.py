@@ -1,4 +1,4 @@
-"""What the server needs of that which it serves: a coordinator, and the groups that members share."""
+"""The interfaces between the server and its coordinator, and between the server and the shared groups."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from spark_log.net.messages import GroupView, Health
 from spark_log.net.quotas import Usage
 
 
-class Noted(Protocol):
-    """What is news to whom."""
+class Changes(Protocol):
+    """The changes of the log."""
 
-    def there_is(self, topics: Sequence[str] | None, since: int) -> bool: ...
+    def has_changes(self, topics: Sequence[str] | None, since: int) -> bool: ...
 
-    def untold(self) -> Collection[str] | None: ...
+    def drain(self) -> Collection[str] | None: ...
 
 
 class Service(Protocol):
-    """What is served: a coordinator."""
+    """A coordinator, as seen by the server."""
 
     on_change: Callable[[], None]
 
     @property
-    def news(self) -> Noted: ...
+    def change_feed(self) -> Changes: ...
 
     @property
     def state(self) -> State: ...
@@ -41,7 +41,7 @@ class Service(Protocol):
 
     @property
     def confirmed_s(self) -> float:
-        """On the monotonic clock: when it began to look at the log and found that it leads."""
+        """When, on the monotonic clock, it last began a check that found it leading."""
 
     def health(self) -> Health: ...
 
@@ -55,7 +55,7 @@ class Service(Protocol):
     def submit(self, commands: Sequence[AnyCommand]) -> Future[Answered]: ...
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
-        """Objects of the log, versions (since, upto]; none if they are more than `limit` bytes."""
+        """Objects of the log, versions (since, upto]; empty if they exceed `limit` bytes."""
 
     def not_leading(self) -> NotCoordinator: ...
 
@@ -63,18 +63,18 @@ class Service(Protocol):
 
 
 class GroupService(Protocol):
-    """The groups that members share."""
+    """The shared groups, as seen by the server."""
 
     def notice(self) -> None:
-        """Another one leads, or there is a new version."""
+        """There is a new leader or version."""
 
-    def stirred(self, group_id: str) -> asyncio.Future[None] | None:
-        """Is done when members begin to share a group out anew; None if nobody shares it."""
+    def rebalance_begun(self, group_id: str) -> asyncio.Future[None] | None:
+        """A future that is done when a rebalance of the group begins; None if the group is not shared."""
 
     async def ask(self, request: Request, wait_ms: int, client_host: str) -> Response: ...
 
     def refusal(self, command: AnyCommand) -> SparkLogError | None:
-        """Why a command that commits positions of a member is refused."""
+        """The error for a command that commits positions of a member, if it is rejected."""
 
     def views(self) -> tuple[GroupView, ...]: ...
 

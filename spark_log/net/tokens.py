@@ -1,4 +1,4 @@
-"""Bearer tokens: who may do what."""
+"""Bearer tokens and their permissions."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ ROLES = ("read", "write", "admin")
 
 
 class Grant(NamedTuple):
-    """What a token allows."""
+    """The permissions of a token."""
 
     name: str
     role: str
     topics: tuple[str, ...] = ()
-    """How the names of topics begin that it is for; none: all."""
+    """Prefixes of topics the token has access to; empty: all topics."""
     groups: tuple[str, ...] = ()
-    """The same of groups."""
+    """The same for groups."""
     producers: tuple[str, ...] = ()
-    """The same of transactional ids, `producerId` and `txnAppId`; none: as of topics."""
+    """The same for transactional ids, `producerId` and `txnAppId`; empty: as for topics."""
 
 
 GROUP = "group:"
 PRODUCER = "producer:"
-"""Before a prefix that is of groups, or of producer identities; no topic's name can have a colon."""
+"""Marks a prefix of producer identities (above: of groups); topic names cannot contain a colon."""
 NAMED = ("txn", "sink", "app")
-"""Kinds of identities whose names users choose: transactional ids, `producerId`, `txnAppId`."""
+"""Kinds of identities with user-defined names: transactional ids, `producerId`, `txnAppId`."""
 _DRAWN = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}/")
-"""Before the name of an application that writes from a query's `foreachBatch`: the id of the query."""
+"""A query id in front of the name of an application that writes from the query's `foreachBatch`."""
 ANYBODY = Grant("anybody", "admin")
-"""Where no tokens are configured."""
+"""The grant without configured tokens."""
 
 
 class Tokens:
-    """The tokens of a configuration; only their hashes are kept."""
+    """The tokens of a configuration; only their hashes are stored."""
 
     def __init__(self, grants: Mapping[bytes, Grant]) -> None:
         self._grants = grants
@@ -51,11 +51,11 @@ class Tokens:
 
     @property
     def grants(self) -> tuple[Grant, ...]:
-        """Of all tokens; without tokens, that of everybody."""
+        """The grants of all tokens; without tokens, that of everybody."""
         return tuple(self._grants.values()) or (ANYBODY,)
 
     def grant(self, header: str | None) -> Grant:
-        """What an Authorization header allows.  Raises AuthenticationFailed."""
+        """The grant of an Authorization header.  Raises AuthenticationFailed."""
         if not self._grants:
             return ANYBODY
         kind, _, token = (header or "").partition(" ")
@@ -69,13 +69,13 @@ class Tokens:
 
 
 def _digest(token: str) -> bytes:
-    """Of any bytes: those of a header that are not UTF-8 came as surrogates."""
+    """The hash of any bytes: header bytes that are not UTF-8 are surrogates."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()
 
 
 def parse_tokens(section: Mapping[str, str]) -> Tokens:
-    """Tokens of a configuration: `name = role token [topic prefix …] [group:prefix …] [producer:prefix …]`, the token as it is or
-    as `sha256:<hex>`.
+    """Tokens of a configuration: `name = role token [topic prefix …] [group:prefix …] [producer:prefix …]`, with the
+    token in plain text or as `sha256:<hex>`.
 
     Raises InvalidRequest.
     """
@@ -84,7 +84,8 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
         role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
         if role not in ROLES or len(token) < 16 or {GROUP, PRODUCER} & {*prefixes}:
             raise InvalidRequest(
-                f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …] [producer:prefix …]`, with "
+                f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …] [producer:prefix "
+                "…]`, with "
                 f"role {', '.join(ROLES)} and a token of 16 characters at least"
             )
         try:
@@ -103,7 +104,7 @@ def _after(kind: str, prefixes: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_allowed(grant: Grant, command: Command, state: State) -> None:
-    """Raises AuthorizationFailed if the token does not allow a command, or one of several that go together."""
+    """Raises AuthorizationFailed if the token does not allow a command, or one of an atomic set of commands."""
     if isinstance(command, SeveralCommands):
         for one in command.commands:
             check_allowed(grant, one, state)
@@ -119,7 +120,7 @@ def check_allowed(grant: Grant, command: Command, state: State) -> None:
 
 
 def check_names(grant: Grant, *, topics: Sequence[str] = (), groups: Sequence[str] = ()) -> None:
-    """Raises AuthorizationFailed if the token is not for all of these topics and groups."""
+    """Raises AuthorizationFailed if the token has no access to one of these topics and groups."""
     for kind, names, prefixes in (("topics", topics, grant.topics), ("groups", groups, grant.groups)):
         for name in names:
             if prefixes and not name.startswith(prefixes):
@@ -142,11 +143,11 @@ def _check_names(grant: Grant, command: Command, state: State) -> None:
 
 
 def _check_producer(grant: Grant, producer: str, state: State) -> None:
-    """Raises AuthorizationFailed if the token is not for this identity: under it, its owner's commits could be fenced, or be
-    taken for repeats.
+    """Raises AuthorizationFailed if the token has no access to this identity: a client that uses an identity can fence
+    its owner, or make its commits pass for duplicates.
 
-    An identity with a name that users choose belongs to the tokens whose prefix it has.  One that was drawn at random, of a
-    stream or a plain writer, belongs to those that may write the topics that it has written.
+    An identity with a user-defined name belongs to the tokens that have a prefix of it.  A random identity, of a
+    stream or a plain writer, belongs to the tokens that may write the topics that it has written.
     """
     kind, _, name = producer.partition(":")
     prefixes = grant.producers or grant.topics
@@ -154,7 +155,8 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
     if kind in NAMED and prefixes and not drawn:
         if not name.startswith(prefixes):
             raise AuthorizationFailed(
-                f"the token {grant.name!r} is for producer identities that begin with {' or '.join(prefixes)}, not {name!r}"
+                f"the token {grant.name!r} is for producer identities that begin with {' or '.join(prefixes)}, not "
+                f"{name!r}"
             )
     elif (known := state.producers.get(producer)) is not None:
         written = {topic_id for kept in known.kept for topic_id, *_ in kept.ranges}

@@ -1,4 +1,5 @@
-"""What is news to whom: the last versions that brought records of topics, or changed what clients know of all of them."""
+"""Which topics changed since a version: the newest versions with records of a topic, or with changes that affect all
+clients."""
 
 from __future__ import annotations
 
@@ -19,21 +20,21 @@ from spark_log.metadata.commands import (
 )
 
 _QUIET = (AbortTransaction, CommitOffsets, Expire, Fence, InitProducer, SetGeneration, SignOfLife, Swap)
-"""Nobody who waits for records waits for these."""
+"""Commands that do not end a wait for records."""
 
 
 class ChangeFeed:
-    """Of one coordinator: noted by its thread, asked for by others."""
+    """The changes of one coordinator: its thread notes them, other threads query them."""
 
     def __init__(self) -> None:
         self.version = 0
-        """All up to it is noted."""
+        """All versions up to this one are noted."""
         self._of_all = 0
         self._of_topics: dict[str, int] = {}
-        self._untold: deque[set[str] | None] = deque()
+        self._undrained: deque[set[str] | None] = deque()
 
     def note(self, version: int, commands: Iterable[object] | None) -> None:
-        """A version that commands made; None: nobody knows what is in it, or in those before."""
+        """Note a version with its commands; None: unknown contents, of this version and those before it."""
         touched = None if commands is None else topics_of(commands)
         if touched is None:
             self._of_all = version
@@ -42,26 +43,26 @@ class ChangeFeed:
             for topic_id in touched:
                 self._of_topics[topic_id] = version
         self.version = version
-        self._untold.append(touched)  # last: who is told of it finds that it is noted
+        self._undrained.append(touched)  # last: its readers expect that the version is noted
 
-    def there_is(self, topics: Iterable[str] | None, since: int) -> bool:
-        """Whether something after version `since` is for who waits for these topics, by id; None: for anything."""
+    def has_changes(self, topics: Iterable[str] | None, since: int) -> bool:
+        """Whether a version after `since` has changes for these topics, by id; None: any change."""
         if topics is None or self.version <= since:
             return self.version > since
         of_topics = self._of_topics
         return self._of_all > since or any(of_topics.get(topic_id, 0) > since for topic_id in topics)
 
-    def untold(self) -> set[str] | None:
-        """Topics with records that came since this was asked before; None: whatever there is may have changed."""
+    def drain(self) -> set[str] | None:
+        """Topics with new records since the last call; None: anything may have changed."""
         found: set[str] | None = set()
-        while self._untold:
-            touched = self._untold.popleft()
+        while self._undrained:
+            touched = self._undrained.popleft()
             found = None if found is None or touched is None else found | touched
         return found
 
 
 def topics_of(commands: Iterable[object]) -> set[str] | None:
-    """Ids of the topics that get records; None if it is more than records that changes."""
+    """Ids of the topics that get records; None if the commands change more than records."""
     found: set[str] = set()
     for command in commands:
         if isinstance(command, SeveralCommands):

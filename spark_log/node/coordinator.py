@@ -1,15 +1,16 @@
-"""A coordinator: the one process that writes a log's metadata while it leads, and stands by while another one does.
+"""A coordinator: the single process that writes a log's metadata while it leads, or a standby.
 
-It runs the journal that embedded clients run.  One thread carries out commands; those that arrive while a record is on its
-way to the storage share the next one.  What it serves over the network is in `net/server.py`; nothing here knows of it.
+It runs the same journal as embedded clients.  One thread applies commands; commands that arrive while a record is
+being written share the next record.  `net/server.py` has the network service; this module does not depend on it.
 
-Who leads is decided by the log alone: a take-over names the epoch that it follows, and of two that take over from the same
-one the second is refused.  A coordinator takes over when nobody has the log, when it had the log itself before (the same
-address on the same machine), when the one that has it says that it stepped down, or when that one neither answered nor wrote for
-`takeover_ms`.  If it was alive, its next commit is void and it stands by.
+The log alone decides who leads: a take-over names the epoch that it follows, and if two coordinators take over from
+the same epoch, the second one is rejected.  A coordinator takes over if no other one has the log, if it had the log
+before its restart (same address, same machine), if the leader says that it stepped down, or if the leader neither
+answered nor wrote for `takeover_ms`. If that leader was alive, its next commit fails and it becomes a standby.
 
-It steps down when no write was completed for `storage_timeout_ms`: the storage failed, or the clock is one with which records are
-refused.  Its thread may hang in the storage then, so another one sees to that (`check_storage`), without I/O.
+A leader steps down if no write was completed for `storage_timeout_ms`: the storage failed, or records are rejected
+because of a wrong clock.  Its thread may hang in a storage request then, so another thread calls `check_storage`,
+which does no I/O.
 """
 
 from __future__ import annotations
@@ -46,11 +47,10 @@ from spark_log.node.storage_health import StorageHealth, mark_key
 from spark_log.store.base import ObjectStore
 
 LOOK_S = 1.0
-"""So often a coordinator that has nothing to do looks whether the log is still its own, and one that stands by whether it is
-free."""
+"""How often an idle coordinator checks that it still leads, and how often a standby checks whether the log is free."""
 QUEUE_MAX = 20_000
 BATCH_MAX = 500
-"""Commands that share one record at most."""
+"""Maximum number of commands in one record."""
 
 logger = logging.getLogger("spark_log")
 
@@ -59,38 +59,38 @@ Held = tuple[str, str, int]
 
 
 class Sign(Enum):
-    """What a coordinator that has the log says of itself."""
+    """The state of a leader, as it reports itself."""
 
     LEADS = "leads"
     SILENT = "silent"
     STEPPED_DOWN = "stepped down"
-    """It gave up leading under this epoch, since no write to its storage was completed."""
+    """It stopped leading under this epoch, because no write to its storage was completed."""
 
 
 AskSign = Callable[[Holder], Sign]
 
 
-class _Asked(NamedTuple):
+class _Pending(NamedTuple):
     commands: list[Proposal]
     answer: Future[Answered]
 
     def complete(self) -> None:
-        """Answer, now that all commands are done."""
+        """Complete the future: all commands are done."""
         deposed = next((c.error for c in self.commands if isinstance(c.error, NotCoordinator)), None)
-        with suppress(InvalidStateError):  # it was given up, when this coordinator stepped down
+        with suppress(InvalidStateError):  # failed before, when this coordinator stepped down
             if deposed is not None:
                 self.answer.set_exception(deposed)
             else:
                 self.answer.set_result(Answered([c.reply if c.error is None else c.error for c in self.commands]))
 
     def give_up(self, error: SparkLogError) -> None:
-        """Answer with an error, unless it was answered just now."""
+        """Fail the future, unless it has just been completed."""
         with suppress(InvalidStateError):
             self.answer.set_exception(error)
 
 
 class Coordinator:
-    """Leads a log, or stands by.  `run` is a thread's work; everything else may be called from others."""
+    """A leader or standby.  `run` runs in its thread; the other methods may be called from any thread."""
 
     def __init__(
         self,
@@ -105,25 +105,25 @@ class Coordinator:
     ) -> None:
         """
         host:                the machine's name.
-        ask_sign:            asks the coordinator that has the log.
-        maintain_ms:         how often it does what `pylog maintain` does; None: never.
-        storage_timeout_ms:  it steps down if no write to the storage was completed for this long.
-        Raises what opening a log raises.
+        ask_sign:            asks the leader for its state.
+        maintain_ms:         interval of `pylog maintain`; None: never.
+        storage_timeout_ms:  step down if no write to the storage was completed for this long.
+        Raises the errors of opening a log.
         """
         self.address = ""
-        """Where clients reach it; set before it runs."""
+        """Address for clients; set before it runs."""
         self.epoch = 0
-        """Under which it leads; 0: it does not."""
+        """The epoch under which it leads; 0: it does not lead."""
         self.stepped_down = 0
-        """The last epoch that it gave up, since no write to its storage was completed."""
+        """The last epoch in which it stepped down because no write to its storage was completed."""
         self.confirmed_s = 0.0
-        """On the monotonic clock: when it began to look at the log and found that it leads."""
+        """When, on the monotonic clock, it last began a check that found it leading."""
         self.tail = RecordCache(store)
         self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock())
         self.metrics = Metrics()
-        self.news = ChangeFeed()
+        self.change_feed = ChangeFeed()
         self.on_change: Callable[[], None] = lambda: None
-        """Called when there is a new version, or another one leads."""
+        """Called after a new version or a change of the leader."""
         self.held: Callable[[], tuple[Held, ...]] = tuple
         """Positions that must not expire now."""
         self._host = host
@@ -132,8 +132,8 @@ class Coordinator:
         self._maintain_ms = maintain_ms
         self.storage_health = StorageHealth(self.tail, self.journal.context.clock, storage_timeout_ms)
         self.tail.on_error = self.storage_health.note_failure
-        self._queue: queue.Queue[_Asked | None] = queue.Queue(QUEUE_MAX)
-        self._under_way: list[_Asked] = []
+        self._queue: queue.Queue[_Pending | None] = queue.Queue(QUEUE_MAX)
+        self._under_way: list[_Pending] = []
         self._stopping = threading.Event()
         self._lock = threading.Lock()
 
@@ -148,11 +148,12 @@ class Coordinator:
     # ----------------------------------------------------------------------------------------------------------- commands
 
     def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
-        """Have commands carried out, together with others that come at the time.
+        """Apply commands, possibly in one record with others.
 
-        The future fails with NotCoordinator if this one does not lead, CoordinatorNotAvailable if there is too much to do.
+        The future fails with NotCoordinator if this coordinator does not lead, with CoordinatorNotAvailable if its
+        queue is full.
         """
-        asked = _Asked([Proposal(self._holding(command), check=True) for command in commands], Future())
+        asked = _Pending([Proposal(self._holding(command), check=True) for command in commands], Future())
         error: SparkLogError | None = None
         with self._lock:
             if not self.leading or self._stopping.is_set():
@@ -161,7 +162,7 @@ class Coordinator:
                 try:
                     self._queue.put_nowait(asked)
                 except queue.Full:
-                    error = CoordinatorNotAvailable(f"{QUEUE_MAX} requests wait already")
+                    error = CoordinatorNotAvailable(f"the queue is full: {QUEUE_MAX} requests")
         if error is not None:
             asked.answer.set_exception(error)
         return asked.answer
@@ -170,17 +171,17 @@ class Coordinator:
         return Expire(held=command.held + self.held()) if isinstance(command, Expire) else command
 
     def not_leading(self) -> NotCoordinator:
-        """What is answered to who asks the wrong one."""
+        """The error for requests to a coordinator that does not lead."""
         held = self.state.coordinator
         problem = self.storage_health.problem
         if problem and not self.leading:
             text = f"this coordinator does not lead: {problem}"
         else:
-            text = f"this coordinator stands by, {held.address or 'nobody'} leads"
+            text = f"this coordinator is a standby, {held.address or 'none'} leads"
         return NotCoordinator(text, address=held.address, epoch=held.epoch)
 
     def check_storage(self) -> None:
-        """Step down if the storage completed no write for too long.  Does no I/O; for another thread than `run`'s."""
+        """Step down if no write was completed for too long.  Does no I/O; runs in another thread than `run`."""
         problem = self.storage_health.problem
         if not problem:
             return
@@ -188,7 +189,7 @@ class Coordinator:
             logger.error("stepping down from %s: %s", self.journal.store.url, problem)
             self.stepped_down = self.epoch
             self._step_down()
-        unknown = CoordinatorNotAvailable(f"the coordinator stepped down while a change was under way: {problem}")
+        unknown = CoordinatorNotAvailable(f"the coordinator stepped down while a change was in progress: {problem}")
         unknown.maybe_applied = True
         for asked in self._under_way:
             asked.give_up(unknown)
@@ -232,45 +233,45 @@ class Coordinator:
     # --------------------------------------------------------------------------------------------------------- the thread
 
     def run(self) -> None:
-        """Stand by and lead, until `stop`; then give the log back."""
+        """Stand by and lead, until `stop`; then release the log."""
         while not self._stopping.is_set():
             try:
                 self._stand_by()
                 self._lead()
             except SparkLogError as error:
-                logger.error("the coordinator cannot go on at once: %s", error)
+                logger.error("the coordinator failed, retrying: %s", error)
                 self._stopping.wait(LOOK_S)
             except Exception:
-                # Whatever it is: a process that listens and has nobody who leads would be worse than another try.
-                logger.exception("the coordinator broke off, and begins again")
+                # Retry after any error: a process that listens but cannot lead would be worse.
+                logger.exception("the coordinator failed, restarting it")
                 self._stopping.wait(LOOK_S)
             finally:
                 self._step_down()
         self._release()
 
     def stop(self) -> None:
-        """Have `run` end in order."""
+        """Make `run` end in order."""
         self._stopping.set()
         with suppress(queue.Full):  # then the thread is awake anyway
             self._queue.put_nowait(None)
 
     def _stand_by(self) -> None:
-        """Until the log is this one's."""
-        watch = _Watch(self.journal.context.clock, self._takeover_ms)
+        """Wait until this coordinator has the log."""
+        watch = _LeaderWatch(self.journal.context.clock, self._takeover_ms)
         said = ""
         while not self._stopping.is_set():
             began = time.monotonic()
             state = self.journal.refresh()
             held = state.coordinator
             if held.in_force and held.in_force == self.journal.context.epoch:
-                if self._probe():  # it broke off, and nobody has noticed
+                if self._probe():  # after an error, before others have noticed
                     self._begin(held.epoch, began)
                     return
             elif not held.address or self._was_here(held) or watch.is_gone(state, self._ask_sign):
                 try:
                     epoch = self.journal.take_over(held.epoch, self.address, self._host)
                 except NotCoordinator:
-                    continue  # another one that stood by was faster
+                    continue  # another standby was faster
                 self.storage_health.note_write()
                 self.storage_health.remove_marks(but=self._mark)
                 self._begin(epoch, began)
@@ -283,9 +284,9 @@ class Coordinator:
             self._stopping.wait(LOOK_S)
 
     def _begin(self, epoch: int, began_s: float) -> None:
-        """Lead, under an epoch that the log has had since `began_s` at least."""
+        """Lead, under an epoch that the log has had since `began_s` at the latest."""
         self.epoch, self.stepped_down, self.confirmed_s = epoch, 0, began_s
-        self.news.note(self.state.version, None)
+        self.change_feed.note(self.state.version, None)
         logger.info("leading %s with epoch %d, at %s", self.journal.store.url, self.epoch, self.address)
         self.on_change()
 
@@ -298,7 +299,7 @@ class Coordinator:
             self._probe()
 
     def _probe(self) -> bool:
-        """Whether the storage takes writes, and the clock is one with which records are accepted."""
+        """Whether the storage accepts writes, and records are accepted at this clock's time."""
         context = self.journal.context
         try:
             clock = context.clock
@@ -309,14 +310,15 @@ class Coordinator:
         return self.storage_health.probe(self._mark, context.unique())
 
     def _was_here(self, held: Holder) -> bool:
-        """Whether it was this address that had the log before this process: then it is this one's now, since its port is.
+        """Whether the previous process at this address had the log.  That process is gone, because this one has its
+        port.
 
-        Who had it and lost it has lost it to somebody who says to have the same address, and waits like anybody else.
+        A process that lost the log itself lost it to another one with the same address, and waits as usual.
         """
         return held.address == self.address and held.host == self._host and not self.journal.context.epoch
 
     def _lead(self) -> None:
-        """Until another one leads, or it is to stop."""
+        """Serve until another coordinator leads, or `stop`."""
         stop = threading.Event()
         threading.Thread(target=self._keep, args=(stop,), name="pylog-upkeep", daemon=True).start()
         try:
@@ -324,15 +326,15 @@ class Coordinator:
                 began = time.monotonic()
                 self._round()
                 if self.leading and self.state.coordinator.in_force != self.epoch:
-                    logger.warning("the log was taken over by %s", self.state.coordinator.address or "nobody")
+                    logger.warning("the log was taken over by %s", self.state.coordinator.address or "embedded writers")
                     return
                 self.confirmed_s = began
                 self._probe_if_due()
         finally:
-            stop.set()  # what upkeep has under way ends at its next command, which is refused
+            stop.set()  # upkeep ends at its next command, which is rejected
 
     def _round(self) -> None:
-        """Carry out what waits, or look at the log if nothing does."""
+        """Apply waiting commands, or check the log if there are none."""
         asked = self._under_way = self._waiting()
         before = self.state
         if asked:
@@ -341,21 +343,21 @@ class Coordinator:
             try:
                 self.journal.carry_out(commands)
             except Exception:
-                # Each command has an error that says so.  One that cannot be decided must not end this for everybody.
-                logger.exception("commands were broken off")
+                # Each command has an error.  A command that cannot be decided must not affect later ones.
+                logger.exception("commands failed")
             self.metrics.commands += len(commands)
             if self.state is not before:
                 self.metrics.commits.note(time.perf_counter() - began)
                 self.storage_health.note_write()
-            self.news.note(self.state.version, (command.decide for command in commands))
+            self.change_feed.note(self.state.version, (command.decide for command in commands))
             for one in asked:
                 one.complete()
         elif self.journal.poll() is not before:
-            self.news.note(self.state.version, None)
+            self.change_feed.note(self.state.version, None)
         if self.state is not before:
             self.on_change()
 
-    def _waiting(self) -> list[_Asked]:
+    def _waiting(self) -> list[_Pending]:
         try:
             first = self._queue.get(timeout=LOOK_S)
         except queue.Empty:
@@ -374,7 +376,7 @@ class Coordinator:
         with self._lock:
             self.epoch = 0
             left = []
-            with suppress(queue.Empty):  # the other thread that steps down or carries out commands takes them, too
+            with suppress(queue.Empty):  # the other thread that steps down or applies commands also takes them
                 while True:
                     left.append(self._queue.get_nowait())
         for one in left:
@@ -390,35 +392,35 @@ class Coordinator:
             return
         try:
             if self.journal.release(epoch):
-                logger.info("released %s: embedded writers have it again", self.journal.store.url)
+                logger.info("released %s to embedded writers", self.journal.store.url)
         except SparkLogError as error:
-            logger.warning("%s was not released, the next start takes it over: %s", self.journal.store.url, error)
+            logger.warning("%s was not released, its next coordinator takes it over: %s", self.journal.store.url, error)
 
     # ------------------------------------------------------------------------------------------------------------- upkeep
 
     def _keep(self, stop: threading.Event) -> None:
-        """What keeps the log small, beside the commits, as any client does it: through this coordinator."""
+        """Run upkeep beside the commits, like any other client: through this coordinator."""
         store, clock = self.tail.real, self.journal.context.clock
         due = None if self._maintain_ms is None else clock.monotonic_ms() + self._maintain_ms
         journal: Journal | None = None
         while not stop.wait(LOOK_S):
             try:
                 if journal is None:
-                    journal = Journal.open(store, create=False, link=_Here(self), served=True)
+                    journal = Journal.open(store, create=False, link=_LocalLink(self), served=True)
                 journal.run_upkeep()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
                     report = maintain_round(Log(journal))
                     logger.info("maintained: %s", report)
             except SparkLogError as error:
-                logger.warning("upkeep of %s was put off: %s", store.url, error)
+                logger.warning("upkeep of %s failed, retrying in its next run: %s", store.url, error)
             except Exception:
-                logger.exception("upkeep of %s broke off, and begins again", store.url)
+                logger.exception("upkeep of %s failed, restarting it", store.url)
                 journal = None
 
 
-class _Here:
-    """The link of upkeep: to the coordinator of the same process."""
+class _LocalLink:
+    """The link of upkeep to the coordinator in the same process."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -434,11 +436,11 @@ class _Here:
         return Changes(state.version, state=state)
 
     def close(self) -> None:
-        """Nothing is held open."""
+        """There are no connections to close."""
 
 
-class _Watch:
-    """Whether the coordinator that has the log is gone: it neither answers nor writes, for long enough."""
+class _LeaderWatch:
+    """Detects that the leader is gone: it has neither answered nor written for long enough."""
 
     def __init__(self, clock: Clock, takeover_ms: int) -> None:
         self._clock = clock

@@ -1,8 +1,8 @@
-"""Groups that members share, where the coordinator runs: the machines, their timers, and who waits for an answer.
+"""Shared groups in the coordinator: the state machines, their timers, and waiting requests.
 
-All of it runs on the event loop of the server.  What a machine wants durable goes through the coordinator like any other
-change, in the order of the machine's tickets, and what depends on it is answered when the log has it.  A group without members is
-not kept here: the log has all that there is to know of it, and others may have changed it there.
+Runs on the event loop of the server.  Records of a group are committed through the coordinator like any other change,
+in the order of their tickets; replies that depend on a record are sent once it is committed.  A group without members
+is not kept here: the log has all of its state, and others may have changed it there.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ from spark_log.net.messages import GroupView
 from spark_log.node.metrics import group_text
 
 TIMEOUT_MS_MAX = 2**31 - 1
-TOLD_S = 0.03
-"""In so long the threads that send heartbeats have heard of a round; then their consumers, who wait for records, are woken."""
-TICK_AGAIN_MS = 1
-"""Timers of the event loop may be a little early."""
+WAKE_DELAY_S = 0.03
+"""Delay until the heartbeat threads know about a rebalance; then consumers that wait for records are woken."""
+TIMER_SLACK_MS = 1
+"""Timers of the event loop may fire slightly early."""
 logger = logging.getLogger("spark_log")
 
 
 class GroupJournal(Protocol):
-    """What groups need of a coordinator."""
+    """The interface of the coordinator that groups need."""
 
     @property
     def state(self) -> State: ...
 
     @property
     def epoch(self) -> int:
-        """Under which it leads; 0: it does not."""
+        """The epoch under which it leads; 0: it does not lead."""
 
     def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]: ...
 
@@ -84,7 +84,7 @@ class GroupJournal(Protocol):
 
 
 class _Held(NamedTuple):
-    """A heartbeat that waits for news."""
+    """A heartbeat that waits for a change."""
 
     request: HeartbeatRequest
     answer: asyncio.Future[Response]
@@ -95,7 +95,7 @@ class Groups:
 
     def __init__(self, journal: GroupJournal, clock: Clock, unique: _Unique, config: GroupConfig) -> None:
         """
-        unique:  draws an id that nobody else has.
+        unique:  returns a unique id.
         """
         self._journal = journal
         self._clock = clock
@@ -104,28 +104,29 @@ class Groups:
         self._epoch = 0
         self._groups: dict[str, Group] = {}
         self._bases: dict[str, int] = {}
-        """Generations that the log knew when groups began to be kept here."""
+        """Generations in the log when groups were first kept here."""
         self._generations: dict[str, int] = {}
-        """Of groups that were forgotten here with generations that the log does not know."""
+        """Generations of groups that were dropped here; they are not in the log."""
         self._waiting: dict[int, asyncio.Future[Response]] = {}
         self._held: dict[str, list[_Held]] = {}
-        self._stirs: dict[str, asyncio.Future[None]] = {}
+        self._rebalance_signals: dict[str, asyncio.Future[None]] = {}
         self._writing: dict[str, asyncio.Future[Answered]] = {}
-        """The last write of each group that is on its way."""
+        """The pending write of each group."""
         self._correlation_id = 0
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0
-        """When it runs out."""
+        """When the timer fires."""
         self._began_ms = clock.now_ms() - clock.monotonic_ms()
         self._rebalances = 0
 
     # ------------------------------------------------------------------------------------------------------------ requests
 
     async def ask(self, request: Request, wait_ms: int, client_host: str) -> Response:
-        """What a member is answered.
+        """The reply to a member's request.
 
-        wait_ms:  a heartbeat that has no news waits so long for some.
-        Raises NotCoordinator, also of those who wait when another one leads; GroupInUse at a join, while a stream has the group.
+        wait_ms:  how long a heartbeat may wait for a change.
+        Raises NotCoordinator, also for waiting requests if another coordinator leads; GroupInUse for a join while a
+        stream owns the group.
         """
         self.notice()
         if not self._epoch:
@@ -133,7 +134,7 @@ class Groups:
         if isinstance(request, JoinGroupRequest):
             if not 0 <= request.rebalance_timeout_ms <= TIMEOUT_MS_MAX:
                 raise InvalidRequest(
-                    f"max_poll_interval_ms: {request.rebalance_timeout_ms} is not possible; give 1 to {TIMEOUT_MS_MAX}"
+                    f"max_poll_interval_ms: {request.rebalance_timeout_ms} is out of range; give 1 to {TIMEOUT_MS_MAX}"
                 )
             check_group_free(self._journal.state, request.group_id, self._clock.now_ms())
             new_id = f"{request.group_instance_id or request.client_id or 'consumer'}-{self._unique()}"
@@ -142,15 +143,15 @@ class Groups:
         if isinstance(request, HeartbeatRequest) and wait_ms > 0:
             return await self._news(request, answer, wait_ms)
         if isinstance(request, LeaveGroupRequest) and request.group_id in self._writing:
-            await asyncio.wait([self._writing[request.group_id]])  # who has left is not in the log any more
+            await asyncio.wait([self._writing[request.group_id]])  # so that the log no longer lists a member that left
         return answer
 
     async def _news(self, request: HeartbeatRequest, answer: Response, wait_ms: int) -> Response:
-        """The answer to a heartbeat, as soon as it says that something has happened, or after `wait_ms`."""
+        """The reply to a heartbeat, as soon as something has changed, or after `wait_ms`."""
         group = self._groups.get(request.group_id)
         if answer != HeartbeatResponse() or group is None:
             return answer
-        # Not so long that the member could be taken for dead meanwhile.
+        # Not so long that the member's session could expire.
         longest_ms = min(wait_ms, group.members[request.member_id].session_timeout_ms // 3)
         held = _Held(request, asyncio.get_running_loop().create_future())
         self._held.setdefault(request.group_id, []).append(held)
@@ -160,19 +161,20 @@ class Groups:
             self._release(held)
         return held.answer.result() if held.answer.done() else answer
 
-    def stirred(self, group_id: str) -> asyncio.Future[None] | None:
-        """Is done when members begin to share a group out anew, a little after they were told; None if nobody shares it."""
+    def rebalance_begun(self, group_id: str) -> asyncio.Future[None] | None:
+        """A future that is done shortly after a rebalance begins and members were notified; None if the group is not
+        shared."""
         if group_id not in self._groups:
             return None
-        return self._stirs.setdefault(group_id, asyncio.get_running_loop().create_future())
+        return self._rebalance_signals.setdefault(group_id, asyncio.get_running_loop().create_future())
 
-    def _stir(self, group_id: str) -> None:
-        stirred = self._stirs.pop(group_id, None)
-        if stirred is not None:
-            stirred.set_result(None)
+    def _signal_rebalance(self, group_id: str) -> None:
+        rebalance_begun = self._rebalance_signals.pop(group_id, None)
+        if rebalance_begun is not None:
+            rebalance_begun.set_result(None)
 
     def _release(self, held: _Held) -> None:
-        """Nobody waits for it any more."""
+        """Stop waiting."""
         left = [other for other in self._held.get(held.request.group_id, ()) if other is not held]
         if left:
             self._held[held.request.group_id] = left
@@ -180,11 +182,12 @@ class Groups:
             self._held.pop(held.request.group_id, None)
 
     def refusal(self, command: AnyCommand) -> SparkLogError | None:
-        """Why a client may not commit or delete positions of a group; None if it may, or the command does neither.
+        """The error for a client that may not commit or delete positions of a group; None if it may, or for other
+        commands.
 
-        A command that is sent again, and changes nothing since it is in, is not refused: whoever has the group by now.
-        The command checks once more when it is decided, by what the log knows: that is the members of the last generation,
-        not those that have joined since.
+        A retried command that was applied before, and changes nothing, is accepted regardless of the group's owner.
+        The command is checked again against the log when it is decided.  The log knows the members of the last
+        generation, but not members that have joined since.
         """
         if isinstance(command, SeveralCommands):
             return next((error for one in command.commands if (error := self.refusal(one)) is not None), None)
@@ -197,18 +200,18 @@ class Groups:
         return None if error is None or self._is_repeat(command) else error
 
     def _is_repeat(self, command: CommitOffsets | Append | DeleteOffsets) -> bool:
-        """Whether the log has what the command would change.  A commit without positions changes nothing at any time."""
+        """Whether the log already has the result of the command.  A commit without positions never changes anything."""
         if isinstance(command, CommitOffsets) and not command.commit.offsets:
             return False
         try:
             return not command(self._journal.state, self._clock.now_ms()).records
-        except Exception:  # noqa: BLE001  a command that makes no sense is told so where it is decided
+        except Exception:  # noqa: BLE001  an invalid command is rejected when it is decided
             return False
 
     def _unfit(self, command: CommitOffsets | Append) -> SparkLogError | None:
         """The error for positions that a client may not commit."""
         transactional = isinstance(command, Append)
-        found = [self._judged(group, by, transactional) for group, by in _committers(command)]
+        found = [self._commit_error(group, by, transactional) for group, by in _committers(command)]
         found += [self._used(group_id) for group_id in _changed_from_outside(command)]
         return next((error for error in found if error is not None), None)
 
@@ -218,7 +221,7 @@ class Groups:
         return group_in_use(group_id, list(group.members)) if group is not None and group.members else None
 
     def _needed(self, deletion: DeleteOffsets) -> SparkLogError | None:
-        """The error for a deletion of positions that members need."""
+        """The error for deleting positions that members need."""
         group_id, state = deletion.group, self._journal.state
         group = self._groups.get(group_id)
         named = [
@@ -233,7 +236,7 @@ class Groups:
             codes = {check_delete_group(group, stored=group_id in state.groups)}
         return self._used(group_id) if codes & {Code.NON_EMPTY_GROUP, Code.GROUP_SUBSCRIBED_TO_TOPIC} else None
 
-    def _judged(self, commit: GroupCommit, by: Committer, transactional: bool) -> SparkLogError | None:
+    def _commit_error(self, commit: GroupCommit, by: Committer, transactional: bool) -> SparkLogError | None:
         group_id = commit.group
         answered = self._step(
             OffsetCommitRequest(
@@ -245,14 +248,14 @@ class Groups:
             )
         )
         found = answered.result()
-        assert isinstance(found, OffsetCommitResponse), "commits are judged at once"
+        assert isinstance(found, OffsetCommitResponse), "commits are answered immediately"
         group = self._groups.get(group_id)
         return _refused(found.error, group_id, -1 if group is None else group.generation)
 
     # ---------------------------------------------------------------------------------------------------------- the machine
 
     def _step(self, request: Request) -> asyncio.Future[Response]:
-        """The answer to come."""
+        """The reply, as a future."""
         self._correlation_id += 1
         number = self._correlation_id
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
@@ -272,7 +275,7 @@ class Groups:
         return max(self._generations.get(group_id, 0), self._journal.state.last_generation(group_id))
 
     def _known(self, group_id: str) -> Group | None:
-        """The group as it is here, or else as the log has it."""
+        """The group as kept here, or else as in the log."""
         stored = self._journal.state.groups.get(group_id)
         group = self._groups.get(group_id)
         if group is not None and stored is not None and self._is_taken(group, stored):
@@ -284,7 +287,7 @@ class Groups:
         return None if stored is None else self._restored(group_id, stored)
 
     def _is_taken(self, group: Group, stored: Stored) -> bool:
-        """Whether somebody has taken the group since it is kept here, whom nobody kept out before its first assignment."""
+        """Whether another client has taken over the group in the log (possible before its first assignment)."""
         alone = stored.roster is None and stored.generation > self._bases.get(group.group_id, 0)
         return alone or stored.generation > group.generation
 
@@ -294,7 +297,8 @@ class Groups:
         return restore(group_id, roster if roster.members else roster._replace(generation=generation), self._now_ms())
 
     def _drop(self, group: Group) -> None:
-        """Somebody else has had the group meanwhile, so who joins it or waits is no member."""
+        """Drop a group that another client has owned meanwhile: its joining or waiting members are not members any
+        more."""
         at = Step(group.copy(), self._now_ms(), self._config)
         for member in tuple(at.group.members.values()):
             remove_member(at, member)
@@ -302,7 +306,7 @@ class Groups:
         self._take(group.group_id, group, at.outcome())
 
     def _take(self, group_id: str, before: Group | None, outcome: StepOutcome) -> None:
-        """Keep the group that came of a step, send answers on their way, and have written what is to be written."""
+        """Keep the group that results from a step, send replies, and write records."""
         group = outcome.group
         if group is None or _is_idle(group):
             self._groups.pop(group_id, None)
@@ -319,15 +323,15 @@ class Groups:
             self._write(group_id, record)
         if group is not None and _begins_to_rebalance(before, group):
             self._rebalances += 1
-        if group is not None and before is not None and _gist(before) != _gist(group):
-            self._tell_held(group_id)
-            asyncio.get_running_loop().call_later(TOLD_S, self._stir, group_id)
+        if group is not None and before is not None and _heartbeat_key(before) != _heartbeat_key(group):
+            self._answer_held(group_id)
+            asyncio.get_running_loop().call_later(WAKE_DELAY_S, self._signal_rebalance, group_id)
         due = None if group is None else next_deadline(group)
         if due is not None and (self._timer is None or due < self._due_ms):
             self._set_timer(due)
 
-    def _tell_held(self, group_id: str) -> None:
-        """Those who wait for news, if there are any for them."""
+    def _answer_held(self, group_id: str) -> None:
+        """Answer waiting heartbeats that have changes."""
         for held in self._held.get(group_id, ()):
             if not held.answer.done():
                 found = self._step(held.request).result()
@@ -335,7 +339,7 @@ class Groups:
                     held.answer.set_result(found)
 
     def _write(self, group_id: str, record: JournalRecord) -> None:
-        """Have a generation written; the machine goes on when it is."""
+        """Write a generation; the machine continues once it is committed."""
         epoch, command = self._epoch, SetGeneration(group=group_id, roster=record.roster)
         writing = self._writing[group_id] = asyncio.wrap_future(self._journal.submit([command]))
         writing.add_done_callback(lambda done: self._written(epoch, group_id, record.ticket, done))
@@ -348,7 +352,7 @@ class Groups:
         if epoch != self._epoch or group is None:
             return
         if error is not None:
-            logger.warning("a generation of group %s was not written: %s", group_id, error)
+            logger.warning("a generation of group %s could not be written: %s", group_id, error)
         journaled = Journaled(group_id=group_id, ticket=ticket, error=_code_of(error))
         self._take(group_id, group, step(group, journaled, self._now_ms(), config=self._config))
 
@@ -363,22 +367,22 @@ class Groups:
         )
 
     def metrics_text(self) -> str:
-        """Of all groups, those of the log that nobody shares among them."""
+        """Metrics of all groups, including groups in the log that are not shared."""
         return group_text(self._journal.state, self.views(), self._rebalances)
 
     # -------------------------------------------------------------------------------------------------------------- timers
 
     def _now_ms(self) -> int:
-        """Goes on evenly, whatever happens to the clock on the wall."""
+        """Monotonic, independent of the wall clock."""
         return int(self._began_ms + self._clock.monotonic_ms())
 
     def _set_timer(self, due_ms: int | None) -> None:
-        """One for all groups, when the first of their timers runs out."""
+        """Set one timer for all groups, at the first of their deadlines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if due_ms is not None:
-            left_ms = max(due_ms - self._now_ms(), 0) + TICK_AGAIN_MS
+            left_ms = max(due_ms - self._now_ms(), 0) + TIMER_SLACK_MS
             self._due_ms = due_ms
             self._timer = asyncio.get_running_loop().call_later(left_ms / 1000, self._tick)
 
@@ -396,8 +400,8 @@ class Groups:
         try:
             self._take(group_id, group, tick(group, now_ms, config=self._config))
         except Exception:
-            # The timers of all others hang on this one.  Its members find the group as the log has it.
-            logger.exception("group %s broke off, and goes on from what the log has of it", group_id)
+            # Other groups depend on this timer.  The members find the group as it is in the log.
+            logger.exception("group %s failed; continuing from its state in the log", group_id)
             self._groups.pop(group_id, None)
 
     def _first_due(self) -> int | None:
@@ -406,7 +410,7 @@ class Groups:
     # --------------------------------------------------------------------------------------------------------- who leads
 
     def notice(self) -> None:
-        """Take notice of who leads: a coordinator that begins has the groups as the log has them, with their members."""
+        """Called when the leader may have changed.  A new leader reads the groups and their members from the log."""
         epoch = self._journal.epoch
         if epoch == self._epoch:
             return
@@ -416,8 +420,8 @@ class Groups:
         for answer in [*waiting.values(), *(one.answer for several in held.values() for one in several)]:
             if not answer.done():
                 answer.set_exception(self._journal.not_leading())
-        for group_id in tuple(self._stirs):
-            self._stir(group_id)
+        for group_id in tuple(self._rebalance_signals):
+            self._signal_rebalance(group_id)
         if epoch:
             for group_id, stored in self._journal.state.groups.items():
                 if stored.roster is not None and stored.roster.members:
@@ -426,7 +430,8 @@ class Groups:
         self._set_timer(self._first_due())
 
     def held_positions(self) -> tuple[tuple[str, str, int], ...]:
-        """Positions that must not expire now: of groups whose members join and sync.  May be called from any thread."""
+        """Positions that must not expire now: of groups with a rebalance in progress.  May be called from any
+        thread."""
         stored = self._journal.state.groups
         return tuple(
             (group_id, *key)
@@ -449,8 +454,8 @@ def _begins_to_rebalance(before: Group | None, group: Group) -> bool:
     return group.state is GroupState.PREPARING_REBALANCE and was is not GroupState.PREPARING_REBALANCE
 
 
-def _gist(group: Group) -> tuple[object, ...]:
-    """Changes whenever a heartbeat of the group may be answered otherwise."""
+def _heartbeat_key(group: Group) -> tuple[object, ...]:
+    """Changes whenever the reply to a heartbeat of the group may change."""
     return group.state, group.generation, len(group.members), *group.static_ids.values()
 
 
@@ -464,7 +469,7 @@ def _error_of(done: asyncio.Future[Answered]) -> SparkLogError | None:
 
 
 def _committers(command: CommitOffsets | Append) -> list[tuple[GroupCommit, Committer]]:
-    """Positions in a command that members commit, and who says to."""
+    """Positions in a command that members commit, with those members."""
     if isinstance(command, CommitOffsets):
         return [] if command.by is None else [(command.commit, command.by)]
     by = dict(command.by)
@@ -472,7 +477,7 @@ def _committers(command: CommitOffsets | Append) -> list[tuple[GroupCommit, Comm
 
 
 def _changed_from_outside(command: CommitOffsets | Append) -> list[str]:
-    """Groups whose positions a client commits that is not a member."""
+    """Groups whose positions a client commits without being a member."""
     if isinstance(command, CommitOffsets):
         commits: tuple[GroupCommit, ...] = (command.commit,) if command.by is None else ()
     else:
@@ -490,21 +495,19 @@ def _code_of(error: SparkLogError | None) -> Code:
 
 
 def _refused(error: Code, group_id: str, current: int) -> SparkLogError | None:
-    """What a commit is refused with."""
+    """The error for a rejected commit."""
     match error:
         case Code.NONE:
             return None
         case Code.REBALANCE_IN_PROGRESS:
-            return RebalanceInProgress(
-                f"group {group_id!r} is being shared out anew: poll(), and commit what was polled since"
-            )
+            return RebalanceInProgress(f"group {group_id!r} is rebalancing: poll(), and commit what was polled since")
         case Code.FENCED_INSTANCE_ID:
             return FencedInstanceId(
-                f"group {group_id!r}: another consumer has started with the same group_instance_id and has this one's place"
+                f"group {group_id!r}: a consumer with the same group_instance_id has started and replaced this one"
             )
         case _:
             return IllegalGeneration(
-                f"group {group_id!r}: the consumer is not, or no longer, a member in generation {current} ({error.value}); "
-                "poll() makes it one again, and what it had may be another's",
+                f"group {group_id!r}: the consumer is not a member (any more) in generation {current} ({error.value}); "
+                "poll() joins the group again, but its partitions may be owned by others by now",
                 current=current,
             )

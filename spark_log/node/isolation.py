@@ -1,4 +1,4 @@
-"""One partition that cannot be read, or one duty that fails, does not stop the others of a round of upkeep."""
+"""Isolation of failures in upkeep: an unreadable partition, or a failed duty, does not stop the others."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from spark_log.model import Slice
 Result = TypeVar("Result")
 Entries = Mapping[TopicKey, Sequence[Slice | Piece]]
 OnFailure = Callable[[str, Exception], None]
-"""Called with what failed, and why.  Returns if the rest is to be done, and raises otherwise."""
+"""Called with the failed action and its error.  Returns to continue with the rest, or raises."""
 logger = logging.getLogger("spark_log")
 
 
 def raise_failure(what: str, error: Exception) -> None:
-    """The first failure ends everything."""
+    """Raise the first failure."""
     raise error
 
 
 class Failures:
-    """Failures of one round.  Each is logged: an error of the log or its storage as a sentence, a bug with its traceback."""
+    """Failures of one run.  Each is logged: an error of the log or its storage as a sentence, a bug with its
+    traceback."""
 
     def __init__(self, url: str) -> None:
         self._url = url
         self.errors: list[Exception] = []
         self.problems: list[str] = []
-        """A sentence for each."""
+        """One sentence per failure."""
 
     def __call__(self, what: str, error: Exception) -> None:
         self.errors.append(error)
@@ -47,16 +48,16 @@ class Failures:
             raise self.errors[0]
 
     def attempt(self, what: str, steps: Steps[Result], otherwise: Result) -> Steps[Result]:
-        """What `steps` give, `otherwise` if they fail."""
+        """The result of `steps`, or `otherwise` if they fail."""
         try:
             return (yield from steps)
-        except Exception as error:  # noqa: BLE001  whatever it is, the other duties are done
+        except Exception as error:  # noqa: BLE001  after any error, the other duties run
             self(what, error)
             return otherwise
 
 
 def log_failure(message: str, error: Exception) -> None:
-    """Warn of an error of the log or its storage; anything else is a bug, whose traceback is needed."""
+    """Warn of an error of the log or its storage; log a bug with its traceback."""
     if isinstance(error, SparkLogError):
         logger.warning("%s: %s", message, error)
     else:
@@ -64,7 +65,7 @@ def log_failure(message: str, error: Exception) -> None:
 
 
 def partition_name(state: State, key: TopicKey) -> str:
-    """As in messages: orders-0."""
+    """The name in messages: orders-0."""
     topic_id, number = key
     return f"{state.topics[topic_id].name}-{number}"
 
@@ -72,14 +73,14 @@ def partition_name(state: State, key: TopicKey) -> str:
 def resolve_each(view: View, parts: Entries, on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
     """The entries of each partition as slices.
 
-    Partitions whose slice index is damaged or missing are left out and reported; those whose index is gone because the view
-    is old are left out.
+    Partitions with a damaged or missing slice index are left out and reported.  Partitions whose index is missing only
+    because the view is old are left out.
     """
     try:
         resolved = yield from read_pieces(entry for entries in parts.values() for entry in entries)
     except StorageUnavailable:
         raise
-    except Exception:  # noqa: BLE001  it is met again, and reported with its partition
+    except Exception:  # noqa: BLE001  found again below, with its partition
         resolved = None
     if resolved is not None:
         return {key: resolve(entries, resolved) for key, entries in parts.items()}
@@ -102,13 +103,13 @@ def _resolve_one(
         yield from _check_missing(view, key, entries)
     except StorageUnavailable:
         raise
-    except Exception as error:  # noqa: BLE001  the other partitions are read
+    except Exception as error:  # noqa: BLE001  continue with the other partitions
         on_failure(what, error)
     return None
 
 
 def _check_missing(view: View, key: TopicKey, entries: Sequence[Slice | Piece]) -> Steps[None]:
-    """Raise CorruptObject if the log still refers to a piece whose index is not there."""
+    """Raise CorruptObject if the log still refers to a piece whose index is missing."""
     missing = []
     for piece in entries:
         if isinstance(piece, Piece) and (yield from read_pieces([piece])) is None:

@@ -1,8 +1,9 @@
-"""Pruning entries whose slice index is lost, missing or damaged: below a partition's start nobody needs it any more.
+"""Pruning of entries whose slice index is missing or damaged, below a partition's start, where they are not needed any
+more.
 
-Which slices a lost index held is not known, and so neither is which objects lose them: an object's segments do not say at
-which offsets they lie.  If it is the only one, these are the slices that are counted and that nothing else names.
-Otherwise their objects stay until the last lost index is pruned.
+The slices of a lost index are unknown, and so are their objects: the segments of an object do not contain their
+offsets. If only one index is lost, its slices are those that are counted in the objects but that no readable entry
+names. Otherwise their objects are kept until the last lost index is pruned.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ Entries = tuple[Slice | Piece, ...]
 
 
 def prune_lost(view: View, context: Context) -> Steps[View]:
-    """Take entries below the partitions' starts, and those of deleted topics, out where their index cannot be read."""
+    """Remove entries with unreadable indexes below the partitions' starts, and of deleted topics."""
     if not (yield from _lost(_pieces(_prunable(view.state).values()))):
         return view
-    view = yield from refresh(view)  # an index is also gone where a newer state has replaced it
+    view = yield from refresh(view)  # an index may be missing because a newer state has replaced it
     state = view.state
     everything = {key: part.entries for key, part in state.partitions.items()}
     lost = yield from _lost(_pieces(everything.values()))
@@ -76,7 +77,7 @@ def _read(pieces: Iterable[Piece]) -> Steps[dict[Piece, list[Slice]]]:
 
 
 def _uncounted(state: State, known: dict[Piece, list[Slice]]) -> Counter[str]:
-    """Slices of each object that are counted as live and that nothing names which can be read."""
+    """By object, the live slices that are counted but that no readable entry names."""
     counted = Counter({name: row.live for name, row in state.objects.items()})
     for part in state.partitions.values():
         counted.subtract(one.object for one in resolve(part.entries, known))

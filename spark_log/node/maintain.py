@@ -1,7 +1,7 @@
-"""`pylog maintain`: everything that keeps a log small, once or every so often; each duty also alone.
+"""`pylog maintain`: all duties that keep a log small, once or periodically; each duty is also available separately.
 
-A maintainer is a process like any other: any number may run, at any time, beside writers and readers, and each may be
-killed at any point.  It works on a view of its own, so writers of the same process do not wait for it.
+A maintainer is an ordinary process: several may run concurrently, beside writers and readers, and each may be killed
+at any time.  It works on a separate view, so writers in the same process do not wait for it.
 """
 
 from __future__ import annotations
@@ -37,57 +37,57 @@ from spark_log.settings import cluster_config
 
 Result = TypeVar("Result")
 PUT_MS_MAX = 3_600_000
-"""A put of a file that nobody wrote to for so long has died."""
+"""A temporary file without writes for this long belongs to a dead put."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaintainReport:
-    """What one round did."""
+    """The result of one run."""
 
     version: int
-    """Of the log, at the end."""
+    """Version of the log at the end."""
     expired_records: int
-    """That retention removed."""
+    """Removed by retention."""
     merged_slices: int
     segments: int
-    """That took the place of the merged slices."""
+    """New segments that replaced the merged slices."""
     segment_bytes: int
     fence: int
-    """Uploads and pins at or below it are void."""
+    """Uploads and pins at or below it are invalid."""
     truncated: int
-    """Old records and checkpoints that were deleted."""
+    """Deleted records of the metadata log, and checkpoints."""
     collected: int
-    """Objects that were deleted."""
+    """Deleted objects."""
     pins: int
-    """Of Spark queries long gone, deleted."""
+    """Deleted pins of ended Spark queries."""
     unfinished: int
-    """Files that writers which died had begun, deleted."""
+    """Deleted temporary files of dead writers."""
     waiting: int = 0
-    """Objects that nothing refers to any more, to be deleted when the fence has passed the version that dropped them."""
+    """Objects without references: they are deleted when the fence has passed the version that dropped them."""
     fence_age_ms: int = 0
-    """`gc.fence.age.ms`: the fence moves on when it is over, in two steps if nobody writes meanwhile."""
+    """`gc.fence.age.ms`: the fence advances after it, in two steps if there are no writes meanwhile."""
     problems: tuple[str, ...] = ()
-    """What failed, and why; the other duties were done."""
+    """Failed duties, with the errors; the other duties were completed."""
     no_space: bool = False
-    """Some of it, since the disk is full."""
+    """A duty failed because the disk is full."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a round would do now."""
+    """The result that a run would have now."""
 
     expired_records: int
     """That retention would remove."""
     merged_slices: int
     merged_bytes: int
-    """Of these slices."""
+    """Size of the merged slices."""
     collected: int
     """Objects that would be deleted."""
     collected_bytes: int
 
 
 def plan_round(log: Log) -> Plan:
-    """Look at what a round would do.  Writes nothing.  Sealing, checkpoints and what they replace are left out."""
+    """Compute the changes of a run, without sealing and checkpoints.  Writes nothing."""
 
     def run() -> Steps[Plan]:
         view, now = (yield from open_view()), log.journal.context.clock.now_ms()
@@ -110,8 +110,8 @@ def plan_round(log: Log) -> Plan:
 def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:
     """Apply retention, advance the fence, collect garbage, merge, seal, checkpoint, and truncate.
 
-    progress:  called with (what is done, how far it is, where it ends).
-    Raises the first failure after all duties were tried: what was done stays done, and the rest is done the next time.
+    progress:  called with (name of the work, progress, total).
+    Raises the first failure after all duties were tried.  Completed work is kept, and the next run does the rest.
     """
     report, failures = _run_duties(log, progress)
     failures.raise_first()
@@ -119,15 +119,15 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainRepo
 
 
 def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainReport:
-    """The same; a duty that fails is logged and named in the report.  Raises what opening the log raises."""
+    """As `maintain_once`, but failures are logged and listed in the report.  Raises the errors of opening the log."""
     return _run_duties(log, progress)[0]
 
 
 def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[MaintainReport]:
-    """Rounds, one whenever `interval_ms` have passed since the last one began, until the caller stops asking.
+    """Runs that start every `interval_ms`, until the caller stops iterating.
 
-    Raises what opening the log raises in the first round, so that whoever starts it sees that it works; a later round that
-    fails is logged.
+    Raises the errors of opening the log in the first run, so that the caller sees whether it works.  Later failures are
+    logged.
     """
     clock = log.journal.context.clock
     began = clock.monotonic_ms()
@@ -138,7 +138,7 @@ def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = No
         try:
             report = maintain_round(log, progress=progress)
         except Exception as error:  # noqa: BLE001  the next round may succeed
-            log_failure(f"upkeep of {log.url} was put off", error)
+            log_failure(f"upkeep of {log.url} failed, retrying in its next run", error)
         else:
             yield report
 
@@ -151,7 +151,7 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Fa
         view, expired = yield from attempt("retention", _expire(view, context, failed), (view, 0))
         view = yield from attempt("pruning without slice indexes", prune_lost(view, context), view)
         view = yield from attempt("pruning", prune(view, context), view)
-        # Before merging, which takes space: a full disk is emptied by what retention drops.
+        # Before merging, which needs space: retention frees space on a full disk.
         view = yield from attempt("advancing the fence", fence_and_expire(view, context), view)
         collected = yield from attempt("garbage collection", _collect(view, context), 0)
         merging = merge_steps(view, context, open_spool, progress, failed)
@@ -187,7 +187,8 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Fa
 
 
 def expire(log: Log) -> int:
-    """Apply retention.  How many records went.  Raises the first failure when all partitions were tried."""
+    """Apply retention, and return the number of removed records.  Raises the first failure after trying all
+    partitions."""
     failed = Failures(log.url)
 
     def run(view: View, context: Context) -> Steps[int]:
@@ -201,7 +202,7 @@ def expire(log: Log) -> int:
 
 
 def merge(log: Log, *, progress: Progress | None = None) -> Tally:
-    """Rewrite small slices as segments.  Raises the first failure when all partitions were tried."""
+    """Rewrite small slices as segments.  Raises the first failure after trying all partitions."""
     failed = Failures(log.url)
 
     def run(view: View, context: Context) -> Steps[Tally]:
@@ -214,7 +215,7 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
 
 
 def checkpoint(log: Log) -> int:
-    """Seal, write a checkpoint, and delete what it replaces.  The version that was written."""
+    """Seal, write a checkpoint, and delete replaced files.  Returns the version of the checkpoint."""
 
     def run(view: View, context: Context) -> Steps[int]:
         view = yield from seal(view, context)
@@ -226,7 +227,7 @@ def checkpoint(log: Log) -> int:
 
 
 def collect_garbage(log: Log) -> list[str]:
-    """Advance the fence and delete the objects that nothing refers to and nothing will; their names."""
+    """Advance the fence, and delete unreferenced objects.  Returns their names."""
 
     def run(view: View, context: Context) -> Steps[list[str]]:
         view = yield from prune(view, context)
@@ -252,7 +253,7 @@ def find_garbage(log: Log) -> list[str]:
 
 
 def open_spool() -> BinaryIO:
-    """A file for encoded batches that do not fit in memory; it is gone when it is closed."""
+    """A temporary file for encoded batches that do not fit in memory; closing deletes it."""
     return cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-"))
 
 
@@ -261,7 +262,7 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
 
     def run() -> Steps[Result]:
         view, context = (yield from open_view()), journal.context
-        # Retention and sweeps go by this clock also where no batch is written.
+        # Retention and sweeps use this clock even if no batch is written.
         yield from check_clock(view.state, stamp_of(context.clock), context.clock, context.watch, context.unique)
         return (yield from steps(view, context))
 
@@ -270,7 +271,7 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
 
 
 def _find_garbage(state: State, now_ms: int) -> Steps[list[str]]:
-    """Objects that can be deleted when the fence has moved as far as it may now."""
+    """Objects that can be deleted once the fence has advanced as far as it may now."""
     state = next_version(state, now_ms)
     fenced = replay_records(state, decide_fence(state, now_ms).records)
     return garbage(fenced, (yield List(DATA)))
@@ -283,7 +284,7 @@ def _expire(view: View, context: Context, on_failure: OnFailure) -> Steps[tuple[
 
 
 def _checkpoint(view: View, context: Context) -> Steps[View]:
-    """Write a checkpoint, unless the newest one is of this very version and can be read."""
+    """Write a checkpoint, unless there is a readable one of the current version."""
     view = yield from look_again(view)
     if checkpoint_version(view.checkpoint) >= view.state.version and not is_due(view):
         return view
@@ -297,7 +298,7 @@ def _drop_pins(view: View, context: Context) -> Steps[int]:
 
 
 def _sweep(view: View, context: Context) -> Steps[int]:
-    """Delete what is older than any upload that may still be committed, and than any put that is under way."""
+    """Delete temporary files older than any upload that can still be committed, and than any put in progress."""
     age_ms = cluster_config(view.state.configs, "gc.fence.age.ms")
     before = context.clock.now_ms() - max(age_ms, PUT_MS_MAX)
     in_data: int = yield Sweep(DATA, before)
@@ -306,7 +307,7 @@ def _sweep(view: View, context: Context) -> Steps[int]:
 
 
 def _collect(view: View, context: Context) -> Steps[int]:
-    """Delete garbage until there is none; `collect` deletes so much at a time."""
+    """Delete garbage until there is none; one call of `collect` deletes a limited number."""
     count = 0
     while names := (yield from collect(view, context)):
         count += len(names)

@@ -1,9 +1,9 @@
-"""Merging: small slices are rewritten as segments, as steps of the protocol.
+"""Merging: rewriting small slices as segments, as steps of the protocol.
 
-Segments are written first, under the upload epoch of the version that was read before.  Then one swap record for many
-partitions puts them in the place of their slices.  If others changed the partitions meanwhile, the swap is prepared again
-on their state as long as the slices are still there: no data is written twice.  What is given up is garbage: partitions that
-were deleted or trimmed meanwhile, and those whose data cannot be read.
+Segments are written first, under the upload epoch of a version that was read before.  Then one swap record for many
+partitions replaces their slices.  If others changed the partitions meanwhile, the swap is prepared again on the new
+state, provided the slices still exist: no data is written twice.  Partitions that were deleted or trimmed meanwhile,
+and partitions with unreadable data, are skipped, and their segments become garbage.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from spark_log.segment.writer import SegmentWriter
 from spark_log.settings import topic_config
 
 WHOLE_BYTES_MAX = 4 << 20
-"""A run up to this size is read in one go."""
+"""A run up to this size is read in one request."""
 READ_BYTES = 16 << 20
 READ_OPS = 256
-"""So much is read at once."""
+"""Size and number of requests that are read together."""
 
 OpenSpool = Callable[[], BinaryIO]
 Progress = Callable[[str, int, int], None]
-"""(what is done, how far it is, where it ends)."""
+"""(name of the work, progress, total)."""
 
 
 class Stretch(NamedTuple):
-    """Neighbouring slices of a partition, to be rewritten."""
+    """Adjacent slices of a partition, to be rewritten."""
 
     key: TopicKey
     slices: Sequence[Slice]
 
 
 class Merged(NamedTuple):
-    """A segment that was written, and the slices whose place it is to take."""
+    """A new segment, and the slices it replaces."""
 
     key: TopicKey
     old: tuple[Slice, ...]
@@ -65,14 +65,14 @@ class Merged(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What a merge did."""
+    """The result of a merge."""
 
     slices: int = 0
-    """That were replaced."""
+    """Replaced slices."""
     segments: int = 0
-    """That took their place."""
+    """New segments."""
     bytes: int = 0
-    """Of the new segments."""
+    """Size of the new segments."""
 
 
 @dataclass(slots=True)
@@ -97,9 +97,9 @@ def merge(
     progress: Progress | None = None,
     on_failure: OnFailure = raise_failure,
 ) -> Steps[tuple[View, Tally]]:
-    """Rewrite the small slices of all topics, as the merge policy says.
+    """Rewrite the small slices of all topics, according to the merge policy.
 
-    on_failure:  called for a partition whose data or slice index cannot be read; the others are merged if it returns.
+    on_failure:  called for a partition with unreadable data or slice index; if it returns, the others are merged.
     """
     planned, tally = view.state, Tally()
     stretches, thin = yield from plan_merge(view, on_failure)
@@ -124,7 +124,7 @@ def merge(
 
 
 def _is_there(state: State, stretch: Stretch) -> bool:
-    """Whether others have not deleted the topic, nor trimmed the first of the slices, since they were chosen."""
+    """Whether the topic and the first of the slices still exist."""
     part = state.partitions.get(stretch.key)
     return part is not None and not state.topics[stretch.key[0]].deleted and part.start < stretch.slices[0].end
 
@@ -133,14 +133,14 @@ def _is_there(state: State, stretch: Stretch) -> bool:
 
 
 def plan_merge(view: View, on_failure: OnFailure = raise_failure) -> Steps[tuple[list[Stretch], frozenset[str]]]:
-    """What is to be rewritten, and the objects that are to go."""
+    """The slices to rewrite, and the objects to remove by it."""
     state = view.state
     parts = {key: part for key, part in sorted(state.partitions.items()) if not state.topics[key[0]].deleted}
     resolved = yield from resolve_each(view, {key: part.entries for key, part in parts.items()}, on_failure)
     slices = {key: [piece for piece in found if piece.end > parts[key].start] for key, found in resolved.items()}
     live = live_bytes(slices.values())
     thin = thin_objects(state.objects, live)
-    # Merging itself leaves objects less than half alive: they go in the same pass.
+    # Merging leaves some objects less than half alive: they are rewritten in the same pass.
     moved = live_bytes(stretch.slices for stretch in _stretches(state, slices, thin))
     live.subtract(moved)
     thin |= thin_objects(state.objects, live)
@@ -165,12 +165,12 @@ def segment_limit(state: State, key: TopicKey) -> int:
 def _try_segment(
     state: State, context: Context, epoch: int, stretch: Stretch, open_spool: OpenSpool, on_failure: OnFailure
 ) -> Steps[Merged | None]:
-    """A segment; None if it cannot be written because of what it is made of."""
+    """A segment; None if it cannot be written because of its inputs."""
     try:
         return (yield from _write_segment(state, context, epoch, stretch, open_spool))
     except StorageUnavailable:
         raise
-    except Exception as error:  # noqa: BLE001  the other partitions are merged
+    except Exception as error:  # noqa: BLE001  continue with the other partitions
         on_failure(f"merging {partition_name(state, stretch.key)}", error)
         return None
 
@@ -178,10 +178,10 @@ def _try_segment(
 def _write_segment(
     state: State, context: Context, epoch: int, stretch: Stretch, open_spool: OpenSpool
 ) -> Steps[Merged | None]:
-    """One segment of as many slices from the front of the stretch as it takes; None if an input is gone."""
+    """One segment of slices from the front of the stretch, as many as fit; None if an input is missing."""
     topic = state.topics[stretch.key[0]]
     codec = topic_config(topic.configs, "compression.type")
-    # `producer` leaves it to the writer, and a merge writes as writers do by default.
+    # `producer` leaves the choice to the writer: a merge uses the writers' default.
     writer = SegmentWriter(compression=DEFAULT_COMPRESSION if codec == "producer" else codec, open_spool=open_spool)
     try:
         taken = yield from _fill(state, writer, stretch)
@@ -217,7 +217,7 @@ def _segment_name(stretch: Stretch, unique: str) -> str:
 
 
 def _fill(state: State, writer: SegmentWriter, stretch: Stretch) -> Steps[int]:
-    """Append slices until the segment is full; how many.  0 if one of them is gone."""
+    """Append slices until the segment is full.  Returns their number; 0 if one of them is missing."""
     limit, taken = segment_limit(state, stretch.key), 0
     for chunk in _chunks(stretch.slices):
         if taken and _is_full(writer, chunk[0], limit):
@@ -233,12 +233,12 @@ def _fill(state: State, writer: SegmentWriter, stretch: Stretch) -> Steps[int]:
 
 
 def _is_full(writer: SegmentWriter, following: Slice, limit: int) -> bool:
-    """Segments are filled by what was written, not by what was read: a slice of one record is ten times as large."""
+    """Measured by written bytes, not by bytes read: a slice of one record is ten times as large."""
     return writer.total_bytes >= min(SEGMENT_BYTES, limit) or writer.total_bytes + following.length > limit
 
 
 def _chunks(slices: Sequence[Slice]) -> Iterator[list[Slice]]:
-    """Slices that are read at once; a large one is alone."""
+    """Slices that are read together; a large one is alone."""
     chunk: list[Slice] = []
     size = 0
     for piece in slices:
@@ -259,7 +259,7 @@ def _is_large(piece: Slice) -> bool:
 
 
 def _read(state: State, chunk: Sequence[Slice]) -> Steps[list[bytes | None]]:
-    """The run of each slice; of a large one the index of its object."""
+    """The run of each slice; for a large one, the index of its object."""
     if len(chunk) == 1 and _is_large(piece := chunk[0]):
         row = state.objects[piece.object]
         return [(yield Get(piece.object, row.index_position, row.size))]
@@ -269,7 +269,7 @@ def _read(state: State, chunk: Sequence[Slice]) -> Steps[list[bytes | None]]:
 
 
 def _append(state: State, writer: SegmentWriter, key: TopicKey, piece: Slice, blob: bytes) -> Steps[bool]:
-    """Add the records of a slice to a segment.  False: its object is gone.  Raises CorruptObject."""
+    """Add the records of a slice to a segment.  False: its object is missing.  Raises CorruptObject."""
     topic = state.topics[key[0]].name
     try:
         return (yield from _decoded_into(state, writer, key, piece, blob, Place(piece.object, topic, *key)))
@@ -296,7 +296,7 @@ def _decoded_into(
 
 
 def _groups(refs: Sequence[BatchRef]) -> Iterator[list[BatchRef]]:
-    """Batches of one run, which lie one after the other, by what is read at once."""
+    """Consecutive batches of one run, in groups that are read together."""
     group: list[BatchRef] = []
     for ref in refs:
         if group and ref.position + ref.length - group[0].position > WHOLE_BYTES_MAX:
@@ -314,7 +314,7 @@ def _decode(data: bytes, start: int, group: Sequence[BatchRef], index: Index, pl
 
 
 def _stamped(records: pa.RecordBatch, piece: Slice) -> pa.RecordBatch:
-    """The records with the log's time in them, where their slice says that it counts."""
+    """The records; if their slice has a log append time, with that time."""
     if piece.time_kind != APPEND_TIME:
         return records
     at = records.schema.get_field_index("timestamp")
@@ -326,7 +326,7 @@ def _stamped(records: pa.RecordBatch, piece: Slice) -> pa.RecordBatch:
 
 
 def _swap(view: View, context: Context, batch: _Batch, tally: Tally) -> Steps[View]:
-    """Put segments in their place; those whose slices have changed are left out."""
+    """Swap segments in; those whose slices have changed are left out."""
     done: Sequence[Merged] = batch.done
     for _ in range(SWAP_TRIES):
         if not done or batch.epoch <= view.state.fence:
@@ -354,9 +354,9 @@ def _count(tally: Tally, done: Sequence[Merged]) -> None:
 def prepare(
     state: State, limits: StepLimits, done: Sequence[Merged]
 ) -> Steps[tuple[list[Rewrite], list[Merged]] | None]:
-    """The rewrites that put segments in the place of their slices in this state, and the segments whose slices are there.
+    """The rewrites that replace the slices with segments in this state, and the segments whose slices still exist.
 
-    None if the state is old.
+    None if the state is outdated.
     """
     by_key: dict[TopicKey, list[Merged]] = defaultdict(list)
     for merged in done:
@@ -378,7 +378,7 @@ def prepare(
 
 
 def _touched(state: State, key: TopicKey, found: Sequence[Merged]) -> tuple[Slice | Piece, ...]:
-    """The entries from the first to the last that segments are to replace; none if the topic is gone."""
+    """The entries that segments replace, from the first to the last; none if the topic is deleted."""
     part = state.partitions.get(key)
     if part is None or state.topics[key[0]].deleted:
         return ()

@@ -1,17 +1,17 @@
 """Which slices merging rewrites together.  Pure.
 
-Retention removes whole slices from the front, so a slice stays until the newest record at or before its end is old enough.
-Merging must not move that time much.  Therefore time is divided into windows, a slice belongs to the window of the newest
-record at or before its end, and only slices of one window are merged: a record stays at most one window longer than it would
-have stayed unmerged.  Windows never decrease along a partition, whatever the order of the timestamps, so late records do not
-stop merging, and a record from the future holds back only what follows it.
+Retention removes whole slices from the front, so a slice stays until the newest record at or before its end has
+expired. Merging must not delay that much.  Therefore time is divided into windows, a slice belongs to the window of
+the newest record at or before its end, and only slices of one window are merged: a record stays at most one window
+longer than without merging.  Windows never decrease along a partition, whatever the order of the timestamps.  So late
+records do not stop merging, and a record with a future timestamp delays only the records after it.
 
-Within a window neighbours of the same kind of timestamps are merged, without slices of half the target or more:
+Within a window, adjacent slices with the same kind of timestamps are merged, except slices of at least half the target:
 
-* In a group that nothing can join any more, all slices are merged: they are written once more, and for the last time.
-* The group at the end of the partition still grows.  A slice there is rewritten when the slices after it have together
-  reached its size.  So each slice that waits is larger than all after it together, and what is merged into a slice before it
-  is from then on part of one twice as large.  With n as the ratio of the largest slice to the smallest, at most 1 + log2 n
+* In a group that no further slices can join, all slices are merged: they are written once more, for the last time.
+* The group at the end of the partition still grows.  A slice there is rewritten once the slices after it together have
+  reached its size.  So each waiting slice is larger than all slices after it together, and each rewrite of data at
+  least doubles the size of its slice.  With n as the ratio of the largest slice to the smallest, at most 1 + log2 n
   slices wait, and merging writes at most 2 * (3 + log2 n) bytes for each byte that was appended (decision record 23).
 """
 
@@ -26,15 +26,15 @@ from spark_log.model import CREATE_TIME, Slice
 from spark_log.settings import topic_config
 
 SEGMENT_BYTES = 128 << 20
-"""How large merging makes a segment, where `segment.bytes` allows it."""
+"""Target size of merged segments, limited by `segment.bytes`."""
 RETENTION_PARTS = 8
-"""A window is at most this part of `retention.ms`: merging delays retention by an eighth of it at most."""
+"""A window is at most this fraction of `retention.ms`, so merging delays retention by an eighth at most."""
 WINDOWS_MAX = 1024
-"""A partition with slices in more windows has windows of twice the length, or four times, …"""
+"""If the slices of a partition span more windows, the length of its windows is doubled until they do not."""
 
 
 def window_ms(configs: Mapping[str, str]) -> int:
-    """How much time a segment may span in a topic with these configs."""
+    """The time span of a merged segment in a topic with these configs."""
     length, age = int(topic_config(configs, "segment.ms")), int(topic_config(configs, "retention.ms"))
     if age >= 0 and "delete" in topic_config(configs, "cleanup.policy").split(","):
         length = min(length, age // RETENTION_PARTS)
@@ -42,12 +42,12 @@ def window_ms(configs: Mapping[str, str]) -> int:
 
 
 def find_stretches(slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str]) -> list[list[Slice]]:
-    """Neighbouring slices of one partition to be rewritten together, each list into one segment or more.
+    """Adjacent slices of one partition to rewrite together; each list gives one segment or more.
 
-    slices:     all that are alive, in offset order.
+    slices:     all live slices, in offset order.
     target:     bytes of a segment.
     window_us:  length of the windows.
-    thin:       objects of which little is alive: their slices are rewritten whatever their size.
+    thin:       mostly dead objects: their slices are rewritten, whatever their size.
     """
     found: list[list[Slice]] = []
     for group in _groups(slices, target, window_us, thin):
@@ -56,12 +56,12 @@ def find_stretches(slices: Sequence[Slice], target: int, window_us: int, thin: C
 
 
 def is_worth(stretch: Sequence[Slice], thin: Collection[str]) -> bool:
-    """One slice alone is rewritten only to get rid of its object."""
+    """Rewriting a single slice is only useful to remove its object."""
     return len(stretch) > 1 or (len(stretch) == 1 and stretch[0].object in thin)
 
 
 def _groups(slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str]) -> list[list[Slice]]:
-    """Neighbours that may be merged: of one window and one kind of timestamps, none of them full."""
+    """Adjacent slices that may be merged: of one window and one kind of timestamps, none of them full."""
 
     def kind(placed: tuple[Slice, int]) -> tuple[bool, int, bool]:
         piece, window = placed
@@ -80,7 +80,7 @@ def _windows(slices: Sequence[Slice], length: int) -> list[int]:
 
 
 def _outgrown(group: list[Slice], thin: Collection[str]) -> Iterator[list[Slice]]:
-    """Of a group that more slices may join: those of thin objects, and the end that has outgrown what is before it."""
+    """In a group that may still grow: slices of thin objects, and the end that has outgrown the slices before it."""
     start, rest = 0, sum(piece.length for piece in group)
     for piece in group:
         rest -= piece.length
@@ -94,7 +94,7 @@ def _outgrown(group: list[Slice], thin: Collection[str]) -> Iterator[list[Slice]
 
 
 def thin_objects(objects: Mapping[str, ObjectRow], live: Mapping[str, int]) -> frozenset[str]:
-    """Objects of which less than half is alive; live: bytes of the live slices of each."""
+    """Objects of which less than half is live; live: bytes of the live slices of each."""
     return frozenset(
         name for name, size in live.items() if size > 0 and name in objects and 2 * size < objects[name].index_position
     )

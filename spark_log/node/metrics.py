@@ -1,4 +1,4 @@
-"""What a coordinator counts, as Prometheus's text."""
+"""A coordinator's metrics, in Prometheus's text format."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from spark_log.net.quotas import Usage
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 PRINCIPALS = {
-    "topics": "Topics that a token is for.",
+    "topics": "Topics that a token has access to.",
     "partitions": "Their partitions.",
-    "groups": "Groups that a token is for.",
-    "connections": "Open connections that have sent a whole request with a token.",
-    "commits": "Changes that were asked for with a token, without heartbeats.",
-    "refused": "Changes and connections that were refused for a quota.",
+    "groups": "Groups that a token has access to.",
+    "connections": "Open connections that have sent a complete request with a token.",
+    "commits": "Changes requested with a token, without heartbeats.",
+    "refused": "Changes and connections rejected because of a quota.",
 }
 COUNTED = ("commits", "refused")
 
 
 class Latencies:
-    """How long something took, in buckets."""
+    """A histogram of durations."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -54,11 +54,11 @@ class Latencies:
 
 
 class Metrics:
-    """Of one coordinator."""
+    """The metrics of one coordinator."""
 
     def __init__(self) -> None:
         self.commits = Latencies()
-        """Rounds that have written a record: those that found nothing to write are quicker, and would hide a slow storage."""
+        """Commits that wrote a record: others are faster, and would hide a slow storage."""
         self.commands = 0
 
     def text(
@@ -71,18 +71,18 @@ class Metrics:
         usage: Sequence[Usage],
         storage_age_s: float,
     ) -> str:
-        """All of them in the text format."""
+        """All metrics in the text format."""
         lines: list[str] = []
         lines += self.commits.lines("pylog_commit_seconds", "Time to write one record of the metadata log.")
-        lines += _one("pylog_commands_total", "counter", "Commands that were carried out or refused.", self.commands)
+        lines += _one("pylog_commands_total", "counter", "Commands that were applied or rejected.", self.commands)
         lines += _one("pylog_leading", "gauge", "1 while this coordinator has the log.", int(epoch > 0))
         lines += _one("pylog_epoch", "gauge", "Epoch of the coordinator that has the log.", state.coordinator.epoch)
         lines += _one("pylog_version", "gauge", "Newest version of the metadata log.", state.version)
         text = "Seconds since a write to the storage was last completed and read back."
         lines += _one("pylog_storage_write_age_seconds", "gauge", text, storage_age_s)
-        lines += _one("pylog_long_polls", "gauge", "Requests that wait for something new.", polls)
+        lines += _one("pylog_long_polls", "gauge", "Requests that wait for a change.", polls)
         lines += _one("pylog_connections", "gauge", "Open connections.", len(connections))
-        text = "Open connections that have not sent a whole request with a good token."
+        text = "Open connections that have not sent a complete request with a valid token."
         lines += _one("pylog_silent_connections", "gauge", text, connections.silent)
         lines += _one("pylog_topics", "gauge", "Topics.", len(state.names))
         lines += _one("pylog_objects", "gauge", "Live objects.", len(state.objects))
@@ -99,7 +99,7 @@ class Metrics:
 def group_text(state: State, shared: Sequence[GroupView], rebalances: int) -> str:
     """Metrics of groups.
 
-    shared:  those that members share now, or are about to.
+    shared:  groups with members, including joining ones.
     """
     known = {name: describe_group(state, name) for name in state.groups}
     known |= {view.group_id: describe_group(state, view.group_id, view) for view in shared}
@@ -108,20 +108,20 @@ def group_text(state: State, shared: Sequence[GroupView], rebalances: int) -> st
     for group in groups:
         counts[(group.state,)] += 1
     lines: list[str] = []
-    lines += _many("pylog_groups", "Groups by what they are doing.", ("state",), counts)
+    lines += _many("pylog_groups", "Groups by state.", ("state",), counts)
     lines += _many(
         "pylog_group_members",
-        "Consumers or streams that have a group.",
+        "Members of a group: consumers or streams.",
         ("group",),
         {(group.group_id,): len(group.members) for group in groups},
     )
     lines += _many(
         "pylog_group_generation",
-        "Generation of a group: one more with each round.",
+        "Generation of a group: incremented by each rebalance.",
         ("group",),
         {(group.group_id,): group.generation for group in groups},
     )
-    lines += _one("pylog_group_rebalances_total", "counter", "Rounds of groups that began.", rebalances)
+    lines += _one("pylog_group_rebalances_total", "counter", "Rebalances of groups.", rebalances)
     lines += _many("pylog_group_lag", "Records that a group has not read.", ("group", "topic"), _lags(state))
     return "\n".join(lines) + "\n"
 

@@ -1,6 +1,6 @@
-"""Files of the Spark data source under `meta/pin/`: what a query sees of the log, kept as long as a query may run.
+"""Pins of the Spark data source under `meta/pin/`: the version that a query reads, kept while the query may run.
 
-They go when the fence has passed their version, and by their own time in a log in which nothing moves the fence.
+They are deleted once the fence has passed their version, or by age if nothing advances the fence.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ READ_OPS = 256
 
 
 class _Pin(msgspec.Struct, frozen=True):
-    """The part of a pin that says how old it is."""
+    """The part of a pin that contains its age."""
 
     version: int
     made_ms: int = 0
-    """When it was put; 0: by a pylog that did not say."""
+    """When it was written; 0: by a version of pylog without this field."""
 
 
 def drop_pins(fence: int, before_ms: int) -> Steps[int]:
-    """Delete the pins of versions at or below the fence, and those made before a time; how many.  Files that are no pins stay."""
+    """Delete pins of versions at or below the fence, and pins made before a time; returns their number.  Ignores other
+    files."""
     names: list[str] = yield List(PINS)
     dropped = 0
     for at in range(0, len(names), READ_OPS):

@@ -1,7 +1,7 @@
-"""The newest objects of the metadata log in memory, for those who follow it.
+"""A cache of the newest objects of the metadata log, for clients that follow it.
 
-A coordinator's journal reads back every record before it goes on from it.  This store, which stands in front of the real
-one, remembers what was read.
+A coordinator's journal reads back every record before it continues.  This store wraps the real one and remembers the
+records that were read.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class RecordCache:
     def __init__(self, store: ObjectStore, limit: int = TAIL_BYTES_MAX) -> None:
         self.real = store
         self.on_error: Callable[[StorageError], None] = lambda error: None
-        """Called for each error of the store, also of those that are retried."""
+        """Called for each error of the store, including errors that are retried."""
         self._limit = limit
         self._kept: dict[str, bytes] = {}
         self._bytes = 0
         self._lock = threading.Lock()
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
-        """The objects of versions (since, upto]; none if they are not all here, or more than `limit` bytes."""
+        """The objects of versions (since, upto]; empty if some are not cached, or they exceed `limit` bytes."""
         found = []
         size = 0
         with self._lock:

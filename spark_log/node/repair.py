@@ -1,9 +1,10 @@
 """`pylog repair`: rebuilds the metadata of a log that does not open, from the checkpoints and records that can be read.
 
-A log of which every version is known is written again: its damaged files are moved to `meta/damaged/`, and two new
-checkpoints take their place.  If a version is lost, the offsets that its records had could be given to other records.  So
-nothing is changed, and the report says what is lost, unless the loss is accepted: then the log continues with what is known,
-and every topic has a new id (metadata/recovery.py).  No client and no coordinator may use the log meanwhile.
+If every version of a log can be restored, it is rewritten: its damaged files are moved to `meta/damaged/`, and two new
+checkpoints replace them.  If a version is lost, the offsets of its records could be given to other records.  Then
+nothing is changed, and the report lists the loss, unless the loss is accepted: the log continues with the state that
+is certain, and every topic gets a new id (metadata/recovery.py).  Clients and coordinators must not use the log
+meanwhile.
 """
 
 from __future__ import annotations
@@ -32,31 +33,32 @@ from spark_log.text import counted
 
 DAMAGED = f"{META}damaged/"
 SHOWN = 20
-"""Lost changes that an error names."""
+"""Maximum number of lost changes in an error."""
 
 IsAlive = Callable[[Leadership], bool]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RepairReport:
-    """What was found, and what a repair does about it."""
+    """The damage, and the result of the repair."""
 
     version: int
     """The newest version that can be restored."""
     base: str
-    """The checkpoint from which it is; empty: from the first record on."""
+    """The checkpoint it is restored from; empty: from the first record."""
     damaged: tuple[str, ...]
-    """Files that cannot be read, or are missing, and are not needed: they are moved to `meta/damaged/`."""
+    """Files that are unreadable or missing and not needed: they are moved to `meta/damaged/`."""
     lost: tuple[str, ...] = ()
-    """What is known of each version from the first lost one on.  If there are any, the log is not changed unless that is accepted."""
+    """A description of each version from the first lost one.  If there are any, the log changes only with
+    `accept_loss`."""
     continues_at: int = 0
-    """The version at which the log continues if the loss is accepted; 0: nothing is lost."""
+    """The version at which the log continues with `accept_loss`; 0: nothing is lost."""
     kept: tuple[str, ...] = ()
-    """Which offsets of each partition it then has."""
+    """The offsets of each partition that are kept."""
     unnamed: tuple[str, ...] = ()
-    """Objects that nothing names then: they may hold lost records, and are kept for `gc.fence.age.ms`."""
+    """Objects without a reference after the repair: they may hold lost records, and are kept for `gc.fence.age.ms`."""
     missing: tuple[str, ...] = ()
-    """Objects that are named then, and are not in the storage."""
+    """Objects that the repaired log refers to, but that do not exist."""
     needed: bool = True
     """False: the log opens, and nothing is damaged."""
 
@@ -71,7 +73,7 @@ class _Found:
     files: tuple[str, ...]
     """Checkpoints and records that there were."""
     holders: tuple[Leadership, ...]
-    """Coordinators that may have the log."""
+    """Coordinators that may lead the log."""
 
 
 def repair(
@@ -83,12 +85,12 @@ def repair(
     clock: Clock | None = None,
     seed: int | None = None,
 ) -> RepairReport:
-    """Make a damaged log one that opens, with every record that was acknowledged; or, with `dry_run`, say what would be done.
+    """Repair a damaged log without losing acknowledged records; or, with `dry_run`, report the repair.
 
     is_alive:     whether a coordinator that has the log answers.
     accept_loss:  continue without versions that cannot be restored: every topic gets a new id.
-    Raises NoLog if there is none, InvalidRequest if a coordinator serves the log, CorruptObject, with all that is lost, if
-    versions cannot be restored and that is not accepted, UnsupportedVersion for files of a newer pylog.
+    Raises NoLog if there is none; InvalidRequest if a coordinator serves the log; CorruptObject, with the loss, if
+    versions cannot be restored and `accept_loss` is false; UnsupportedVersion for files of a newer pylog.
     """
     clock = clock or SystemClock()
     store = with_retries(store, clock)
@@ -113,7 +115,7 @@ def repair(
 def _not_accepted(url: str, report: RepairReport) -> CorruptObject:
     more = len(report.lost) - SHOWN
     return CorruptObject(
-        f"{url} can be restored up to version {report.version}, and nothing was changed, for more is lost: "
+        f"{url} can be restored up to version {report.version}, and nothing was changed, because more is lost: "
         f"{'; '.join(report.lost[:SHOWN])}{f'; and {more} more' if more > 0 else ''}. Restore the first of these files "
         "from a copy of the log, and run `pylog repair` again. Without a copy, `pylog repair --accept-loss` continues "
         "without them; add --dry-run to see what it keeps"
@@ -149,7 +151,7 @@ def _find(url: str) -> Steps[_Found]:
 def _find_loss(
     report: RepairReport, known: State, newest: int, names: Sequence[str], files: Sequence[str]
 ) -> Steps[_Found]:
-    """Also the state with which the log can continue without the versions that are lost."""
+    """Also the state with which the log can continue without the lost versions."""
     stored = frozenset((yield List(DATA)))
     state, lost, holders, last = known, list[str](), [known.coordinator], known.version
     after = [name for name in names if log_version(name) > known.version]
@@ -161,7 +163,7 @@ def _find_loss(
             lost.append(f"{key} is damaged")
             continue
         before, state = state, replay_after_loss(state, version, batch, known, stored)
-        lost.append(f"{key} can be read, and follows a lost one{_content(before, state, batch)}")
+        lost.append(f"{key} can be read, but follows a lost one{_content(before, state, batch)}")
         holders += [
             Leadership(one.epoch, one.address, one.host) for one in batch.records if isinstance(one, TakeOverRecord)
         ]
@@ -185,7 +187,7 @@ def _renewed_id(topic_id: str, version: int) -> str:
 
 
 def _missing(first: int, end: int) -> list[str]:
-    """What is said of versions [first, end) that have no record."""
+    """The description of versions [first, end) that have no record."""
     if first >= end:
         return []
     return [
@@ -194,7 +196,7 @@ def _missing(first: int, end: int) -> list[str]:
 
 
 def _content(before: State, after: State, batch: Batch) -> str:
-    """How many records it adds to which partitions, and whether that can be kept."""
+    """Record counts by partition, and whether all records can be kept."""
     rows = Counter[TopicKey]()
     for record in batch.records:
         if isinstance(record, CommitRecord):
@@ -218,23 +220,23 @@ def _end(state: State, key: TopicKey) -> int:
 
 
 def _kept(known: State, state: State) -> Iterator[str]:
-    """Which offsets of each partition are what they were, and which are new."""
+    """The kept and the new offsets of each partition."""
     for _, topic_id in sorted(state.names.items()):
         for number, part in state.topic_partitions(topic_id):
             key = (topic_id, number)
             sure, new = _end(known, key), part.end - _end(known, key)
             text = f"{_named(state, key)}: offsets {part.start} to {sure - 1} are kept" if sure > part.start else ""
-            text = text or f"{_named(state, key)}: no offsets are known for certain"
+            text = text or f"{_named(state, key)}: no offsets are certain"
             yield f"{text}; {counted(new, 'record')} of later versions get the offsets from {sure} on" if new else text
 
 
 def _missing_objects(state: State, stored: Container[str]) -> Iterator[str]:
-    """Objects of the state that are not in the storage."""
+    """Objects of the state that do not exist."""
     return (name for name in sorted(state.objects) if name not in stored)
 
 
 def _read_checkpoints(names: Sequence[str]) -> Steps[tuple[dict[str, State], tuple[str, ...]]]:
-    """The states of those that can be read, newest first, and the names of the others."""
+    """States of the readable checkpoints, newest first, and the names of the others."""
     states, damaged = dict[str, State](), list[str]()
     for name in reversed(names):
         try:
@@ -245,7 +247,8 @@ def _read_checkpoints(names: Sequence[str]) -> Steps[tuple[dict[str, State], tup
 
 
 def _furthest(states: dict[str, State], records: frozenset[str]) -> Steps[tuple[str, State]]:
-    """The checkpoint from which the records lead furthest, and the state there; of equals, the newest checkpoint."""
+    """The checkpoint from which records lead to the newest version, and that state; if several do, the newest
+    checkpoint."""
     best = ("", State())
     for name, start in [*states.items(), ("", State())]:
         state = start
@@ -260,7 +263,7 @@ def _furthest(states: dict[str, State], records: frozenset[str]) -> Steps[tuple[
 
 
 def _batch(key: str) -> Steps[Batch | None]:
-    """The records of a version; None if they cannot be read."""
+    """The records of a version; None if unreadable."""
     try:
         return decode_batch((yield Get(key)) or b"", key)
     except CorruptObject:
@@ -276,7 +279,7 @@ def _opens() -> Steps[bool]:
 
 
 def _rebuild(found: _Found, context: Context) -> Steps[None]:
-    """Copy the files, write two checkpoints, and delete the files: it may be broken off at any point."""
+    """Copy the files, write two checkpoints, and delete the files: it can be interrupted at any point."""
     if (*(yield List(CHECKPOINTS)), *(yield List(LOG))) != found.files:
         raise ConcurrentChange("the log's metadata has changed since it was read: stop all clients, and repair again")
     for name in found.aside:

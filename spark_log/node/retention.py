@@ -1,8 +1,8 @@
-"""Retention: how much of each partition's front is too old or too much.
+"""Retention: removing the front of partitions by age or size.
 
-As Kafka's, with slices in the place of segments: whole slices go, from the front.  By time while the newest record of the
-slice at the front is older than `retention.ms`; by size while what remains still has `retention.bytes`.  The records go
-by a `Trim`; the slices are pruned afterwards, and their objects collected when the fence has passed.
+As in Kafka, with slices instead of segments: whole slices are removed, from the front.  By time, while the newest
+record of the first slice is older than `retention.ms`; by size, while the rest still has `retention.bytes`.  A `Trim`
+removes the records; then the slices are pruned, and their objects are collected once the fence has passed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ logger = logging.getLogger("spark_log")
 
 
 class RetentionLimits(NamedTuple):
-    """What a partition may keep."""
+    """The limits of a partition."""
 
     oldest_us: int | None
-    """Slices whose newest record is before it go; None: no limit."""
+    """Slices whose newest record is older are removed; None: no limit."""
     bytes: int | None
 
 
@@ -47,7 +47,7 @@ def size_of(entry: Entry) -> int:
 
 
 def expired(entries: Sequence[Entry], limits: RetentionLimits) -> int:
-    """How many of the entries at the front go: each while it is too old, or there is too much with it."""
+    """How many of the first entries are removed: each that is too old or exceeds the size."""
     count = _by_size(entries, limits.bytes)
     return count + _by_time(entries[count:], limits.oldest_us)
 
@@ -74,7 +74,7 @@ def _live(part: Partition) -> list[Entry]:
 
 
 def _limited(state: State, now_ms: int) -> dict[TopicKey, RetentionLimits]:
-    """Partitions that have limits, and records."""
+    """Partitions that have limits and records."""
     found = {}
     for topic_id, topic in sorted(state.topics.items()):
         limits = limits_of(topic.configs, now_ms)
@@ -84,10 +84,10 @@ def _limited(state: State, now_ms: int) -> dict[TopicKey, RetentionLimits]:
 
 
 def find_expired(view: View, now_ms: int, on_failure: OnFailure = raise_failure) -> Steps[dict[TopicKey, int]]:
-    """The new start of each partition that has slices to lose.
+    """The new start of each partition with expired slices.
 
-    A piece is looked into only where it is the first entry to stay: all before it goes, all behind it stays.  If it cannot be
-    read, that is reported to `on_failure`, and it stays.  Slices in it that are below the partition's start do not count.
+    A piece is read only if it is the first entry to stay: all entries before it are removed, all after it stay.  If it
+    is unreadable, that is reported to `on_failure`, and it stays.  Its slices below the partition's start do not count.
     """
     limited = _limited(view.state, now_ms)
     entries = {key: _live(view.state.partitions[key]) for key in limited}
@@ -114,7 +114,7 @@ def _may_lose(piece: Piece, limits: RetentionLimits) -> bool:
 def expire_records(
     view: View, context: Context, on_failure: OnFailure = raise_failure
 ) -> Steps[tuple[View, dict[TopicKey, int]]]:
-    """Trim what retention does not keep.  The new starts of the partitions that lost records."""
+    """Trim expired records.  Returns the new starts of the partitions that lost records."""
     starts = yield from find_expired(view, context.clock.now_ms(), on_failure)
     if not starts:
         return view, {}

@@ -1,4 +1,4 @@
-"""`pylog serve`: a coordinator and its server, from a configuration to the end of the process."""
+"""`pylog serve`: a coordinator and its server, from the configuration to the end of the process."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
 SWITCH_S = 0.0005
-"""Upkeep lets other threads go on after so long.  A commit comes back from the storage ten times: by Python's own 5 ms each time, it
+"""Thread switch interval for upkeep.  A commit returns from the storage ten times: with Python's default of 5 ms, it
 would take 50 ms longer while the log is sealed or checkpointed."""
 GARBAGE = (2_000, 10, 1_000)
-"""Thresholds of Python's garbage collection.  With its own, thousands of connections are looked through at each of their bursts, for
-100 ms and nothing found: what is made here is freed without."""
+"""Thresholds of Python's garbage collection.  With the defaults, it visits thousands of connections in each of their
+bursts, for 100 ms and without finding garbage: reference counting frees the objects."""
 CHECK_S = 0.5
-"""How often it is checked that the storage takes writes."""
+"""Interval of checks that the storage accepts writes."""
 LISTEN = "127.0.0.1:9550"
 SECTIONS = ("audit", "coordinator", "groups", "limits", "quotas", "storage", "tls", "tokens")
 SETTINGS = (
@@ -62,7 +62,7 @@ LIMITS = {
     "silent.connections": "silent_connections",
     "request.timeout": "request_ms",
 }
-"""And the fields of `ConnectionLimits`."""
+"""In addition, the fields of `ConnectionLimits`."""
 
 
 logger = logging.getLogger("spark_log")
@@ -70,16 +70,16 @@ logger = logging.getLogger("spark_log")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What a coordinator is started with."""
+    """The configuration of a coordinator."""
 
     url: str
     listen: str = LISTEN
     advertise: str = ""
-    """Empty: what it listens on."""
+    """Empty: the address it listens on."""
     takeover_ms: int = 10_000
     maintain_ms: int | None = 600_000
     storage_timeout_ms: int = 15_000
-    """Without a completed write to the storage for this long it is not healthy, and does not lead."""
+    """Without a completed write to the storage for this long, it is unhealthy and steps down."""
     durability: str = "disk"
     insecure: bool = False
     storage: Mapping[str, str] = field(default_factory=dict)
@@ -88,18 +88,18 @@ class Config:
     certificate: str = ""
     key: str = ""
     ca: str = ""
-    """With which certificates other coordinators of the log are believed; empty: with any."""
+    """Certificates that verify other coordinators of the log; empty: any certificate."""
     tokens: Tokens = field(default_factory=lambda: Tokens({}))
     quotas: Mapping[str, Quota] = field(default_factory=dict)
-    """By the names of tokens."""
+    """By token name."""
     audit: str = ""
-    """A file, or `stderr`; empty: changes are not written down."""
+    """A file, or `stderr`; empty: changes are not audited."""
 
 
 def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str, str]) -> Config:
-    """The configuration of a file (None: the defaults), over which flags go.  Raises InvalidRequest."""
+    """The configuration of a file (None: the defaults); flags take precedence.  Raises InvalidRequest."""
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
-    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names of tokens and storage options have case
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     if path is not None:
         try:
             parser.read_string(Path(path).read_text(), path)
@@ -113,9 +113,9 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
     _known(sections["groups"], GROUPS, "[groups]", path)
     _known(sections["tls"], ("certificate", "key", "ca"), "[tls]", path)
     if not values.get("url"):
-        raise InvalidRequest("which log? give its URL with -u URL, in PYLOG_URL, or as url in [coordinator] of --conf")
+        raise InvalidRequest("no log: give its URL with -u URL, in PYLOG_URL, or as url in [coordinator] of --conf")
     if values.get("durability", "disk") not in ("disk", "os"):
-        raise InvalidRequest(f"durability: {values['durability']!r} is not possible; give disk or os")
+        raise InvalidRequest(f"invalid value {values['durability']!r} for durability: expected disk or os")
     _known(sections["audit"], ("file",), "[audit]", path)
     maintain = values.get("maintain.every", "10m")
     tokens = parse_tokens(sections["tokens"])
@@ -149,7 +149,7 @@ def _listen(text: str) -> str:
 def _known(names: Any, known: Collection[str], where: str, path: str | None) -> None:
     for name in names:
         if name not in known:
-            raise InvalidRequest(f"{path or 'flags'}: {where} has no {name!r}; there are {', '.join(known)}")
+            raise InvalidRequest(f"{path or 'flags'}: {where} has no {name!r}; expected {', '.join(known)}")
 
 
 def _limits(values: Mapping[str, str]) -> ConnectionLimits:
@@ -181,13 +181,13 @@ def _groups(values: Mapping[str, str]) -> GroupConfig:
 
 def _number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text)):
-        raise InvalidRequest(f"{name}: {text!r} is no number above 0")
+        raise InvalidRequest(f"{name}: {text!r} is not a number above 0")
     return int(text)
 
 
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise InvalidRequest(f"{name}: {text!r} is not possible; give true or false")
+        raise InvalidRequest(f"invalid value {text!r} for {name}: expected true or false")
     return text.lower() == "true"
 
 
@@ -202,7 +202,7 @@ def _duration(name: str, text: str) -> int:
 
 
 def check_config(config: Config) -> None:
-    """Raises InvalidRequest for what must not be started."""
+    """Raises InvalidRequest for a configuration that is invalid or unsafe."""
     if is_coordinator(config.url):
         raise InvalidRequest(f"url: {config.url} is a coordinator's address; a coordinator serves a log on storage")
     if bool(config.certificate) != bool(config.key):
@@ -213,15 +213,15 @@ def check_config(config: Config) -> None:
         ca_context(config.ca)
     if not is_loopback(config.listen) and not config.insecure and not (config.certificate and config.tokens):
         raise InvalidRequest(
-            f"listen: {config.listen} can be reached from other machines; give [tls] and [tokens] in --conf, or say "
-            "--insecure if whoever can reach it may do everything"
+            f"listen: {config.listen} can be reached from other machines; give [tls] and [tokens] in --conf, or "
+            "--insecure to allow everything to every client"
         )
     if not config.advertise and split_address(config.listen, "listen")[0] in ("0.0.0.0", "[::]"):
-        raise InvalidRequest(f"advertise: {config.listen} is no address for clients; say how they reach it")
+        raise InvalidRequest(f"advertise: {config.listen} is not an address for clients; give one they can connect to")
 
 
 class Running:
-    """A coordinator that listens."""
+    """A running coordinator."""
 
     def __init__(
         self, config: Config, coordinator: Coordinator, server: Server, port: int, thread: threading.Thread
@@ -239,19 +239,19 @@ class Running:
             try:
                 self.coordinator.check_storage()
             except Exception:
-                # Without this task a coordinator whose storage hangs would lead for ever.
-                logger.exception("the storage was not checked")
+                # Without this task, a coordinator whose storage hangs would lead for ever.
+                logger.exception("the check of the storage failed")
 
     def replace(self, new: Config) -> None:
-        """Have the tokens, quotas and certificate of another configuration in force; the rest of it needs a restart.
+        """Apply the tokens, quotas and certificate of another configuration; its other settings require a restart.
 
-        Raises InvalidRequest, and then everything is as it was.
+        Raises InvalidRequest, and then changes nothing.
         """
         check_config(new)
         if self._config.tokens and not new.tokens:
-            raise InvalidRequest("[tokens]: there are none any more; only a restart takes the last one away")
+            raise InvalidRequest("[tokens]: the configuration has none; removing the last token requires a restart")
         if bool(self._config.certificate) != bool(new.certificate):
-            raise InvalidRequest("[tls]: only a restart begins with TLS or ends it")
+            raise InvalidRequest("[tls]: enabling or disabling TLS requires a restart")
         tls = tls_context(new.certificate, new.key) if new.certificate else None
         self._server.replace(new.tokens, new.quotas, tls)
         self._config = replace(
@@ -259,7 +259,7 @@ class Running:
         )
 
     async def stop(self) -> bool:
-        """Give the log back and close; False if the storage hangs, so that the log was not given back."""
+        """Release the log and close; False if the storage hangs, so that the log was not released."""
         self.coordinator.stop()
         await asyncio.to_thread(self._thread.join, self._config.storage_timeout_ms / 1000)
         self._checking.cancel()
@@ -270,8 +270,8 @@ class Running:
 async def start(config: Config, store: ObjectStore | None = None) -> Running:
     """Listen, and stand by or lead in a thread.
 
-    store:  of the log, in place of the one that the configuration names.
-    Raises InvalidRequest for a wrong configuration, OSError if it cannot listen, and what opening the log raises.
+    store:  of the log, instead of the one in the configuration.
+    Raises InvalidRequest for an invalid configuration, OSError if it cannot listen, and the errors of opening the log.
     """
     check_config(config)
     tls = tls_context(config.certificate, config.key) if config.certificate else None
@@ -299,7 +299,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
     )
     host, port = split_address(config.listen, "listen")
     port = await server.start(host, port, tls)
-    # From here on, who has the port has the address.
+    # From here on, the process that has the port has the address.
     coordinator.address = config.advertise or f"{host}:{port}"
     thread = threading.Thread(target=coordinator.run, name="pylog-coordinator", daemon=True)
     thread.start()
@@ -319,11 +319,11 @@ async def serve(
     store: ObjectStore | None = None,
     reread: Callable[[], Config] | None = None,
 ) -> None:
-    """Serve until SIGTERM or SIGINT, then give the log back.  Raises what `start` raises.
+    """Serve until SIGTERM or SIGINT, then release the log.  Raises the errors of `start`.
 
-    say:     is told, in a line, that it listens.
-    store:   as of `start`.
-    reread:  reads the configuration again, on SIGHUP; None: the one that was given stays.
+    say:     called with a message once it listens.
+    store:   as for `start`.
+    reread:  reads the configuration again, on SIGHUP; None: SIGHUP changes nothing.
     """
     sys.setswitchinterval(SWITCH_S)
     gc.set_threshold(*GARBAGE)
@@ -341,27 +341,27 @@ async def serve(
     if not await running.stop():
         logger.error("exiting without a release: an operation of the storage does not return")
         logging.shutdown()
-        os._exit(1)  # Python would wait for that operation
+        os._exit(1)  # a normal exit would wait for that operation
 
 
 def _reload(running: Running, reread: Callable[[], Config]) -> None:
-    """On SIGHUP.  What cannot be used leaves everything as it was."""
+    """On SIGHUP.  An invalid configuration changes nothing."""
     try:
         reopen_audit()
     except OSError as error:
-        logger.error("SIGHUP: the audit goes on in the file that it has: %s", error)
+        logger.error("SIGHUP: the audit log continues in its current file: %s", error)
     try:
         new = reread()
         running.replace(new)
     except SparkLogError as error:
-        logger.error("SIGHUP: tokens, quotas and certificate stay as they were: %s", error)
+        logger.error("SIGHUP: tokens, quotas and certificate are unchanged: %s", error)
     else:
         names = ", ".join(grant.name for grant in new.tokens.grants) if new.tokens else "none"
-        logger.info("SIGHUP: tokens (%s), quotas and certificate are those of the configuration now", names)
+        logger.info("SIGHUP: tokens (%s), quotas and certificate were reloaded", names)
 
 
 def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
-    """Limits that leave the storage the file descriptors that it needs; the process is allowed as many as it can get."""
+    """Limits that leave file descriptors for the storage, after raising the process's limit as far as possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < limits.descriptors:
         allowed = limits.descriptors if hard == resource.RLIM_INFINITY else min(hard, limits.descriptors)
@@ -371,8 +371,8 @@ def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
         return limits
     found = limits.within(soft)
     logger.warning(
-        "this process may open %d files, the limits of connections need %d: it takes %d connections of clients and %d silent "
-        "ones; raise LimitNOFILE or `ulimit -n`",
+        "this process may open %d files, but the connection limits need %d: it accepts %d connections of clients and "
+        "%d silent ones; increase LimitNOFILE or `ulimit -n`",
         soft,
         limits.descriptors,
         found.connections,
@@ -382,9 +382,9 @@ def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
 
 
 def _sign_of(holder: Holder, tls: bool, ca: str | None) -> Sign:
-    """What the coordinator that has the log says of itself."""
+    """The state of the leader, as it reports itself."""
     if is_loopback(holder.address) and holder.host != this_host():
-        return Sign.SILENT  # it cannot be asked from here
+        return Sign.SILENT  # it cannot be reached from here
     health = health_of(holder.address, tls=tls, ca=ca)
     if health is None:
         return Sign.SILENT

@@ -1,6 +1,6 @@
-"""Whether a coordinator's storage takes writes: when one was last completed and read back.
+"""Whether a coordinator's storage accepts writes: when a write was last completed and read back.
 
-Records of the metadata log count.  While there are none, the coordinator overwrites a small object of its own under `meta/alive/`.
+Records of the metadata log count.  Without records, the coordinator overwrites a small object under `meta/alive/`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from spark_log.store.base import ObjectStore
 
 MARKS = "meta/alive/"
 PROBES = 3
-"""A probe is due after this part of the timeout without a write."""
+"""Without a write, a probe is due after this fraction of the timeout."""
 
 
 def mark_key(host: str, address: str) -> str:
-    """Where the coordinator at an address has its mark: the same name after a restart."""
+    """The key of the object of the coordinator at an address; the same after a restart."""
     return MARKS + re.sub(r"[^A-Za-z0-9.-]", "-", f"{host}-{address}")
 
 
 class StorageHealth:
-    """The coordinator's thread writes and notes it; that thread may hang in the storage, so others judge by the age of the last note."""
+    """The coordinator's thread writes and records it.  That thread may hang, so other threads check the age of the
+    last write."""
 
     def __init__(self, store: ObjectStore, clock: Clock, timeout_ms: int) -> None:
         """
@@ -40,17 +41,17 @@ class StorageHealth:
         self._error = ""
 
     def note_failure(self, error: ClockSkewed | StorageError) -> None:
-        """The storage answered with an error, or nothing is written because the clock is wrong."""
+        """The storage returned an error, or nothing is written because the clock is wrong."""
         self._error = str(error)
 
     @property
     def age_ms(self) -> int:
-        """Since the last write; at first since the start."""
+        """Time since the last write; at first since the start."""
         return self._clock.monotonic_ms() - self._written_ms
 
     @property
     def problem(self) -> str:
-        """What is wrong with the storage; empty if nothing is."""
+        """The problem with the storage; empty without one."""
         age_ms = self.age_ms
         if age_ms < self._timeout_ms:
             return ""
@@ -65,11 +66,11 @@ class StorageHealth:
         return self.age_ms * PROBES >= self._timeout_ms
 
     def probe(self, key: str, unique: str) -> bool:
-        """Overwrite the mark and read it back; whether that succeeded."""
+        """Overwrite the object and read it back; whether that succeeded."""
         try:
             self._store.put(key, (unique.encode(),))
             if self._store.get(key) != unique.encode():
-                raise StorageUnavailable(f"{self._store.url}/{key}: a read after a write returned something else")
+                raise StorageUnavailable(f"{self._store.url}/{key}: a read after a write returned different data")
         except StorageError as error:
             self.note_failure(error)
             return False
@@ -77,7 +78,7 @@ class StorageHealth:
         return True
 
     def remove_marks(self, *, but: str = "") -> None:
-        """Delete the marks of coordinators that are gone; one that runs writes its mark again."""
+        """Delete the objects of coordinators that are gone; a running one writes its object again."""
         try:
             self._store.delete([key for key in self._store.list(MARKS) if key != but])
         except StorageError as error:

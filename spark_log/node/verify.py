@@ -1,8 +1,9 @@
-"""`pylog verify`: whether what the state says is what the storage holds.  Reads only.
+"""`pylog verify`: checks that the storage matches the state.  Reads only.
 
-Checked of the metadata: the chain of records, that the checkpoints and the records between them can be read, that partitions have no gaps, that slice indexes decode and say what their
-pieces say, and that the count of live slices of each object is that of a recount.  Of the objects: that each is there with
-its size.  `deep` also reads every byte: checksums of runs and batches, indexes against runs, timestamps within their bounds.
+Checks of the metadata: the chain of records; the checkpoints and the records between them can be read; partitions have
+no gaps; slice indexes can be decoded and match their pieces; the count of live slices of each object is right.  Checks
+of the objects: each exists and has its size.  `deep` also reads every byte: checksums of runs and batches, indexes
+against runs, timestamps against their bounds.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ RESTORE = "restore it from a copy, or trim the partition past these offsets and 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it should be."""
+    """A defect."""
 
     what: str
-    """The object, partition or metadata that it is about."""
+    """The affected object, partition or metadata."""
     message: str
 
 
 def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) -> list[Problem]:
-    """Everything that is wrong with a log; empty if nothing is.
+    """All problems of a log; empty if there are none.
 
-    Writers and maintainers may go on: objects that go meanwhile because nothing refers to them any more are no problem.
+    Writers and maintainers may run meanwhile: objects that they delete are not reported as problems.
     """
     journal, store = log.journal, log.journal.store
     view, problems = journal.run(_chain())
@@ -70,7 +71,7 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
 def _still_named(
     journal: Journal, problems: Sequence[Problem], state: State, slices: Mapping[TopicKey, Sequence[Slice]]
 ) -> list[Problem]:
-    """Without those of objects that the log has stopped to name since the state was read: merging replaced them."""
+    """Without problems of objects that the log no longer refers to, because merging replaced them meanwhile."""
     now = journal.refresh()
     if now.version != state.version:
         state, (slices, _) = now, journal.run(_resolve(now))
@@ -80,7 +81,7 @@ def _still_named(
 
 
 def _chain() -> Steps[tuple[View, list[Problem]]]:
-    """A view, and what is wrong with its records; looked at again, as they may be truncated between view and listing."""
+    """A view, and the problems with its records; checked twice, as they may be truncated between view and listing."""
     for _ in range(CHAIN_TRIES):
         view = yield from open_view()
         problems = _missing(view, (yield List(LOG)))
@@ -101,7 +102,7 @@ def _missing(view: View, names: Sequence[str]) -> list[Problem]:
 
 
 def _resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Problem]]]:
-    """The slices of each partition, and what is wrong with entries and pieces."""
+    """The slices of each partition, and the problems with entries and pieces."""
     slices: dict[TopicKey, list[Slice]] = {}
     problems: list[Problem] = []
     for key, part in sorted(state.partitions.items()):
@@ -175,7 +176,7 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
         if row is None:
             yield Problem(name, f"{live[name]} slices name it, and it is not among the live objects")
         elif row.live != live[name]:
-            yield Problem(name, f"{row.live} live slices are counted, and there are {live[name]}")
+            yield Problem(name, f"{row.live} live slices are counted, but there are {live[name]}")
 
 
 # --------------------------------------------------------------------------------------------------------------- objects
@@ -205,16 +206,16 @@ def _contents(
 
 
 def _content(store: ObjectStore, state: State, key: TopicKey, piece: Slice) -> Iterator[Problem]:
-    """Of one run, batch by batch, as a reader reads it."""
+    """Check one run, batch by batch, like a reader."""
     row = state.objects.get(piece.object)
     if row is None:
-        return  # `_counts` has it
+        return  # reported by `_counts`
     name = state.topics[key[0]].name
     read = SliceRead(name, *key, piece.start, piece.end, piece, row.index_position, row.size)
     try:
         yield from _run_of(store, read)
     except ObjectNotFound:
-        return  # said already, or replaced meanwhile
+        return  # reported before, or replaced meanwhile
     except (CorruptObject, UnsupportedVersion) as error:
         yield Problem(piece.object, str(error))
 

@@ -87,7 +87,7 @@ def test_the_time_of_a_log_is_put_right(services: Services, tmp_path: Path, by: 
     assert "not healthy: clock" in pylog.run("cluster", "health").stderr
     if by == "service":
         pylog = Pylog(f"pylog://{services.start(tmp_path / 'log').coordinator.address}")
-    assert "say --yes to do it" in pylog.run("cluster", "reset-clock").stderr
+    assert "give --yes to do it" in pylog.run("cluster", "reset-clock").stderr
     told = pylog.run("cluster", "reset-clock", "--dry-run").stderr
     assert re.search(r"would put the log's time back from \d{4}-.* UTC to \d{4}-.* UTC", told)
     assert pylog.json("cluster", "reset-clock", "--yes")["ahead_ms"] > YEAR_MS - 600_000

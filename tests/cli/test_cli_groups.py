@@ -7,7 +7,7 @@ import re
 import pytest
 
 from spark_log import connect
-from spark_log.client.consuming.membership import Membership, SessionWish
+from spark_log.client.consuming.membership import Membership, SessionRequest
 from tests.cli.commands import Pylog
 
 
@@ -116,7 +116,7 @@ def test_where_all_groups_stand_is_a_topic_to_consume(grouped: Pylog) -> None:
 
 def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:
     """Then it can be begun anywhere; a slip of the finger is told as such."""
-    assert "say where it is to begin, with --topic" in grouped.refused("group", "seek", "new", "--to", "5", "--yes")
+    assert "give its partitions with --topic" in grouped.refused("group", "seek", "new", "--to", "5", "--yes")
     grouped.ok("group", "seek", "new", "--to", "5", "--topic", "orders:1", "--yes")
     assert where(grouped, "new") == [5]
     assert "move group new in 1 partition," in grouped.refused("group", "seek", "new", "--to", "6")
@@ -125,7 +125,7 @@ def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:
 
 def test_a_group_that_a_stream_holds_is_refused_before_anybody_is_asked(grouped: Pylog) -> None:
     """Also in a dry run: it would not be done."""
-    wish = SessionWish("token", "a stream on etl-7 (process 4711)", 45_000)
+    wish = SessionRequest("token", "a stream on etl-7 (process 4711)", 45_000)
     Membership(connect(grouped.url).journal, "billing", wish).join()
     for command in (["seek", "billing", "--to", "0"], ["delete", "billing"]):
         for more in ([], ["--dry-run"], ["--yes"]):

@@ -61,7 +61,7 @@ def test_consume_from_a_position(pylog: Pylog) -> None:
     assert pylog.ok("consume", "orders", "-o", "latest-2") == "v8\nv9\n"
     assert pylog.ok("consume", "orders", "-o", "8", "-p", "1") == "v8\nv9\n"
     assert len(pylog.ok("consume", "orders", "-o", "now-1h").splitlines()) == 10
-    assert "there are 0 to 10" in pylog.refused("consume", "orders", "-o", "11", "-p", "1")
+    assert "it has 0 to 10" in pylog.refused("consume", "orders", "-o", "11", "-p", "1")
 
 
 def test_formats(pylog: Pylog) -> None:

@@ -72,7 +72,7 @@ def test_an_export_is_read_back(grouped: Pylog, tmp_path: Path) -> None:
         ("billing,orders,1,4\n", "line 1 is"),
         ("orders,1,-4\n", "line 1 is"),
         ("", "the file is empty"),
-        ("orders,1,11\n", "there are 0 to 10"),
+        ("orders,1,11\n", "it has 0 to 10"),
         ("order,1,4\n", "did you mean orders?"),
         ("orders,7,4\n", "no partition 7"),
     ],

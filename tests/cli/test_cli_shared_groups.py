@@ -126,7 +126,7 @@ def test_a_position_is_where_each_partition_starts(served: Pylog) -> None:
     """Once; then the group goes on behind it."""
     assert served.ok("consume", "orders", "-g", "g", "-o", "1") == "b\n" * 4
     assert served.ok("consume", "orders", "-g", "g") == ""
-    assert "there are 0 to 2" in served.refused("consume", "orders", "-g", "g", "-o", "7")
+    assert "it has 0 to 2" in served.refused("consume", "orders", "-g", "g", "-o", "7")
 
 
 def test_lag_is_shown_again_and_again_until_it_is_interrupted(served: Pylog) -> None:
@@ -163,5 +163,5 @@ def test_a_group_that_waits_for_its_members_is_shown_as_such(services: Services,
         assert [row["group"] for row in pylog.json("group", "list")] == ["g", "other"]
         assert [row["group"] for row in pylog.json("group", "list", "--state", "Empty,Stable")] == ["other"]
         consumer.close()
-    assert "there are Empty" in pylog.wrong("group", "list", "--state", "asleep")
+    assert "expected Empty" in pylog.wrong("group", "list", "--state", "asleep")
     services.stop_all()

@@ -27,7 +27,7 @@ def test_abort(pylog: Pylog) -> None:
         hanging = log.transaction("etl-1")
         hanging.__enter__()
         hanging.send("audit", b"x")
-        assert "say --yes" in pylog.refused("transaction", "abort", "etl-1")
+        assert "give --yes" in pylog.refused("transaction", "abort", "etl-1")
         pylog.ok("transaction", "abort", "etl-1", "--dry-run")
         assert pylog.json("transaction", "list")[0]["state"] == "Ongoing"
         assert pylog.ok("transaction", "abort", "etl-1", "--yes") == "transaction etl-1 aborted\n"

@@ -100,7 +100,7 @@ def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
     found = pylog.json("segment", "dump", name)
     assert (found["records"], found["index"][0]["topic"], found["index"][0]["rows"]) == (10, "orders", 10)
     assert "CRC32C" in pylog.ok("segment", "dump", name)
-    assert "not there" in pylog.refused("segment", "dump", "data/x.seg")
+    assert "does not exist" in pylog.refused("segment", "dump", "data/x.seg")
     assert "not a pylog segment" in pylog.refused("segment", "dump", "meta/format")
     assert "relative" in pylog.refused("segment", "dump", "../../etc/passwd")
 

@@ -19,7 +19,7 @@ from tests.client.test_consumer import reader
         ({"check_crcs": False}, "each batch is checked"),
         ({"allow_auto_create_topics": True}, "creates no topics"),
         ({"exclude_internal_topics": False}, "log.read and Spark read __consumer_offsets"),
-        ({"retry_backoff_ms": 5}, "as the storage layer decides"),
+        ({"retry_backoff_ms": 5}, "the storage layer decides"),
         ({"receive_buffer_bytes": 1}, "keeps no connections to brokers"),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_record_of_somebody_else_is_noticed(log: spark_log.Log, offsets: Mirro
     mirrored(log, records([0, 1]))
     offsets.check(["orders"])
     log.append("orders", [{"value": "mine", "partition": 0}])
-    with pytest.raises(InvalidRequest, match="orders-0 ends at 3, and the map 'map' knows of 2 copied records"):
+    with pytest.raises(InvalidRequest, match="orders-0 ends at 3, but the map 'map' knows of 2 copied records"):
         offsets.check(["orders"])
 
 

@@ -29,8 +29,8 @@ def test_seconds_that_are_given_for_milliseconds_are_a_warning(
     for number in range(2):
         log.append("orders", [{"value": "v", "timestamp": SECONDS - number}])
     assert caplog.messages == [
-        "topic orders: records with timestamps up to 1970-01-20T16:13:20.000Z were written. A bigint column 'timestamp' has "
-        "milliseconds since 1970, and 1700000000 seconds would be 2023-11-14T22:13:20.000Z: if these are seconds, write "
+        "topic orders: records with timestamps up to 1970-01-20T16:13:20.000Z were written. A bigint column 'timestamp' is in "
+        "milliseconds since 1970; 1700000000 seconds would be 2023-11-14T22:13:20.000Z: if these are seconds, write "
         "timestamp_seconds(column) in Spark, or 1000 times the number"
     ]
     first = log.read("orders")["timestamp"][0].as_py()

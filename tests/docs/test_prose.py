@@ -25,14 +25,12 @@ PAGES = [
     if str(page.relative_to(ROOT)) not in GENERATED and page.name != "CHANGELOG.md"
 ]
 FOLDERS = (
-    *("docs", "examples", "jobs", "tests/docs", "spark_log", "spark_log/groups", "spark_log/journal"),
-    *("spark_log/metadata", "spark_log/segment", "spark_log/store"),
+    *("docs", "examples", "jobs", "tests/docs", "datasource/pyspark_pylog", "spark_log/cli", "spark_log/client"),
+    *("spark_log/groups", "spark_log/journal", "spark_log/metadata", "spark_log/net", "spark_log/node"),
+    *("spark_log/segment", "spark_log/store"),
 )
 CODE = sorted(
-    [
-        *(file for folder in FOLDERS for file in (ROOT / folder).glob("*.py")),
-        *(ROOT / "datasource/pyspark_pylog").rglob("*.py"),
-    ]
+    [*(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")), *(ROOT / "spark_log").glob("*.py")]
 )
 
 PHRASES = {

@@ -137,7 +137,7 @@ def test_a_standby_with_ca_believes_only_a_good_certificate(
         eventually(lambda: second.coordinator.state.coordinator == held)
     else:
         eventually(lambda: second.coordinator.leading)
-        assert any("its certificate is not good" in record.getMessage() for record in caplog.records)
+        assert any("its certificate is invalid" in record.getMessage() for record in caplog.records)
     services.stop(second)
     services.stop(first)
 

@@ -140,10 +140,10 @@ def metrics(address: str, token: str) -> bytes:
         ("[tokens]\nboss = owner x\n", "boss is not of the form"),
         ("[token]\n", "the section has no 'token'"),
         ("nonsense", "cannot be read"),
-        ("", "only a restart takes the last one away"),
+        ("", "removing the last token requires a restart"),
         (
             "[tls]\ncertificate = /no/such\nkey = /no/such\n" + tokens(boss=f"admin {ADMIN}"),
-            "only a restart begins with TLS",
+            "enabling or disabling TLS requires a restart",
         ),
         (tokens(boss=f"admin {ADMIN}") + "[quotas]\nother = topics=1\n", "no token is called 'other'"),
     ],
@@ -151,7 +151,7 @@ def metrics(address: str, token: str) -> bytes:
 def test_a_configuration_that_cannot_be_used_changes_nothing(reloading: Reloading, text: str, message: str) -> None:
     """And is named in the log."""
     said = reloading.reload(text)
-    assert "ERROR SIGHUP: tokens, quotas and certificate stay as they were" in said and message in said
+    assert "ERROR SIGHUP: tokens, quotas and certificate are unchanged" in said and message in said
     with spark_log.connect(f"pylog://{reloading.address}", token=WRITE) as log:
         log.append("t", [{"value": b"x"}])
 

@@ -372,7 +372,7 @@ def test_tls_is_spoken_and_checked(services: Services, tmp_path: Path, certifica
         assert log.read("t").num_rows == 1
     with pytest.raises(CoordinatorNotAvailable, match="certificate"):
         spark_log.connect(f"pylog://{address}?ca=system", token=WRITE)
-    with pytest.raises(InvalidRequest, match=rf"{address} speaks TLS: give it as pylog://{address}\?ca=FILE"):
+    with pytest.raises(InvalidRequest, match=rf"{address} requires TLS: give it as pylog://{address}\?ca=FILE"):
         spark_log.connect(f"pylog://{address}", token=WRITE)
     services.stop(running)
 
@@ -385,7 +385,7 @@ def test_who_follows_a_coordinator_that_speaks_tls_is_told_how(
     with spark_log.connect(f"pylog://{running.coordinator.address}?ca={certificate[0]}", token=WRITE) as served:
         served.append("t", [{"value": b"led"}])
     log = spark_log.connect(str(tmp_path / "log"), durability="os")
-    with pytest.raises(InvalidRequest, match="speaks TLS") as caught:
+    with pytest.raises(InvalidRequest, match="requires TLS") as caught:
         log.append("t", [{"value": b"x"}])
     assert not caught.value.maybe_applied
     services.stop(running)

@@ -139,7 +139,7 @@ def test_any_method_on_any_path_gets_an_answer(small: Running, method: str) -> N
 def test_commands_of_another_shape_are_refused(small: Running, wrong: object) -> None:
     """None of a request is carried out if one is no command."""
     code, answer = request(small.coordinator.address, "POST", "/v1/commands", body_of(small, GOOD, wrong))
-    assert code == 400 and "the request is not what was expected" in answer["message"]
+    assert code == 400 and "the request is not valid" in answer["message"]
     assert "fuzz" not in small.coordinator.state.names
 
 

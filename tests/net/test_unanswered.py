@@ -90,7 +90,7 @@ def test_a_change_that_is_not_answered_says_so_and_is_not_sent_again_at_once(una
     holder = Holder(1, unanswering.address, this_host())
     create = CreateTopic(name="x", partitions=1, topic_id="x")
     began = time.monotonic()
-    with pytest.raises(CoordinatorNotAvailable, match=r"no complete answer within 3 s, nor to GET /health") as first:
+    with pytest.raises(CoordinatorNotAvailable, match=r"no complete reply within 3 s, nor to GET /health") as first:
         link.ask(holder, [create], 0)
     with pytest.raises(CoordinatorNotAvailable, match="it does not answer") as second:
         link.ask(holder, [create], 0)

@@ -20,69 +20,69 @@ def append(*topics: str) -> Append:
 
 def test_records_are_news_to_those_who_wait_for_their_topic() -> None:
     """And to those who wait for anything."""
-    news = ChangeFeed()
-    news.note(5, None)
-    news.note(6, [append("a", "b"), POSITIONS])
-    assert news.there_is(("a",), 5) and news.there_is(("b", "c"), 5) and news.there_is(None, 5)
-    assert not news.there_is(("c",), 5) and not news.there_is((), 5) and not news.there_is(("a",), 6)
+    feed = ChangeFeed()
+    feed.note(5, None)
+    feed.note(6, [append("a", "b"), POSITIONS])
+    assert feed.has_changes(("a",), 5) and feed.has_changes(("b", "c"), 5) and feed.has_changes(None, 5)
+    assert not feed.has_changes(("c",), 5) and not feed.has_changes((), 5) and not feed.has_changes(("a",), 6)
 
 
 def test_positions_are_news_to_nobody_who_waits_for_records() -> None:
     """Groups that commit while others wait do not wake them."""
-    news = ChangeFeed()
-    news.note(5, None)
-    news.note(6, [POSITIONS])
-    assert not news.there_is(("a",), 5) and news.there_is(None, 5)
+    feed = ChangeFeed()
+    feed.note(5, None)
+    feed.note(6, [POSITIONS])
+    assert not feed.has_changes(("a",), 5) and feed.has_changes(None, 5)
 
 
 def test_what_is_not_about_records_is_news_to_all() -> None:
     """A topic that is created may be what somebody waits for."""
-    news = ChangeFeed()
-    news.note(5, None)
-    news.note(6, [append("b"), SeveralCommands(commands=(CreateTopic(name="a", partitions=1, topic_id="1"),))])
-    assert news.there_is(("a",), 5) and news.there_is((), 5)
+    feed = ChangeFeed()
+    feed.note(5, None)
+    feed.note(6, [append("b"), SeveralCommands(commands=(CreateTopic(name="a", partitions=1, topic_id="1"),))])
+    assert feed.has_changes(("a",), 5) and feed.has_changes((), 5)
 
 
 def test_several_commands_in_one_touch_the_topics_of_all() -> None:
     """Records among them count as if they came alone."""
-    news = ChangeFeed()
-    news.note(5, None)
-    news.note(6, [SeveralCommands(commands=(append("a"), POSITIONS))])
-    assert news.there_is(("a",), 5) and not news.there_is(("b",), 5)
+    feed = ChangeFeed()
+    feed.note(5, None)
+    feed.note(6, [SeveralCommands(commands=(append("a"), POSITIONS))])
+    assert feed.has_changes(("a",), 5) and not feed.has_changes(("b",), 5)
 
 
 def test_what_others_wrote_is_news_to_all() -> None:
     """Nobody knows what was in it."""
-    news = ChangeFeed()
-    news.note(5, None)
-    news.note(6, [append("b")])
-    news.note(9, None)
-    assert news.there_is(("a",), 8)
+    feed = ChangeFeed()
+    feed.note(5, None)
+    feed.note(6, [append("b")])
+    feed.note(9, None)
+    assert feed.has_changes(("a",), 8)
 
 
 def test_each_touched_topic_is_told_once() -> None:
     """However many versions came since it was asked; what nobody knows anything about is everything."""
-    news = ChangeFeed()
-    news.note(5, [append("a"), POSITIONS])
-    news.note(6, [append("b")])
-    assert news.untold() == {"a", "b"}
-    assert news.untold() == set()
-    news.note(7, [append("b")])
-    news.note(8, None)
-    assert news.untold() is None
+    feed = ChangeFeed()
+    feed.note(5, [append("a"), POSITIONS])
+    feed.note(6, [append("b")])
+    assert feed.drain() == {"a", "b"}
+    assert feed.drain() == set()
+    feed.note(7, [append("b")])
+    feed.note(8, None)
+    assert feed.drain() is None
 
 
 def test_what_is_told_is_known_already() -> None:
     """Who is woken by it and asks what there is must not wait on."""
-    news = ChangeFeed()
-    news.note(5, [append("a")])
-    assert news.untold() == {"a"} and news.there_is(("a",), 4)
+    feed = ChangeFeed()
+    feed.note(5, [append("a")])
+    assert feed.drain() == {"a"} and feed.has_changes(("a",), 4)
 
 
 def test_who_waits_for_others_has_no_news_however_far_behind() -> None:
     """What came to other topics, by the thousand, is nothing to them."""
-    news = ChangeFeed()
-    news.note(5, None)
+    feed = ChangeFeed()
+    feed.note(5, None)
     for version in range(6, 2000):
-        news.note(version, [append("b")])
-    assert not news.there_is(("a",), 5) and news.there_is(("a", "b"), 5)
+        feed.note(version, [append("b")])
+    assert not feed.has_changes(("a",), 5) and feed.has_changes(("a", "b"), 5)

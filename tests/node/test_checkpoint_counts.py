@@ -12,7 +12,7 @@ import spark_log
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.metadata.decide import decide_set_configs
-from spark_log.node.coordinator import Coordinator, Sign, _Here
+from spark_log.node.coordinator import Coordinator, Sign, _LocalLink
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper
@@ -55,7 +55,7 @@ def upkeep(store: CheckpointCounts) -> Iterator[Journal]:
     thread = threading.Thread(target=coordinator.run)
     thread.start()
     assert leading.wait(30)
-    yield Journal.open(store, create=False, link=_Here(coordinator), served=True)
+    yield Journal.open(store, create=False, link=_LocalLink(coordinator), served=True)
     coordinator.stop()
     thread.join()
 

@@ -204,7 +204,8 @@ class Breaking(LocalStore):
 
 
 @pytest.mark.parametrize(
-    ("thread", "said"), [("coordinator", "the coordinator broke off"), ("pylog-upkeep", "upkeep of .* broke off")]
+    ("thread", "said"),
+    [("coordinator", "the coordinator failed, restarting it"), ("pylog-upkeep", "upkeep of .* failed, restarting it")],
 )
 def test_a_thread_that_breaks_off_begins_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, thread: str, said: str

@@ -221,12 +221,12 @@ async def test_a_heartbeat_waits_for_news_and_brings_them_at_once(room: Room) ->
     began = asyncio.get_running_loop().time()
     assert (await room.beat(alone, wait_ms=100)).error is Code.NONE  # type: ignore[union-attr]
     assert 0.09 < asyncio.get_running_loop().time() - began < 2
-    beat, stirred = room.beat(alone, wait_ms=3_000), room.groups.stirred("g")
+    beat, rebalance_begun = room.beat(alone, wait_ms=3_000), room.groups.rebalance_begun("g")
     await asyncio.sleep(0.05)
-    assert not beat.done() and stirred is not None
+    assert not beat.done() and rebalance_begun is not None
     room.join()
     assert (await asyncio.wait_for(beat, 1)).error is Code.REBALANCE_IN_PROGRESS  # type: ignore[union-attr]
-    await asyncio.wait_for(stirred, 1)
+    await asyncio.wait_for(rebalance_begun, 1)
 
 
 @test

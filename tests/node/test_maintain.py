@@ -315,7 +315,7 @@ def test_rounds_go_on_after_one_that_failed(tmp_path: Path, caplog: pytest.LogCa
     append_small(others, 3)
     store.listings = 1
     assert next(rounds).merged_slices == 3
-    assert "was put off: " in caplog.text and "access denied" in caplog.text
+    assert "failed, retrying in its next run: " in caplog.text and "access denied" in caplog.text
     store.listings = 1
     with pytest.raises(StorageError, match="access denied"):
         next(maintain_every(log, 1))

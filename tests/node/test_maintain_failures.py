@@ -216,7 +216,7 @@ def test_a_bug_ends_neither_a_round_nor_the_rounds(
     caplog.clear()
     store.error, store.prefix = error, ""
     assert next(rounds).merged_slices == 4
-    assert "was put off" in caplog.text and "Traceback" in caplog.text
+    assert "failed, retrying in its next run" in caplog.text and "Traceback" in caplog.text
 
 
 @pytest.mark.parametrize("prefix", ["", "data"])
@@ -251,7 +251,7 @@ def test_the_command_says_what_failed(tmp_path: Path) -> None:
     report = json.loads(result.stdout)
     assert report["segments"] == 2
     assert "merging a-0 failed" in report["problems"][0]
-    assert result.stderr.endswith("pylog: 1 problem, logged above; the other duties were done\n")
+    assert result.stderr.endswith("pylog: 1 problem, logged above; the other duties were completed\n")
 
 
 def test_the_command_goes_on_for_ever(tmp_path: Path) -> None:

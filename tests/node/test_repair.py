@@ -119,7 +119,7 @@ def test_a_lost_version_is_named_and_nothing_changes(store: LocalStore, gone: bo
     report = repair(store, dry_run=True)
     assert report.version == version - 1 and len(report.lost) == end - version + 1
     assert report.lost[0] == f"{key} is {'missing' if gone else 'damaged'}"
-    assert report.lost[1] == f"{log_key(version + 1)} can be read, and follows a lost one: 1 record of t-0"
+    assert report.lost[1] == f"{log_key(version + 1)} can be read, but follows a lost one: 1 record of t-0"
     with pytest.raises(CorruptObject, match=rf"up to version {version - 1}, and nothing was changed.*{key}"):
         repair(store)
     assert contents(store) == before

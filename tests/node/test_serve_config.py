@@ -60,13 +60,13 @@ def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "which log"),
-        ("[coordinator]\nurl = /x\nlisten = a b\n", "listen: 'a b' is no address"),
+        ("", "no log: give its URL"),
+        ("[coordinator]\nurl = /x\nlisten = a b\n", "listen: 'a b' is not an address"),
         ("[coordinator]\nurl = /x\ntakeover.after = soon\n", "takeover.after: 'soon' is not a duration"),
-        ("[coordinator]\nurl = /x\ninsecure = perhaps\n", "insecure: 'perhaps' is not possible"),
-        ("[coordinator]\nurl = /x\ndurability = ram\n", "durability: 'ram' is not possible"),
+        ("[coordinator]\nurl = /x\ninsecure = perhaps\n", "invalid value 'perhaps' for insecure"),
+        ("[coordinator]\nurl = /x\ndurability = ram\n", "invalid value 'ram' for durability"),
         ("[coordinator]\nurl = /x\nport = 1\n", r"\[coordinator\] has no 'port'"),
-        ("[coordinator]\nurl = /x\n[limits]\nconnections = 0\n", "connections: '0' is no number above 0"),
+        ("[coordinator]\nurl = /x\n[limits]\nconnections = 0\n", "connections: '0' is not a number above 0"),
         ("[coordinators]\n", "the section has no 'coordinators'"),
         ("url = /x\n", "cannot be read"),
         ("[coordinator]\nurl = /x\n[tokens]\nme = admin\n", "tokens: me"),
@@ -88,7 +88,7 @@ def test_a_number_to_listen_on_is_a_port_of_this_machine(text: str, address: str
 
 
 def test_a_port_that_is_too_large_is_refused() -> None:
-    with pytest.raises(InvalidRequest, match=r"listen: '127.0.0.1:65536' is no address"):
+    with pytest.raises(InvalidRequest, match=r"listen: '127.0.0.1:65536' is not an address"):
         read_config(None, {"url": "/x", "listen": "65536"}, {})
 
 
@@ -107,7 +107,7 @@ def test_a_file_that_is_not_there_is_named() -> None:
         (replace(OPEN, certificate="c"), "go together"),
         (replace(OPEN, insecure=True, ca="system"), "give certificate and key as well"),
         (replace(OPEN, insecure=True, certificate="c", key="k", ca="/no/such"), "is not a file with certificates"),
-        (replace(OPEN, insecure=True, advertise=""), "advertise: 0.0.0.0:9550 is no address for clients"),
+        (replace(OPEN, insecure=True, advertise=""), "advertise: 0.0.0.0:9550 is not an address for clients"),
         (Config(url="pylog://a:1"), "a coordinator serves a log on storage"),
     ],
 )

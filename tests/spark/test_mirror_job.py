@@ -107,8 +107,8 @@ def test_a_checkpoint_behind_the_log_comes_with_the_jobs_own_way_out() -> None:
     ("argument", "said"),
     [
         (["--pattern", "(a"], "is not a Python regular expression"),
-        (["--topics", " , "], "names nothing"),
-        (["--topics", "a", "--kafka-option", "x"], "has not the form NAME=VALUE"),
+        (["--topics", " , "], "no names given"),
+        (["--topics", "a", "--kafka-option", "x"], "is not of the form NAME=VALUE"),
         (["--topics", "a", "--every", "soon"], "soon"),
         (["--topics", "a", "--pattern", "b"], "not allowed with"),
     ],

@@ -282,7 +282,7 @@ def test_nothing_but_progress_makes_a_batch(url: str, filled: spark_log.Log) -> 
     other.plan()
     other.reader._progress.flush()
     query.changed()  # where the group starts
-    other.reader._progress._publisher._membership.give_sign()
+    other.reader._progress._publisher._membership.renew_session()
     filled.append("t", [{"value": "y"}])
     assert query.changed() is None
     other.batch()

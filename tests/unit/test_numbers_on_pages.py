@@ -152,7 +152,9 @@ NUMBERS = {
         f"| `maxBytesPerPartition` | B S | `{constant(OPTIONS, 'DEFAULT_BYTES_PER_PARTITION') >> 20}m` |",
     ],
     "docs/clients.md": [
-        {1000: "within a second after its timeout"}[constant("spark_log/client/consuming/consumer.py", "LATE_MS")],
+        {1000: "within a second after its timeout"}[
+            constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")
+        ],
         f"of {constant('spark_log/groups/offset_deletion.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as Kafka's)",
         f"when nobody has used it for {IDENTITIES}",
@@ -163,9 +165,9 @@ NUMBERS = {
         f"again every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
     ],
     "docs/cli.md": [
-        f"older than gc.fence.age.ms ({HOURS} hours, unless configured otherwise)",
+        f"older than gc.fence.age.ms (default: {HOURS} hours)",
         {1000: "committed once a second"}[constant("spark_log/cli/consume.py", "COMMIT_MS")],
-        f"again every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
+        f"Refresh every {WORDS[constant('spark_log/cli/watch.py', 'WATCH_SECONDS')]} seconds",
         f"segments of about {mib(constant('spark_log/node/merge_policy.py', 'SEGMENT_BYTES'))}",
         f"if HOST is left out. [default: 127.0.0.1:{PORT}]",
         f"silent for this long. [default: {TAKEOVER_S}s]",
@@ -188,7 +190,7 @@ NUMBERS = {
         {3_600_000: "and an hour at least"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
         {24: "`gc.fence.age.ms`, a day."}[HOURS],
         {1 << 20: "keeps 1 MiB for it"}[constant("spark_log/journal/reserve.py", "RESERVE_BYTES")],
-        {1000: "than its timeout and a second"}[constant("spark_log/client/consuming/consumer.py", "LATE_MS")],
+        {1000: "than its timeout and a second"}[constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")],
         f"within {config('log.clock.skew.max.ms') // 60_000} minutes (`log.clock.skew.max.ms`)",
         f"more than {constant('spark_log/journal/clock_check.py', 'WARN_MS') // 1000} s behind the log",
     ],

@@ -19,7 +19,7 @@ from typing import Any
 
 from pyspark_pylog.source.loss import TRIMMED, Loss, report
 from pyspark_pylog.source.offset_format import Offset
-from spark_log.client.consuming.membership import Membership, SessionWish
+from spark_log.client.consuming.membership import Membership, SessionRequest
 from spark_log.errors import GroupInUse, IllegalGeneration, SparkLogError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CommitOffsets
@@ -65,7 +65,7 @@ class GroupProgress:
         if self.group is None or self._publisher is not None:
             return
         self._token = at.carried.get(QUERY) or self._token or journal.context.unique()
-        membership = Membership(journal, self.group, SessionWish(self._token, _owner(), self._session_ms))
+        membership = Membership(journal, self.group, SessionRequest(self._token, _owner(), self._session_ms))
         try:
             membership.join()
         except GroupInUse as error:
@@ -211,7 +211,7 @@ class Publisher(threading.Thread):
 
     def _step(self, at: Offset | None) -> None:
         if at is None or at is self._published:
-            self._membership.give_sign()
+            self._membership.renew_session()
         else:
             self._journal.propose(CommitOffsets(commit=self._commit(at), live_only=True))
             self._published = at

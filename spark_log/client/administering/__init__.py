@@ -1,1 +1,1 @@
-"""Administering: Kafka's Admin operations, groups and transactional ids as an administrator sees them."""
+"""Administering: Kafka's Admin operations, for topics, groups and transactional ids."""

@@ -1,7 +1,7 @@
 """`log.admin`: Kafka's Admin operations on an embedded log.
 
-Plain values in and out, keyed as the question is.  An operation on several things carries out all of them or none, in one
-record.  It returns when it is done and raises what went wrong.
+Arguments and results are plain values, with the same keys.  An operation on several things is atomic: all of them or
+none, in one record.  A method returns when the operation is done, and raises the error if it failed.
 """
 
 from __future__ import annotations
@@ -64,15 +64,15 @@ Reply = TypeVar("Reply")
 
 
 class PartitionDescription(NamedTuple):
-    """A partition and what it holds."""
+    """A partition, its offsets and its size."""
 
     partition: int
     start: int
     end: int
     bytes: int
-    """Of the segments that hold its records."""
+    """Size of the segments that hold its records."""
     objects: int
-    """Files that hold its records."""
+    """Number of files that hold its records."""
 
     @property
     def rows(self) -> int:
@@ -80,14 +80,14 @@ class PartitionDescription(NamedTuple):
 
 
 class TopicDescription(NamedTuple):
-    """A topic and what it holds."""
+    """A topic and its partitions."""
 
     name: str
     topic_id: str
     created_ms: int
     partitions: list[PartitionDescription]
     configs: dict[str, str]
-    """Those that were set."""
+    """The configs that were set on the topic, without defaults."""
 
     @property
     def rows(self) -> int:
@@ -99,12 +99,12 @@ class TopicDescription(NamedTuple):
 
     @property
     def objects(self) -> int:
-        """A file with several partitions counts for each."""
+        """The sum over the partitions.  A file with several partitions counts once for each."""
         return sum(part.objects for part in self.partitions)
 
 
 class ConfigEntry(NamedTuple):
-    """A config in effect."""
+    """The effective value of a config."""
 
     value: str
     default: str
@@ -116,37 +116,37 @@ class ConfigEntry(NamedTuple):
 class GroupListing(NamedTuple):
     group_id: str
     state: str
-    """As of a GroupDescription."""
+    """The same states as in GroupDescription."""
 
 
 class ProducerDescription(NamedTuple):
-    """A producer that wrote to a partition lately."""
+    """A producer that recently wrote to a partition."""
 
     producer_id: str
     producer_epoch: int
     last_sequence: int
-    """Counts commits."""
+    """Incremented with each commit."""
     last_timestamp: int
-    """Milliseconds, of its last commit."""
+    """Time of its last commit, in milliseconds."""
     last_offset: int
-    """Of its last record in the partition."""
+    """Offset of its last record in the partition."""
 
 
 class ClusterDescription(NamedTuple):
     cluster_id: str
     url: str
     version: int
-    """Of the metadata log."""
+    """Version of the metadata log."""
     mode: str = "embedded"
-    """Or coordinator, if one has the log."""
+    """Or "coordinator", if a coordinator owns the log."""
     coordinator: str = ""
-    """Its address."""
+    """Address of the coordinator."""
     controller: int | None = None
     nodes: tuple[int, ...] = ()
 
 
 class Admin:
-    """The admin of one log."""
+    """Administrative operations on one log."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -154,7 +154,8 @@ class Admin:
     # ---------------------------------------------------------------------------------------------------------- topics
 
     def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, str]:
-        """Create topics; their ids by name.  Warns of configs that are accepted but not in force."""
+        """Create topics.  Returns their ids by name.  Logs a warning for configs that are accepted but have no
+        effect."""
         wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
         for topic, _ in wanted:
             self._warn(validate_topic_configs(topic.configs)[1])
@@ -174,7 +175,7 @@ class Admin:
         return self._carry_out(commands)
 
     def delete_topics(self, topics: Iterable[str]) -> None:
-        """Delete topics.  Their names are free at once, their records go with the next maintenance."""
+        """Delete topics.  Their names can be used again immediately.  The next maintenance removes their records."""
         names, state = several("delete_topics", topics), self._journal.refresh()
         self._propose({name: DeleteTopic(name=name, topic_id=topic_named(state, name)[0]) for name in names})
 
@@ -183,7 +184,7 @@ class Admin:
         return sorted(self._journal.refresh().names)
 
     def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
-        """What topics are and hold; all of them for None.  Raises UnknownTopicOrPartition."""
+        """Describe topics, or all topics for None.  Raises UnknownTopicOrPartition."""
         state = self._journal.refresh()
         names = sorted(state.names) if topics is None else several("describe_topics", topics)
         return {name: self._describe(state, name) for name in names}
@@ -194,7 +195,7 @@ class Admin:
         return TopicDescription(name, topic_id, topic.created_ms, parts, dict(sorted(topic.configs.items())))
 
     def _describe_partition(self, number: int, part: Partition) -> PartitionDescription:
-        """Of an index whose object is missing the bytes are known, and the objects are not."""
+        """If the index object of a piece is missing, `objects` does not count its files.  `bytes` is still exact."""
         found = self._journal.run(read_found(part.entries))
         missing = [entry for entry in part.entries if isinstance(entry, Piece) and entry not in found]
         slices = [
@@ -205,7 +206,7 @@ class Admin:
         return PartitionDescription(number, part.start, part.readable_end, size, len({piece.object for piece in live}))
 
     def create_partitions(self, totals: Mapping[str, int]) -> None:
-        """Raise topics' partition counts to new totals."""
+        """Increase the partition counts of topics to new totals."""
         state = self._journal.refresh()
         known = {name: topic_named(state, name)[1].partitions for name in totals}
         for name, total in totals.items():
@@ -215,7 +216,7 @@ class Admin:
     # --------------------------------------------------------------------------------------------------------- configs
 
     def describe_configs(self, topics: Iterable[str | None]) -> dict[str | None, dict[str, ConfigEntry]]:
-        """Configs in effect of topics, and of the log for None."""
+        """Effective configs of topics; those of the log under the key None."""
         state = self._journal.refresh()
         found: dict[str | None, dict[str, ConfigEntry]] = {}
         for name in several("describe_configs", topics):
@@ -226,7 +227,7 @@ class Admin:
         return found
 
     def incremental_alter_configs(self, changes: Mapping[str | None, Mapping[str, str | None]]) -> None:
-        """Set configs of topics, and of the log under None; a value of None goes back to the default."""
+        """Set configs of topics, and of the log under the key None.  A value of None restores the default."""
         for name, values in changes.items():
             given = {key: value for key, value in values.items() if value is not None}
             validate = validate_cluster_configs if name is None else validate_topic_configs
@@ -238,7 +239,7 @@ class Admin:
     def list_offsets(self, positions: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
         """Offsets of EARLIEST, LATEST, a time in milliseconds, or a position as text.
 
-        A time beyond the last record gives -1, as in Kafka; as text ("now-10m") the end.
+        A time after the last record gives -1, as in Kafka.  A time as text ("now-10m") gives the end offset instead.
         """
         partition_keys("list_offsets", positions)
         self._journal.refresh()
@@ -250,7 +251,8 @@ class Admin:
         return {tp: found[tp] if tp in found else _or_none(timed[tp]) for tp in positions}
 
     def delete_records(self, before: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
-        """Remove records before an offset (-1: all that are there), or a position as text; the new starts."""
+        """Remove the records before an offset (-1: all records), or before a position as text.  Returns the new
+        starts."""
         partition_keys("delete_records", before)
         state = self._journal.refresh()
         parsed = {tp: parse_position(at) for tp, at in before.items()}
@@ -271,13 +273,13 @@ class Admin:
         return [GroupListing(name, group.state) for name, group in found.items()]
 
     def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        """Who has groups, and what each member was assigned.  One that is not known is Dead."""
+        """Owners and assignments of groups.  The state of an unknown group is Dead."""
         return describe_groups(self._journal, groups)
 
     def list_consumer_group_offsets(
         self, group: str, partitions: Iterable[TopicPartition] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a group has committed.  Raises GroupIdNotFound."""
+        """The committed offsets of a group.  Raises GroupIdNotFound."""
         state = self._journal.refresh()
         known = known_group(state, group)
         wanted = None if partitions is None else set(partitions)
@@ -290,9 +292,9 @@ class Admin:
     def alter_consumer_group_offsets(
         self, group: str, offsets: Mapping[TopicPartition, int | str | OffsetAndMetadata]
     ) -> None:
-        """Commit positions for a group: offsets, or positions as text.  A consumer that is at work commits over them.
+        """Commit positions for a group: offsets, or positions as text.  A running consumer may overwrite them.
 
-        Raises GroupInUse if a stream publishes to the group.
+        Raises GroupInUse if a stream publishes its progress to the group.
         """
         partition_keys("alter_consumer_group_offsets", offsets)
         state = self._journal.refresh()
@@ -303,7 +305,7 @@ class Admin:
         self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries)))
 
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Forget what a group committed for partitions.  Raises GroupIdNotFound, GroupInUse if a stream publishes to it."""
+        """Delete a group's committed offsets of partitions.  Raises GroupIdNotFound, and GroupInUse as for alter."""
         state = self._journal.refresh()
         known_group(state, group)
         keys = tuple(partition_of(state, tp)[0] for tp in partitions)
@@ -311,15 +313,15 @@ class Admin:
             self._journal.propose(DeleteOffsets(group=group, partitions=keys, known=True))
 
     def delete_consumer_groups(self, groups: Iterable[str]) -> None:
-        """Forget groups.  Raises GroupIdNotFound, GroupInUse if a stream publishes to one."""
+        """Delete groups.  Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to one of them."""
         names, state = several("delete_consumer_groups", groups), self._journal.refresh()
         for name in names:
             known_group(state, name)
         self._propose({name: DeleteOffsets(group=name, known=True) for name in names})
 
     def remove_members_from_consumer_group(self, group: str) -> None:
-        """Take a group from its consumer or stream, whose next commit is refused, or from all that share it, who may come
-        back.  Raises GroupIdNotFound."""
+        """Remove the members of a group.  The next commit of a single consumer or stream fails.  Members that share the
+        group may rejoin.  Raises GroupIdNotFound."""
         state = self._journal.refresh()
         members = tuple(LeavingMember(member.member_id) for member in members_in_force(state, group))
         if members and isinstance(self._journal.link, HttpLink):
@@ -331,17 +333,18 @@ class Admin:
     # ------------------------------------------------------------------------------------------------ cluster, producers
 
     def describe_cluster(self) -> ClusterDescription:
-        """What this log is."""
+        """Id, mode and address of this log."""
         state = self._journal.refresh()
         address = state.coordinator.address
         mode = "coordinator" if address else "embedded"
         return ClusterDescription(self._journal.cluster_id, self._journal.store.url, state.version, mode, address)
 
     def reset_clock(self, *, force: bool = False) -> int:
-        """Put the log's time back to the present, where a clock that was ahead has moved it; by how many ms, 0 if it was not ahead.
+        """Set the log's time back to the present, after a clock that was ahead has advanced it.  Returns by how many
+        ms, or 0.
 
-        force:  also if commits at several times are later than the present.
-        Raises ClockSkewed if they are, or if the clock of the process that writes is far from the storage's.
+        force:  reset it even if commits at several times are later than the present.
+        Raises ClockSkewed in that case without `force`, or if this process's clock differs too much from the storage's.
         """
         self._journal.refresh()
         found: int = self._journal.propose(ResetClock(force=force))
@@ -350,24 +353,25 @@ class Admin:
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """Producers among whose last five commits are some to a partition."""
+        """Active producers of partitions: at least one of their last five commits wrote to the partition."""
         state = self._journal.refresh()
         return {tp: list(_producers_of(state, partition_of(state, tp)[0])) for tp in partitions}
 
     def fence_producers(self, transactional_ids: Iterable[str]) -> dict[str, int]:
-        """Take over transactional ids, so that who holds them can commit no more; the new epochs."""
+        """Take over transactional ids and return the new epochs.  The current owners can no longer commit."""
         return self._carry_out({name: InitProducer(producer=TRANSACTIONAL + name) for name in transactional_ids})
 
     def list_transactions(self) -> list[TransactionListing]:
-        """Transactional ids that are known."""
+        """All transactional ids in the log."""
         return list_transactions(self._journal.refresh(), self._journal.context.clock.now_ms())
 
     def describe_transactions(self, transactional_ids: Iterable[str]) -> dict[str, TransactionDescription]:
-        """Their newest transactions, with the offsets that they committed.  Raises InvalidRequest for an unknown id."""
+        """The newest transaction of each id, with the offsets it committed.  Raises InvalidRequest for an unknown
+        id."""
         return describe_transactions(self._journal.refresh(), transactional_ids, self._journal.context.clock.now_ms())
 
     def abort_transaction(self, transactional_id: str) -> None:
-        """End a transaction that hangs: its process can commit no more.
+        """Abort a hanging transaction.  Its process can no longer commit.
 
         Raises InvalidRequest for an unknown id, InvalidTxnState if the transaction has committed.
         """
@@ -376,7 +380,7 @@ class Admin:
     # ---------------------------------------------------------------------------------------------------------- common
 
     def _carry_out(self, commands: Mapping[Any, Single]) -> dict[Any, Any]:
-        self._journal.refresh()  # a refusal is final: it must not come of a state that is old
+        self._journal.refresh()  # a rejection is final, so it must not be based on an outdated state
         return self._propose(commands)
 
     def _propose(self, commands: Mapping[Any, Single]) -> dict[Any, Any]:
@@ -404,7 +408,7 @@ def _or_none(offset: int | None) -> int:
 
 
 def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> tuple[OffsetEntry, ...]:
-    """Positions by name as records have them.  Raises UnknownTopicOrPartition, InvalidRequest for a negative offset."""
+    """Positions by topic name, in the form of a record.  Raises UnknownTopicOrPartition; InvalidRequest if negative."""
     entries = []
     for tp, at in sorted(offsets.items()):
         if at.offset < 0:

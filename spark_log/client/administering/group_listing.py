@@ -1,7 +1,7 @@
-"""Who has groups, and what they have: from the log, and from the coordinator what it alone knows.
+"""Members and assignments of groups: from the log, and from the coordinator.
 
-The log has the last generation of a group that members share.  That they are about to share it out anew, and who has come since,
-the coordinator knows.  Who asks while it does not answer is told what the log says.
+The log has the last generation of a shared group.  Only the coordinator knows about a rebalance in progress and about
+members that have joined since.  If the coordinator does not answer, the description is based on the log alone.
 """
 
 from __future__ import annotations
@@ -23,44 +23,44 @@ from spark_log.net.messages import GroupView
 
 
 class MemberDescription(NamedTuple):
-    """A consumer or a stream that has a group, or its part of one."""
+    """A consumer or stream that owns a group, or some of its partitions."""
 
     member_id: str
     kind: str
-    """consumer, or stream for a Spark query."""
+    """"consumer", or "stream" for a Spark query."""
     owner: str
-    """Who that is, for people: what a stream says of itself, or where a member is; empty: it did not say."""
+    """Readable name: the name a stream gives, or the host of a member; empty if not given."""
     client_id: str = ""
     host: str = ""
     group_instance_id: str | None = None
     assignment: tuple[TopicPartition, ...] | None = None
-    """What it was assigned last; None: all partitions, it does not share them."""
+    """Its last assignment; None: all partitions, because it does not share them."""
 
 
 class GroupDescription(NamedTuple):
-    """A group: embedded, at most one member, which owns all partitions; through a coordinator, those who share them."""
+    """A group.  Embedded, at most one member owns all partitions; through a coordinator, the members share them."""
 
     group_id: str
     state: str
-    """Kafka's: Stable, Empty, PreparingRebalance, CompletingRebalance; Dead for a group that is not known.  Of a consumer that
-    owns all partitions: Stable until it closes, also if it died."""
+    """Kafka's: Stable, Empty, PreparingRebalance, CompletingRebalance; Dead for an unknown group.  A group whose one
+    consumer owns all partitions is Stable until the consumer closes, even if its process has died."""
     generation: int
     members: list[MemberDescription]
     protocol: str = ""
-    """The assignor of members that share the group."""
+    """The assignor, if members share the group."""
     leader: str = ""
-    """The member that assigned."""
+    """The member that computed the assignment."""
 
 
 def describe_groups(journal: Journal, names: Iterable[str] | None = None) -> dict[str, GroupDescription]:
-    """Groups by name; None: all that there are."""
+    """Groups by name; None: all groups."""
     state, shared = journal.refresh(), shared_now(journal)
     wanted = sorted({*state.groups, *shared}) if names is None else names
     return {name: describe_group(state, name, shared.get(name)) for name in wanted}
 
 
 def shared_now(journal: Journal) -> dict[str, GroupView]:
-    """What the coordinator says of groups; nothing if there is none, or it does not answer."""
+    """The coordinator's view of the groups; empty if there is no coordinator or it does not answer."""
     holder = journal.state.coordinator
     if not isinstance(journal.link, HttpLink) or not holder.address:
         return {}
@@ -71,9 +71,9 @@ def shared_now(journal: Journal) -> dict[str, GroupView]:
 
 
 def describe_group(state: State, name: str, shared: GroupView | None = None) -> GroupDescription:
-    """Who has a group.
+    """Describe one group.
 
-    shared:  what the coordinator says of it, which is newer than the log.
+    shared:  the coordinator's view of it, which is newer than the log.
     """
     if shared is not None:
         return _shared(name, shared.state, shared.roster)
@@ -96,7 +96,7 @@ def _shared(name: str, state: str, roster: Roster) -> GroupDescription:
 
 
 def _assigned(roster: Roster, member: RosterMember) -> tuple[TopicPartition, ...]:
-    """Nothing for a client of another kind, whose assignments are its own affair."""
+    """Empty for clients of another protocol type: their assignments cannot be decoded here."""
     if roster.protocol_type != CONSUMER:
         return ()
     try:

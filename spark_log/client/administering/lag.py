@@ -1,9 +1,9 @@
-"""How far groups are behind: in records, in stored bytes and in time.
+"""Consumer group lag, in records, stored bytes and time.
 
-Records and bytes come from the state alone: a slice, or a piece of an index, of which a part was read counts in proportion.
-Time is the age of the first record that was not read, to a second: that of the slice it begins, or, within a slice that
-spans more than a second, the record's own, for which its batch is read.  What was trimmed away unread is no lag: nobody
-can read it any more.
+Records and bytes are computed from the state alone.  A partly read slice, or piece of an index, counts proportionally.
+Time is the age of the first unread record, to the second.  For the first record of a slice, that is the slice's
+timestamp. Within a slice that spans more than a second, it is the record's timestamp, for which its batch is read.
+Records that were trimmed before the group read them do not count as lag, because they can no longer be read.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from spark_log.metadata.state import Partition, Position, State
 from spark_log.model import TopicPartition
 
 CLOSE_US = 1_000_000
-"""The records of a slice that spans no more count as equally old."""
+"""The records of a slice that spans at most this time count as equally old."""
 LOOKUPS_AT_ONCE = 16
 
 
 class PartitionLag(NamedTuple):
-    """How far a group is behind in one partition."""
+    """Lag of a group in one partition."""
 
     tp: TopicPartition
     position: Position
-    """What it committed."""
+    """The committed position."""
     start: int
     end: int
-    """Of the partition."""
+    """End offset of the partition."""
     trimmed: int
-    """Records that went away before the group read them."""
+    """Records that were removed before the group read them."""
     records: int
-    """Not read yet."""
+    """Number of unread records."""
     bytes: int
-    """About how many those take in storage."""
+    """Approximate stored size of the unread records."""
     ms: int
-    """How old the first of them is; 0 where there is none."""
+    """Age of the first unread record; 0 if there is none."""
 
 
 class Standing(NamedTuple):
@@ -56,13 +56,13 @@ class Standing(NamedTuple):
 
     @property
     def unread(self) -> OffsetRange:
-        """What is there and was not read."""
+        """The unread records that still exist."""
         start = min(max(self.position.offset, self.part.start), self.part.readable_end)
         return OffsetRange(self.tp.topic, self.topic_id, self.tp.partition, start, self.part.readable_end)
 
 
 def standings(state: State, group: str) -> Iterator[Standing]:
-    """Where a group stands, by topic and partition.  Raises GroupIdNotFound, with the nearest name."""
+    """Positions of a group, by topic and partition.  Raises GroupIdNotFound, with the nearest name."""
     known = state.groups.get(group)
     if known is None:
         near = get_close_matches(group, list(state.groups), n=1)
@@ -76,7 +76,7 @@ def standings(state: State, group: str) -> Iterator[Standing]:
 
 
 def lags_of(journal: Journal, groups: Iterable[str]) -> dict[str, list[PartitionLag]]:
-    """By group, its lag wherever it stands, in the state the journal has now.  Raises GroupIdNotFound."""
+    """Lag by group, in every partition where it has a position, as of the journal's state.  Raises GroupIdNotFound."""
     state, now_ms = journal.state, journal.context.clock.now_ms()
     found = {group: list(standings(state, group)) for group in groups}
     behind = {at.unread for standing in found.values() for at in standing if at.unread.start < at.unread.end}

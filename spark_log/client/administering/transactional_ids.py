@@ -1,7 +1,7 @@
-"""Transactional ids as an administrator sees them.
+"""Listing and describing transactional ids.
 
-An open transaction holds nothing: its objects are staged, its one commit is still to come.  What the log knows of it is
-that somebody has taken the id with so much time, and what became of that.
+An open transaction holds no locks: its objects are staged, and one commit follows at the end.  The log knows only that
+the id was taken over, the transaction's timeout, and its outcome.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ class TransactionListing(NamedTuple):
     transactional_id: str
     producer_epoch: int
     state: str
-    """Kafka's: Ongoing, CompleteCommit, CompleteAbort (also when its time is over), or Empty: the id was taken, and
-    nothing opened."""
+    """Kafka's: Ongoing, CompleteCommit, CompleteAbort (also after a timeout), or Empty: the id was taken over, but no
+    transaction has begun."""
     last_change_ms: int
-    """When it began, as long as it is ongoing; else when it ended."""
+    """When it began if it is ongoing, otherwise when it ended."""
     timeout_ms: int
-    """So long it may stay open."""
+    """How long it may stay open."""
 
 
 class TransactionDescription(NamedTuple):
-    """One of them, with what it committed."""
+    """A transactional id, with the records of its newest transaction."""
 
     listing: TransactionListing
     offsets: dict[TopicPartition, range]
-    """Of its records; of topics that are still there."""
+    """Offsets of its records, without topics that have been deleted."""
 
 
 def list_transactions(state: State, now_ms: int) -> list[TransactionListing]:
-    """All that are known, by id."""
+    """All transactional ids, sorted."""
     return [
         _listing(name.removeprefix(TRANSACTIONAL), known, now_ms)
         for name, known in sorted(state.producers.items())
@@ -48,7 +48,7 @@ def list_transactions(state: State, now_ms: int) -> list[TransactionListing]:
 
 
 def describe_transactions(state: State, ids: Iterable[str], now_ms: int) -> dict[str, TransactionDescription]:
-    """Raises InvalidRequest for an id that is not known."""
+    """Raises InvalidRequest for an unknown id."""
     found = {}
     for name in ids:
         known = state.producers.get(TRANSACTIONAL + name)

@@ -1,8 +1,8 @@
-"""Bookmarks: a batch job that goes on where its last run ended.
+"""Bookmarks: a batch job that continues where its last run ended.
 
-The end is pinned when the block is entered, and the position is committed, as the offsets of a group that has the bookmark's
-name, only when the block is left without an exception.  A run that fails is repeated from where it began.  Positions belong
-to topics by their ids: one that is deleted meanwhile is left out, one that is created again begins anew.
+The end is pinned on entering the block.  The position is committed on leaving the block without an exception, as the
+offset of a group that has the bookmark's name.  A failed run is repeated from the same start.  Positions belong to
+topic ids: a topic that is deleted meanwhile is left out, and a topic that is recreated starts from its beginning.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from spark_log.model import TopicPartition
 class Bookmark:
     """A named position in topics.  The first run starts at the earliest records.
 
-    Raises GroupInUse, on entering and on leaving, if a stream publishes to the group of this name or consumers share it;
-    on leaving ConcurrentChange if another run of the name has committed meanwhile.
+    Raises GroupInUse, on entering and on leaving, if a stream publishes to the group of this name or consumers share
+    it.
+    Raises ConcurrentChange on leaving if another run of the same name has committed meanwhile.
     """
 
     def __init__(self, journal: Journal, name: str, *topics: str) -> None:
         if not topics:
-            raise InvalidRequest('bookmark: no topic is named; log.bookmark("nightly", "orders")')
+            raise InvalidRequest('bookmark: no topic is given; expected log.bookmark("nightly", "orders")')
         self.name = name
         self.topics = topics
         self.starts: dict[TopicPartition, int] = {}
-        """Where this run reads from: where the last one ended, also if records after that were trimmed; to read them fails."""
+        """Start of this run: the end of the last one, even if later records were trimmed; reading those fails."""
         self.ends: dict[TopicPartition, int] = {}
-        """Where it reads to, and the next run from."""
+        """End of this run, and start of the next one."""
         self._journal = journal
         self._keys: dict[TopicPartition, TopicKey] = {}
         self._committed: dict[TopicKey, Position | None] = {}
@@ -65,7 +66,7 @@ class Bookmark:
 
     @property
     def options(self) -> dict[str, str]:
-        """Options of Spark's reader for exactly the records of this run."""
+        """Options for Spark's reader that select exactly the records of this run."""
         return {
             "assign": json.dumps({t: [tp.partition for tp in self.ends if tp.topic == t] for t in self.topics}),
             "startingOffsets": _json(self.starts),
@@ -81,7 +82,7 @@ class Bookmark:
         self._journal.propose(CommitOffsets(commit=commit, live_only=True, expected=expected))
 
     def _note(self, tp: TopicPartition) -> str:
-        """What tells this run's position from that of another, which may be as far: a lost commit is known again by it."""
+        """Metadata that identifies this run's commit.  After a lost reply, it tells whether this run committed."""
         committed = self._committed[self._keys[tp]]
         if committed is None or committed.offset != self.ends[tp]:
             return self._run
@@ -89,7 +90,7 @@ class Bookmark:
 
 
 def _json(offsets: Mapping[TopicPartition, int]) -> str:
-    """`{"orders": {"0": 5}}`, as Kafka's connector has it."""
+    """`{"orders": {"0": 5}}`, as in Kafka's connector."""
     topics: dict[str, dict[str, int]] = {}
     for tp, offset in offsets.items():
         topics.setdefault(tp.topic, {})[str(tp.partition)] = offset

@@ -1,4 +1,4 @@
-"""What a consumer reads with: a cursor over one partition, and records out of Arrow batches."""
+"""A cursor that reads one partition, and the conversion of Arrow batches to records."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from spark_log.model import ConsumerRecord, TopicPartition
 from spark_log.store.bounded_waits import Slot, Waiter
 
 PLAN_RECORDS = 1_000_000
-"""Plans reach so far ahead at most."""
+"""A read plan covers at most this many records."""
 
 Coder = Callable[[Any], Any] | None
 
 
 class Cursor:
-    """Reads one partition from an offset on.  It never goes beyond the end of the state that it is given."""
+    """Reads one partition from an offset.  It never reads beyond the end of the given state."""
 
     def __init__(self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int, waiter: Waiter) -> None:
         self.at = at
-        """Offset of the next record that it gives."""
+        """Offset of the next record."""
         self._journal = journal
         self._tp = tp
         self._key = key
@@ -40,7 +40,7 @@ class Cursor:
         self._under_way = Slot[Fetched | None](direct=journal.store.local)
 
     def ready(self, state: State) -> bool:
-        """Whether there is a record to give."""
+        """Whether a record is available."""
         return self.at < state.partitions[self._key].readable_end
 
     @property
@@ -51,7 +51,8 @@ class Cursor:
     def take(self, state: State, rows: int) -> Fetched | None:
         """The next records of one batch, at most `rows`; None at the end of `state`.
 
-        Raises DataLoss if they were trimmed, UnknownTopicOrPartition if the topic was deleted, Unfinished if they are on their way.
+        Raises DataLoss if they were trimmed, UnknownTopicOrPartition if the topic was deleted, and Unfinished while the
+        storage request is in flight.
         """
         if self._rest is None and not self.ready(state):
             return None
@@ -75,9 +76,9 @@ class Cursor:
 
 
 def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -> list[list[ConsumerRecord]]:
-    """Records as Python values: of each partition those before the first one that a deserializer fails at.
+    """Records as Python values.  A partition's records end before the first one that cannot be deserialized.
 
-    Raises RecordDeserialization if a partition has none before it.
+    Raises RecordDeserialization if that is the first record of its partition.
     """
     found: list[list[ConsumerRecord]] = []
     begun: set[TopicPartition] = set()
@@ -100,11 +101,11 @@ def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -
 def to_records(
     part: Fetched, decode_key: Coder, decode_value: Coder
 ) -> tuple[list[ConsumerRecord], RecordDeserialization | None]:
-    """Records as Python values up to the first one that a deserializer fails at, and what it failed with."""
+    """Records as Python values, up to the first one that cannot be deserialized, and the error of that one."""
     keys, no_key = _decoded(part, "key", decode_key)
     values, no_value = _decoded(part, "value", decode_value)
     times = (_micros(part.records.column("timestamp")) // 1000).tolist()
-    # Ends where a key or value is missing.
+    # In the offsets, a null has start == end.
     records = list(
         map(
             ConsumerRecord,
@@ -122,7 +123,7 @@ def to_records(
 
 
 def _micros(stamps: pa.Array) -> npt.NDArray[np.int64]:
-    """As numpy without `to_numpy`, which imports pandas the first time, if it is there: 0.3 s before the first record."""
+    """As a numpy array.  `to_numpy` would import pandas on its first call: 0.3 s before the first record."""
     data: npt.NDArray[np.int64] = np.frombuffer(stamps.buffers()[1], dtype=np.int64)
     return data[stamps.offset : stamps.offset + len(stamps)]
 
@@ -139,7 +140,7 @@ def _decoded(part: Fetched, column: str, decode: Coder) -> tuple[Sequence[Any], 
         topic, partition, offset = part.read.topic, part.read.partition, int(part.offsets[len(decoded)])
         failed = RecordDeserialization(
             f"{topic}-{partition}, offset {offset}: the {column} cannot be deserialized: {error!r}; "
-            f"seek to {offset + 1} to go past it",
+            f"seek to {offset + 1} to skip it",
             topic=topic,
             partition=partition,
             offset=offset,

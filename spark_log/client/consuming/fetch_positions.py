@@ -1,4 +1,4 @@
-"""Where a consumer stands in each partition, and the records from there on."""
+"""A consumer's position in each partition, and fetching records from there."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ logger = logging.getLogger("spark_log")
 
 @dataclass(slots=True)
 class FetchPosition:
-    """Where the consumer stands in one partition."""
+    """The consumer's position in one partition."""
 
     key: TopicKey
     position: int | None = None
-    """None: to be found out when it is first needed."""
+    """None: not resolved yet."""
     new: bool = False
-    """The partition appeared under a subscription: all of it is new."""
+    """The partition appeared after the subscription: it is read from its start."""
     paused: bool = False
     cursor: Cursor | None = None
 
@@ -46,36 +46,42 @@ FetchPositions = dict[TopicPartition, FetchPosition]
 """In the order in which they are served next."""
 
 
-def forget_ahead(spots: Iterable[FetchPosition]) -> None:
-    """Records that were read and not given out, by iteration or because something failed, are read again."""
-    for spot in spots:
-        if spot.cursor is not None and spot.cursor.at != spot.position:
-            spot.cursor = None
+def discard_buffered(positions: Iterable[FetchPosition]) -> None:
+    """Discard records that were read and not returned; the next poll reads them again."""
+    for fetch_position in positions:
+        if fetch_position.cursor is not None and fetch_position.cursor.at != fetch_position.position:
+            fetch_position.cursor = None
 
 
-def anything_ready(spots: Iterable[FetchPosition], state: State) -> bool:
-    """Whether one of the partitions that were begun has more."""
+def anything_ready(positions: Iterable[FetchPosition], state: State) -> bool:
+    """Whether a cursor that is open has more records."""
     return any(
-        spot.cursor is not None and not spot.paused and spot.key in state.partitions and spot.cursor.ready(state)
-        for spot in spots
+        fetch_position.cursor is not None
+        and not fetch_position.paused
+        and fetch_position.key in state.partitions
+        and fetch_position.cursor.ready(state)
+        for fetch_position in positions
     )
 
 
-def anything_buffered(spots: Iterable[FetchPosition]) -> bool:
-    """Whether records were read from the storage and not given out."""
-    return any(spot.cursor is not None and not spot.paused and spot.cursor.buffered for spot in spots)
+def anything_buffered(positions: Iterable[FetchPosition]) -> bool:
+    """Whether records were read from storage and not returned yet."""
+    return any(
+        fetch_position.cursor is not None and not fetch_position.paused and fetch_position.cursor.buffered
+        for fetch_position in positions
+    )
 
 
 def bytes_from(entry: Slice | Piece, position: int) -> int:
-    """About how many of an entry's bytes lie at or after an offset."""
+    """Approximately how many of an entry's bytes are at or after an offset."""
     size = entry.bytes if isinstance(entry, Piece) else entry.length
     return size * (entry.end - max(position, entry.start)) // (entry.end - entry.start)
 
 
 class Reading:
-    """Reads on at the spots of a consumer.
+    """Reads from a consumer's positions.
 
-    look_again:  called when what was there is not any more; the state that it gives counts from then on.
+    refresh:  called if records no longer exist; reading continues with the state it returns.
     """
 
     def __init__(
@@ -83,35 +89,37 @@ class Reading:
         journal: Journal,
         membership: Membership | None,
         settings: Mapping[str, Any],
-        look_again: Callable[[], State],
+        refresh: Callable[[], State],
         waiter: Waiter,
     ) -> None:
         self._journal = journal
         self._membership = membership
         self._settings = settings
-        self._look_again = look_again
+        self._refresh = refresh
         self._waiter = waiter
         self._failure: SparkLogError | None = None
-        """Of a partition, to be raised by the next call: this one gave records of others."""
+        """The error of a partition, for the next call: this call returned records of other partitions."""
 
-    def take(self, spots: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
-        """What is there up to the end of one state, partition by partition, the one that was last served going last.
+    def take(self, positions: FetchPositions, state: State, rows: int, size: int | None) -> list[Fetched]:
+        """Records up to the end of one state, by partition, in round-robin order.
 
-        A partition that cannot be read does not keep others from being read: its error is raised when there is nothing else,
-        and by the next call otherwise, so that a consumer which goes on after it gets what there is.
+        An unreadable partition does not block the others.  Its error is raised if there is nothing else to return, and
+        by the next call otherwise.
         """
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        for tp, spot in spots.items():
-            if spot.position is None and spot.key in state.partitions:
-                self.position(state, tp, spot)  # where `latest` is must not depend on whose turn it is
+        for tp, fetch_position in positions.items():
+            if fetch_position.position is None and fetch_position.key in state.partitions:
+                self.position(
+                    state, tp, fetch_position
+                )  # the position of `latest` must not depend on the order of partitions
         parts: list[Fetched] = []
-        for tp in tuple(spots):
+        for tp in tuple(positions):
             room: int = self._settings["max_partition_fetch_bytes"]
             while rows > 0 and room > 0 and (size is None or size > 0):
                 try:
-                    part = self._take_from(state, tp, spots[tp], rows)
+                    part = self._take_from(state, tp, positions[tp], rows)
                 except (CorruptObject, ObjectNotFound) as error:
                     self._failure = self._failure or error
                     break
@@ -124,76 +132,79 @@ class Reading:
                 room -= part.records.nbytes
                 size = None if size is None else size - part.records.nbytes
             if rows <= 0 or (size is not None and size <= 0):
-                spots[tp] = spots.pop(tp)
+                positions[tp] = positions.pop(tp)
                 break
         if self._failure is not None and not parts:
             failure, self._failure = self._failure, None
             raise failure
         return parts
 
-    def has_bytes(self, spots: FetchPositions, state: State, wanted: int) -> bool:
-        """Whether `wanted` bytes of runs lie ahead of the positions, by the slices: the first and last may be read in part."""
-        for tp, spot in spots.items():
-            if spot.paused or spot.key not in state.partitions:
+    def has_bytes(self, positions: FetchPositions, state: State, wanted: int) -> bool:
+        """Whether `wanted` bytes of runs follow the positions.  The first and last slice count in part."""
+        for tp, fetch_position in positions.items():
+            if fetch_position.paused or fetch_position.key not in state.partitions:
                 continue
-            position = self.position(state, tp, spot)
-            for entry in reversed(state.partitions[spot.key].entries):
+            position = self.position(state, tp, fetch_position)
+            for entry in reversed(state.partitions[fetch_position.key].entries):
                 if entry.end <= position or wanted <= 0:
                     break
                 wanted -= bytes_from(entry, position)
         return wanted <= 0
 
-    def _take_from(self, state: State, tp: TopicPartition, spot: FetchPosition, rows: int) -> Fetched | None:
-        if spot.paused or spot.key not in state.partitions:
+    def _take_from(self, state: State, tp: TopicPartition, fetch_position: FetchPosition, rows: int) -> Fetched | None:
+        if fetch_position.paused or fetch_position.key not in state.partitions:
             return None
-        position = self.position(state, tp, spot)
-        if spot.cursor is None:
-            spot.cursor = Cursor(self._journal, tp, spot.key, position, self._waiter)
+        position = self.position(state, tp, fetch_position)
+        if fetch_position.cursor is None:
+            fetch_position.cursor = Cursor(self._journal, tp, fetch_position.key, position, self._waiter)
         try:
-            return spot.cursor.take(state, rows)
+            return fetch_position.cursor.take(state, rows)
         except (DataLoss, UnknownTopicOrPartition):
-            # Trimmed or deleted since the last look: look again and start from what is there.
-            spot.cursor = Cursor(self._journal, tp, spot.key, spot.cursor.at, self._waiter)
-            self._look_again()
+            # Trimmed or deleted since the state was read: refresh it and continue from the first record that exists.
+            fetch_position.cursor = Cursor(
+                self._journal, tp, fetch_position.key, fetch_position.cursor.at, self._waiter
+            )
+            self._refresh()
             return None
 
-    def position(self, state: State, tp: TopicPartition, spot: FetchPosition) -> int:
-        """The offset to read next in a partition, found out or moved into what is there by `auto_offset_reset`."""
-        part = state.partitions.get(spot.key)
+    def position(self, state: State, tp: TopicPartition, fetch_position: FetchPosition) -> int:
+        """The next offset to read in a partition: resolved, or reset by `auto_offset_reset` if it is out of range."""
+        part = state.partitions.get(fetch_position.key)
         if part is None:
             raise UnknownTopicOrPartition(f"{tp.topic}-{tp.partition} was deleted")
-        at = spot.cursor.at if spot.cursor is not None else spot.position
+        at = fetch_position.cursor.at if fetch_position.cursor is not None else fetch_position.position
         if at is None:
-            at = self._committed(state, spot)
+            at = self._committed(state, fetch_position)
         if at is not None and part.start <= at <= part.readable_end:
-            if spot.position is None:
-                spot.position = at
+            if fetch_position.position is None:
+                fetch_position.position = at
             return at
-        spot.position, spot.cursor = self._reset(state, tp, spot, at), None
-        return spot.position
+        fetch_position.position, fetch_position.cursor = self._reset(state, tp, fetch_position, at), None
+        return fetch_position.position
 
-    def _committed(self, state: State, spot: FetchPosition) -> int | None:
-        committed = None if self._membership is None else self._membership.position(state, spot.key)
+    def _committed(self, state: State, fetch_position: FetchPosition) -> int | None:
+        committed = None if self._membership is None else self._membership.position(state, fetch_position.key)
         return None if committed is None else committed.offset
 
-    def _reset(self, state: State, tp: TopicPartition, spot: FetchPosition, at: int | None) -> int:
-        part, policy = state.partitions[spot.key], self._settings["auto_offset_reset"]
+    def _reset(self, state: State, tp: TopicPartition, fetch_position: FetchPosition, at: int | None) -> int:
+        part, policy = state.partitions[fetch_position.key], self._settings["auto_offset_reset"]
         if at is not None:
             logger.warning(
-                "offset %d of %s-%d is not there, there are %d to %d", at, *tp, part.start, part.readable_end
+                "offset %d of %s-%d is out of range, it has %d to %d", at, *tp, part.start, part.readable_end
             )
-        if policy == "earliest" or (at is None and spot.new):
+        if policy == "earliest" or (at is None and fetch_position.new):
             return part.start
         if policy == "latest":
             return part.readable_end
         if at is None:
             raise NoOffsetForPartition(
                 f"{tp.topic}-{tp.partition}: group {self._settings['group_id']!r} has committed no offset and "
-                "auto_offset_reset is 'none'; seek() or commit one"
+                "auto_offset_reset is 'none'; call seek() or commit one"
             )
         raise OffsetOutOfRange(
-            f"offset {at} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.readable_end}, and "
-            "auto_offset_reset is 'none'; seek() to one that is there",
+            f"offset {at} of {tp.topic}-{tp.partition} is out of range, it has {part.start} to "
+            f"{part.readable_end}, and "
+            "auto_offset_reset is 'none'; seek() to an offset in the range",
             start=part.start,
             end=part.readable_end,
         )

@@ -1,9 +1,10 @@
-"""A consumer's place in a group that several share through a coordinator: the member's side of the classic protocol.
+"""A consumer's membership in a group that several share through a coordinator: the member's side of the classic
+protocol.
 
-What the consumer's own thread does is `share` and `hold`: it hears what it may have, tells its listener, and says what it has
-then.  Joining and syncing wait for other members, so each round has a thread of its own; and one thread sends heartbeats as
-long as the consumer is a member, leaves the group when the consumer does not poll any more, and hands on whatever goes wrong to
-the next poll.  Heartbeats wait at the coordinator for news, so members hear of a rebalance at once.
+The consumer's own thread calls `share` and `hold`: it takes up an assignment, calls its listener, and confirms what it
+owns. Joining and syncing wait for other members, so each join has its own thread.  Another thread sends heartbeats.
+It leaves the group if the consumer stops polling, and passes errors on to the next poll.  The coordinator holds a
+heartbeat until something changes, so members learn of a rebalance immediately.
 """
 
 from __future__ import annotations
@@ -48,32 +49,32 @@ from spark_log.metadata.state import GroupState, State
 from spark_log.model import TopicPartition
 from spark_log.net.client import HttpLink
 
-AGAIN_S = 0.25
-"""Between two tries to reach a coordinator."""
+RETRY_PAUSE_S = 0.25
+"""Pause between two attempts to reach a coordinator."""
 _AWAY = (Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
 _GONE = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION)
 _ITS_OWN = (Code.NONE, Code.MEMBER_ID_REQUIRED)
-"""Answers to a join that have the id of the member."""
+"""Replies to a join that contain the member's id."""
 _WHY = {
-    Code.INCONSISTENT_GROUP_PROTOCOL: "partition_assignment_strategy: the other members of the group support none of {strategies}",
-    Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms: {session} is not what the coordinator allows ([groups] of its configuration)",
+    Code.INCONSISTENT_GROUP_PROTOCOL: "partition_assignment_strategy: the other members support none of {strategies}",
+    Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms: the coordinator's [groups] settings do not allow {session}",
     Code.GROUP_MAX_SIZE_REACHED: "the group has as many members as the coordinator allows",
-    Code.INVALID_GROUP_ID: "group_id: a group has to have a name",
+    Code.INVALID_GROUP_ID: "group_id: the name of a group must not be empty",
 }
 logger = logging.getLogger("spark_log")
 
 
 class Share(NamedTuple):
-    """What a member was given."""
+    """An assignment of a member."""
 
     generation: int
     assignment: Assignment
     members: tuple[JoinedMember, ...]
-    """Of the generation; the leader alone knows them."""
+    """Members of the generation; only the leader receives them."""
 
 
 def open_membership(journal: Journal, settings: Mapping[str, Any]) -> Membership:
-    """A place in the group of a consumer's settings: shared where a coordinator was asked for, of a single member otherwise.
+    """The membership for a consumer's settings: shared with a coordinator, otherwise of a single member.
 
     Raises InvalidRequest for an assignor that cannot be used.
     """
@@ -84,42 +85,42 @@ def open_membership(journal: Journal, settings: Mapping[str, Any]) -> Membership
 
 
 class SharedMembership(Membership):
-    """One member of a group.  What is shared with the threads is guarded by `_news`."""
+    """One member of a group.  `_news` guards the state that is shared with the threads."""
 
     alone = False
 
-    def __init__(self, journal: Journal, link: HttpLink, group: str, wishes: MemberSettings) -> None:
+    def __init__(self, journal: Journal, link: HttpLink, group: str, settings: MemberSettings) -> None:
         super().__init__(journal, group)
         self._link = link
-        self._wishes = wishes
-        self._cooperative = all(assignor.cooperative for assignor in wishes.assignors)
+        self._settings = settings
+        self._cooperative = all(assignor.cooperative for assignor in settings.assignors)
         self._clock = journal.context.clock
         self._closed = False
         self.after_fork()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """A child is no member, and has none of its parent's threads."""
+        """A forked child is not a member, and has none of its parent's threads."""
         self._news = threading.Condition()
         self._life = 0
-        """Grows whenever what its threads had begun does not count any more."""
+        """Incremented when the work of running threads becomes obsolete."""
         self._member, self.generation = "", UNFENCED
         self._subscribed = False
-        """It commits as a member or not at all."""
+        """It commits only as a member."""
         self._joining = False
         self._rejoin = False
-        """A round is to begin as soon as the consumer has given up what it must."""
+        """Rejoin as soon as the consumer has revoked the partitions it must give up."""
         self._arrived: Share | None = None
-        """Not taken up by the consumer yet."""
+        """The assignment that the consumer has not taken up yet."""
         self._share: Share | None = None
-        """What the consumer goes by."""
-        self._had: frozenset[TopicPartition] = frozenset()
-        """What it has, or had until it gave all up to join."""
+        """The assignment in use."""
+        self._owned: frozenset[TopicPartition] = frozenset()
+        """The owned partitions, or those it owned until it revoked them to join."""
         self._topics: frozenset[str] | None = None
-        """What it told the group that it reads; None: nothing yet."""
+        """The topics of its last join; None: it has not joined."""
         self._lost = False
-        self._away = False
-        """Nobody has answered the last request; that is told once."""
+        self._unreachable = False
+        """The last request was not answered; logged once."""
         self._failed: SparkLogError | None = None
         self._rounds = 0
         self._polled_ms = self._clock.monotonic_ms()
@@ -140,13 +141,13 @@ class SharedMembership(Membership):
         return self._rounds
 
     def join(self) -> None:
-        """It is `hold` that joins, when the consumer has said what it reads; from here on only members' positions count."""
+        """`hold` joins, once the consumer's topics are known.  From here on, commits require membership."""
         self._subscribed = True
 
     def keep(self, state: State) -> None:
-        """Nothing: heartbeats do."""
+        """Nothing to do: heartbeats keep the group in use."""
 
-    def heed(self) -> bool:
+    def report_alive(self) -> bool:
         with self._news:
             self._polled_ms = self._clock.monotonic_ms()
             return self._rejoin or self._lost or self._arrived is not None
@@ -162,12 +163,12 @@ class SharedMembership(Membership):
         return self._lost
 
     def replaced(self, state: State) -> SparkLogError | None:
-        """What went wrong in the background.  After it, or if nothing did, the consumer joins again with the next poll; unless
-        another one has its instance id, which ends it."""
+        """An error from the background.  The consumer then rejoins with the next poll, unless another consumer has
+        its instance id, which ends the membership."""
         with self._news:
             failed = self._failed
             self._share = self._arrived = None
-            self._had, self._lost = frozenset(), isinstance(failed, FencedInstanceId)
+            self._owned, self._lost = frozenset(), isinstance(failed, FencedInstanceId)
             self._failed = failed if self._lost else None
             return failed
 
@@ -177,65 +178,65 @@ class SharedMembership(Membership):
             self._failed, self._lost = None, False
 
     def share(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
-        """What the consumer may have now.  Before a round begins that is nothing, or all that it has if all its assignors are
-        cooperative."""
+        """The current assignment.  Before a rebalance it is empty, or unchanged if all assignors are cooperative."""
         with self._news:
             if self._arrived is not None:
-                self._take_up(self._arrived)
+                self._use_share(self._arrived)
             if not self._joining and (self._topics != topics or self._is_outdated(state)):
                 self._rejoin, self._topics = True, topics
             if self._share is None or not (self._cooperative or not (self._rejoin or self._joining)):
                 return frozenset()
             return frozenset(tp for tp in self._share.assignment.partitions if tp.topic in topics)
 
-    def _take_up(self, share: Share) -> None:
-        """Go by what was given.  Who has to give something up for others joins again, so that they get it."""
+    def _use_share(self, share: Share) -> None:
+        """Use a new assignment.  A member that had to revoke partitions for others rejoins, so that they are
+        assigned."""
         self._share, self._arrived = share, None
         self._rounds += 1
-        gives_up = self._had - frozenset(share.assignment.partitions)
+        gives_up = self._owned - frozenset(share.assignment.partitions)
         if self._cooperative and (gives_up or share.assignment.unsettled):
             self._rejoin = True
         if not self._cooperative:
-            self._had = frozenset(share.assignment.partitions)
+            self._owned = frozenset(share.assignment.partitions)
 
     def _is_outdated(self, state: State) -> bool:
-        """Whether there are other partitions than this member, as the leader, has shared out."""
+        """As leader: whether the partitions differ from those of the last assignment."""
         share = self._share
         if share is None or not share.members:
             return False
         return dict(what_members_read(_partitions(state), share.members).partitions) != share.assignment.counts
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """The consumer has these, and no others: now it can join, if it has to."""
+        """The consumer owns exactly these partitions now.  Join if necessary."""
         with self._news:
             if self._cooperative:
-                self._had = frozenset(partitions)
+                self._owned = frozenset(partitions)
             if self._joining or self._topics is None or (self._member and not self._rejoin):
                 return
             self._joining, self._rejoin, self._lost = True, False, False
             self._polled_ms = self._clock.monotonic_ms()
-            life, told = self._life, self._subscription(self._topics)
+            life, subscription = self._life, self._subscription(self._topics)
             if self._heart is None:
-                self._heart = self._start(self._beat)
-        self._start(lambda: self._round(life, told))
+                self._heart = self._start(self._send_heartbeats)
+        self._start(lambda: self._round(life, subscription))
 
     def _subscription(self, topics: frozenset[str]) -> bytes:
         return encode(
             Subscription(
                 topics=tuple(sorted(topics)),
-                owned=tuple(sorted(self._had)),
+                owned=tuple(sorted(self._owned)),
                 generation=UNFENCED if self._share is None else self._share.generation,
-                rack=self._wishes.rack,
+                rack=self._settings.rack,
             )
         )
 
     def _start(self, work: Callable[[], None]) -> threading.Thread:
-        """A thread whose end is never silent: what it raises is raised by the next poll."""
+        """Start a thread.  The next poll raises any exception of the thread."""
 
         def run() -> None:
             try:
                 work()
-            except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer has to hear of it
+            except BaseException as error:  # noqa: BLE001 - the consumer has to see every error
                 failed = error if isinstance(error, SparkLogError) else _broken(self.group, error)
                 with self._news:
                     member = self._member
@@ -249,12 +250,12 @@ class SharedMembership(Membership):
         return thread
 
     def leave(self) -> None:
-        """Be no member any more, after the commits that are on their way; a static member's place is kept for its session."""
+        """End the membership after pending commits; a static member's assignment is kept until its session ends."""
         self.flush_commits()
         with self._news:
             member = self._member
             self._end_life()
-            self._share, self._had = None, frozenset()
+            self._share, self._owned = None, frozenset()
             self._lost = self._subscribed = False
         self._leave_as(member)
 
@@ -270,30 +271,30 @@ class SharedMembership(Membership):
             raise self._failed
         if offsets and self._subscribed and commit.generation == UNFENCED:
             raise IllegalGeneration(
-                f"group {self.group!r}: the consumer is not, or no longer, a member, so its positions are not committed; "
-                "poll() makes it one, and what it had may be another's",
+                f"group {self.group!r}: the consumer is not a member (any more), so its positions are not committed; "
+                "poll() joins the group, but its partitions may be owned by others by now",
                 current=state.groups.get(self.group, GroupState()).generation,
             )
         return commit
 
     def committer(self) -> Committer:
-        return Committer(self._member, self._wishes.instance)
+        return Committer(self._member, self._settings.instance)
 
     # ------------------------------------------------------------------------------------------------- in a round's thread
 
-    def _round(self, life: int, told: bytes) -> None:
-        """Join and sync, till a generation has come of it."""
+    def _round(self, life: int, subscription: bytes) -> None:
+        """Join and sync until a generation is complete."""
         while self._is_current(life):
-            joined = self._join_group(told)
+            joined = self._join_group(subscription)
             if joined is None or not self._enter(life, joined):
                 if joined is not None and joined.error in _ITS_OWN and not self._is_current(life):
-                    self._leave_as(joined.member_id)  # the consumer has left without knowing its id
+                    self._leave_as(joined.member_id)  # the consumer left before it knew its id
                 continue
             synced = self._sync_group(life, joined)
             if synced is None or not self._is_current(life):
                 continue
             assignment = decode_assignment(synced.assignment)
-            self._journal.refresh()  # so that it has the positions that others committed before
+            self._journal.refresh()  # to see the positions that previous owners committed
             with self._news:
                 if life == self._life:
                     self._arrived = Share(joined.generation_id, assignment, joined.members)
@@ -306,20 +307,20 @@ class SharedMembership(Membership):
         with self._news:
             return life == self._life and self._joining
 
-    def _join_group(self, told: bytes) -> JoinGroupResponse | None:
-        """None: nobody answered."""
-        wishes = self._wishes
+    def _join_group(self, subscription: bytes) -> JoinGroupResponse | None:
+        """None: no reply."""
+        settings = self._settings
         request = JoinGroupRequest(
             group_id=self.group,
             member_id=self._member,
-            group_instance_id=wishes.instance,
+            group_instance_id=settings.instance,
             protocol_type=CONSUMER,
-            protocols=tuple(MemberProtocol(assignor.name, told) for assignor in wishes.assignors),
-            session_timeout_ms=wishes.session_ms,
-            rebalance_timeout_ms=wishes.poll_ms,
-            client_id=wishes.client_id,
+            protocols=tuple(MemberProtocol(assignor.name, subscription) for assignor in settings.assignors),
+            session_timeout_ms=settings.session_ms,
+            rebalance_timeout_ms=settings.poll_ms,
+            client_id=settings.client_id,
         )
-        answer = self._ask(request, wishes.poll_ms)
+        answer = self._ask(request, settings.poll_ms)
         assert answer is None or isinstance(answer, JoinGroupResponse)
         return answer
 
@@ -338,18 +339,19 @@ class SharedMembership(Membership):
         return False
 
     def _sync_group(self, life: int, joined: JoinGroupResponse) -> SyncGroupResponse | None:
-        """Ask for the assignment, as often as nobody answers; None: it has to join again, or is no member."""
+        """Request the assignment, and retry if there is no reply.  None: it has to rejoin, or is not a member any
+        more."""
         request = SyncGroupRequest(
             group_id=self.group,
             member_id=joined.member_id,
             generation_id=joined.generation_id,
-            group_instance_id=self._wishes.instance,
+            group_instance_id=self._settings.instance,
             protocol_type=joined.protocol_type,
             protocol_name=joined.protocol_name,
             assignments=self._assign(joined) if joined.members and not joined.skip_assignment else {},
         )
         while self._is_current(life):
-            answer = self._ask(request, self._wishes.poll_ms)
+            answer = self._ask(request, self._settings.poll_ms)
             if answer is None:
                 continue
             assert isinstance(answer, SyncGroupResponse)
@@ -362,18 +364,18 @@ class SharedMembership(Membership):
         return None
 
     def _assign(self, joined: JoinGroupResponse) -> dict[str, bytes]:
-        """As the leader."""
-        assignor = next(one for one in self._wishes.assignors if one.name == joined.protocol_name)
+        """Compute the assignment, as leader."""
+        assignor = next(one for one in self._settings.assignors if one.name == joined.protocol_name)
         cluster = what_members_read(_partitions(self._journal.refresh()), joined.members)
         return assign_members(assignor, cluster, joined.members, leader=joined.member_id)
 
     def _refused(self, error: Code) -> None:
-        """What follows from an error to a member: it tries again, or has lost what it had, or cannot go on.  Locked."""
+        """Handle an error reply: retry, give up the partitions, or fail.  Locked."""
         match error:
             case Code.REBALANCE_IN_PROGRESS:
-                self._rejoin = not self._joining  # a round that is under way goes on by itself
+                self._rejoin = not self._joining  # a join in progress continues
             case _ if error in _AWAY:
-                self._news.wait(AGAIN_S)
+                self._news.wait(RETRY_PAUSE_S)
             case _ if error in _GONE:
                 member = self._member if error is Code.ILLEGAL_GENERATION else ""
                 self._end_life()
@@ -382,22 +384,23 @@ class SharedMembership(Membership):
                 self._fail(
                     FencedInstanceId(
                         f"group {self.group!r}: another consumer has started with group_instance_id "
-                        f"{self._wishes.instance!r}, and has this one's place; give each consumer an id of its own"
+                        f"{self._settings.instance!r} and replaced this one; give each consumer a different id"
                     )
                 )
             case _:
-                why = _WHY.get(error, f"the coordinator answers {error.value}").format(
-                    strategies=", ".join(one.name for one in self._wishes.assignors), session=self._wishes.session_ms
+                why = _WHY.get(error, f"the coordinator replied {error.value}").format(
+                    strategies=", ".join(one.name for one in self._settings.assignors),
+                    session=self._settings.session_ms,
                 )
                 self._fail(InvalidRequest(f"group {self.group!r}: {why}"))
 
     def _fail(self, error: SparkLogError) -> None:
-        """What it had is lost, and the next poll raises it.  Locked."""
+        """The partitions are lost, and the next poll raises the error.  Locked."""
         self._end_life()
         self._failed, self._lost = error, True
 
     def _end_life(self) -> None:
-        """Be no member.  What the consumer had is not forgotten: whether it has lost it is the caller's to say.  Locked."""
+        """End the membership, but keep the list of owned partitions: the caller decides if they are lost.  Locked."""
         self._life += 1
         self._member, self.generation, self._topics = "", UNFENCED, None
         self._joining = self._rejoin = False
@@ -406,24 +409,24 @@ class SharedMembership(Membership):
 
     # ----------------------------------------------------------------------------------------- in the heartbeats' thread
 
-    def _beat(self) -> None:
-        """Say that the consumer is alive, as long as it is and polls."""
+    def _send_heartbeats(self) -> None:
+        """Send heartbeats while the consumer is open and polls."""
         while True:
             with self._news:
                 self._news.wait_for(lambda: self._closed or (self.generation != UNFENCED and not self._joining))
                 if self._closed:
                     return
-                life, left_ms = self._life, self._wishes.poll_ms - (self._clock.monotonic_ms() - self._polled_ms)
+                life, left_ms = self._life, self._settings.poll_ms - (self._clock.monotonic_ms() - self._polled_ms)
                 request = HeartbeatRequest(
                     group_id=self.group,
                     member_id=self._member,
                     generation_id=self.generation,
-                    group_instance_id=self._wishes.instance,
+                    group_instance_id=self._settings.instance,
                 )
             if left_ms <= 0:
-                self._give_up(life)
+                self._leave_idle(life)
                 continue
-            wait_ms = int(min(self._wishes.heartbeat_ms, left_ms))
+            wait_ms = int(min(self._settings.heartbeat_ms, left_ms))
             answer = self._ask(request, wait_ms)
             with self._news:
                 late = life != self._life or self._joining or self.generation != request.generation_id
@@ -431,10 +434,10 @@ class SharedMembership(Membership):
                     continue
                 self._refused(answer.error)
                 if answer.error is Code.REBALANCE_IN_PROGRESS:
-                    self._news.wait(wait_ms / 1000)  # till the consumer polls
+                    self._news.wait(wait_ms / 1000)  # until the consumer polls
 
-    def _give_up(self, life: int) -> None:
-        """The consumer has not polled for too long: others may be quicker."""
+    def _leave_idle(self, life: int) -> None:
+        """Leave the group, because the consumer has not polled within max_poll_interval_ms."""
         with self._news:
             if life != self._life:
                 return
@@ -442,37 +445,37 @@ class SharedMembership(Membership):
             self._end_life()
             self._lost = True
         logger.warning(
-            "group %s: the consumer has not polled for max_poll_interval_ms, %d, and gives its partitions up: poll more often, "
-            "with a smaller max_poll_records, or set it higher",
+            "group %s: the consumer has not polled within max_poll_interval_ms=%d and gives its partitions up: "
+            "poll more often, reduce max_poll_records, or increase max_poll_interval_ms",
             self.group,
-            self._wishes.poll_ms,
+            self._settings.poll_ms,
         )
-        if self._wishes.instance is None:
+        if self._settings.instance is None:
             self._ask(self._leaving(member))
 
     # ------------------------------------------------------------------------------------------------------------ requests
 
     def _ask(self, request: Request, wait_ms: int = 0) -> Any:
-        """The answer, which may take `wait_ms`; None, after a pause, if nobody has answered."""
+        """The reply, for which the coordinator may wait `wait_ms`; None, after a pause, without a reply."""
         try:
             answer = self._link.ask_group(self._journal.state.coordinator, request, wait_ms)
         except (CoordinatorNotAvailable, NotCoordinator) as error:
-            if not self._away:
-                logger.warning("group %s: its coordinator is away, and is asked again and again: %s", self.group, error)
-            self._away = True
-            time.sleep(AGAIN_S)
+            if not self._unreachable:
+                logger.warning("group %s: its coordinator is away, retrying: %s", self.group, error)
+            self._unreachable = True
+            time.sleep(RETRY_PAUSE_S)
             return None
-        if self._away:
+        if self._unreachable:
             logger.warning("group %s: a coordinator answers again", self.group)
-        self._away = False
+        self._unreachable = False
         return answer
 
     def _leaving(self, member: str) -> LeaveGroupRequest:
         return LeaveGroupRequest(group_id=self.group, members=(LeavingMember(member),))
 
     def _leave_as(self, member: str) -> None:
-        """A static member does not leave: its place is kept for its session.  Raises CoordinatorNotAvailable."""
-        if member and self._wishes.instance is None:
+        """A static member does not leave: its assignment is kept for its session.  Raises CoordinatorNotAvailable."""
+        if member and self._settings.instance is None:
             self._link.ask_group(self._journal.state.coordinator, self._leaving(member), 0)
 
 
@@ -481,7 +484,7 @@ def _partitions(state: State) -> dict[str, int]:
 
 
 def _broken(group: str, error: BaseException) -> SparkLogError:
-    logger.error("group %s: the consumer's part in it broke off", group, exc_info=error)
-    failed = InvalidRequest(f"group {group!r}: the consumer's part in it broke off: {type(error).__name__}: {error}")
+    logger.error("group %s: the consumer's group thread failed", group, exc_info=error)
+    failed = InvalidRequest(f"group {group!r}: the consumer's group thread failed: {type(error).__name__}: {error}")
     failed.__cause__ = error
     return failed

@@ -1,4 +1,4 @@
-"""What a member of a group says of itself, by its consumer's settings."""
+"""Group member settings, from the settings of a consumer."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from spark_log.groups.assignors import Assignor, make_assignor
 
 
 class MemberSettings(NamedTuple):
-    """What a member says of itself."""
+    """The values a member sends to its coordinator."""
 
     assignors: Sequence[Assignor]
-    """The one that it likes best first."""
+    """In order of preference."""
     session_ms: int
     heartbeat_ms: int
     poll_ms: int
-    """A consumer that does not poll for so long gives its partitions up, and the others wait so long for it to rejoin."""
+    """max.poll.interval.ms, also the rebalance timeout: how long the others wait for the member to rejoin."""
     instance: str | None = None
     client_id: str = ""
     rack: str | None = None
 
 
 def member_settings(settings: Mapping[str, Any]) -> MemberSettings:
-    """Raises InvalidRequest for an assignor that cannot be used, or heartbeats that are rarer than a session is long."""
+    """Raises InvalidRequest for an unusable assignor, or if heartbeat_interval_ms is not below session_timeout_ms."""
     given = settings["partition_assignment_strategy"]
     assignors = [make_assignor(one) for one in ([given] if isinstance(given, str | type) else given)]
     if not assignors:
-        raise InvalidRequest("partition_assignment_strategy: give one assignor at least")
+        raise InvalidRequest("partition_assignment_strategy: it is empty; give at least one assignor")
     if settings["heartbeat_interval_ms"] >= settings["session_timeout_ms"]:
         raise InvalidRequest(
             f"heartbeat_interval_ms: {settings['heartbeat_interval_ms']} is not less than session_timeout_ms, "

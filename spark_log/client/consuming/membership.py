@@ -1,9 +1,9 @@
-"""A consumer's place in its group.  Embedded it takes all partitions, and a newer consumer takes them from it.
+"""A consumer's membership in its group.  Embedded, it owns all partitions, and a newer consumer takes them over.
 
-How consumers share a group through a coordinator is in `group_member.py`; a consumer does not know which it has.
+`group_member.py` has the membership in a group that members share through a coordinator.  A consumer uses both alike.
 
-Positions are committed under the generation that was taken, so what a consumer commits that was replaced is refused.  A
-member with a session (a stream) is not replaced as long as it gives signs of life, but by itself when it comes back.
+Positions are committed under the consumer's generation, so the commits of a replaced consumer are rejected.  A member
+with a session (a stream) cannot be replaced while its session is alive, except by the same member after a restart.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 Callback = Callable[[Offsets, Exception | None], object]
 
 
-class SessionWish(NamedTuple):
-    """What a member says of itself that keeps its group while it is alive."""
+class SessionRequest(NamedTuple):
+    """Identity and session of a member that keeps its group while it is alive."""
 
     token: str
-    """The same whenever the same query joins again."""
+    """The same each time the same query joins."""
     owner: str
-    """Who it is, for people."""
+    """Readable name."""
     timeout_ms: int
 
 
@@ -43,12 +43,12 @@ class _Pending(NamedTuple):
 
 
 class Membership:
-    """One consumer's part in a group."""
+    """One consumer's membership in a group."""
 
     alone = True
-    """Has all partitions, or none: who may not commit has lost them."""
+    """It owns all partitions or none: a consumer that may not commit has lost them."""
 
-    def __init__(self, journal: Journal, group: str, session: SessionWish | None = None) -> None:
+    def __init__(self, journal: Journal, group: str, session: SessionRequest | None = None) -> None:
         self.group = group
         self.session = session
         self.generation = UNFENCED
@@ -65,66 +65,66 @@ class Membership:
 
     @property
     def is_assigned(self) -> bool:
-        """Whether it is known what the consumer has."""
+        """Whether the consumer's assignment is known."""
         return True
 
     @property
     def round(self) -> int:
-        """Another one whenever partitions were given out anew."""
+        """Changes with each rebalance."""
         return 0
 
-    def heed(self) -> bool:
-        """The consumer is alive.  Whether there is anything new about its place in the group."""
+    def report_alive(self) -> bool:
+        """Report that the consumer is alive.  Returns whether its membership has changed."""
         return False
 
     def await_news(self, timeout_ms: float) -> bool:
-        """Wait for news of the group, if there are some to come soon; False if not."""
+        """Wait for a change of the membership, if one is expected soon; False otherwise."""
         return False
 
     def share(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
-        """What of the topics the consumer may have, as far as it is settled; None: all partitions."""
+        """The assignment among these topics, as far as it is known; None: all partitions."""
         return None
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
-        """The consumer has these, and no others, now that its listener knows."""
+        """Confirm that the consumer now owns exactly these partitions.  Its listener has been called."""
 
     # ---------------------------------------------------------------------------------------------------- join and leave
 
     def join(self) -> None:
-        """Take the group; whoever had it is refused from now on.  Raises GroupInUse if a member keeps it."""
-        member, wish = self._journal.context.unique(), self.session or SessionWish("", "", 0)
-        self._journal.refresh()  # a refusal is final: it must not come of a state that is old
+        """Take over the group; commits of the previous owner are rejected.  Raises GroupInUse if a session keeps it."""
+        member, wish = self._journal.context.unique(), self.session or SessionRequest("", "", 0)
+        self._journal.refresh()  # a rejection is final, so it must not be based on an outdated state
         self.generation = self._journal.propose(JoinGroup(group=self.group, member=member, **wish._asdict()))
         self._member = member
 
-    def give_sign(self) -> None:
-        """Keep the group for the time of one more session.  Raises IllegalGeneration if it was taken."""
+    def renew_session(self) -> None:
+        """Renew the session.  Raises IllegalGeneration if the group was taken over."""
         self._journal.propose(SignOfLife(group=self.group, generation=self.generation))
 
     def keep(self, state: State) -> None:
-        """Show that the group is in use, long before its positions would expire: a quiet topic has nothing to commit."""
+        """Mark the group as in use, well before its offsets expire: with a quiet topic, there is nothing to commit."""
         age_ms = cluster_config(state.configs, "offsets.retention.minutes") * 60_000
         seen = state.groups.get(self.group, GroupState()).seen
         if self.joined and not self.lost(state) and self._journal.context.clock.now_ms() - seen > age_ms // 4:
-            self.give_sign()
+            self.renew_session()
 
     def leave(self) -> None:
-        """Give the group up, if it is still this consumer's, after the commits that are on their way."""
+        """Release the group, if this consumer still owns it, after pending commits."""
         self.flush_commits()
         member, self._member = self._member, ""
         self._journal.propose(LeaveGroup(group=self.group, member=member))
         self.generation = UNFENCED
 
     def forget(self) -> None:
-        """Be no member any more, after the group was taken."""
+        """End the membership after the group was taken over."""
         self._member, self.generation = "", UNFENCED
 
     def lost(self, state: State) -> bool:
-        """Whether a newer consumer has taken the group."""
+        """Whether a newer consumer has taken over the group."""
         return self.joined and state.groups.get(self.group, GroupState()).member != self._member
 
     def replaced(self, state: State) -> SparkLogError | None:
-        """The error of a consumer that lost its partitions; None: it goes on, with others."""
+        """The error of a consumer that lost its partitions; None if it continues with others."""
         current = state.groups.get(self.group, GroupState()).generation
         return IllegalGeneration(
             f"group {self.group!r}: generation {self.generation} was replaced by {current}: a newer consumer owns the "
@@ -135,39 +135,39 @@ class Membership:
     # --------------------------------------------------------------------------------------------------------- positions
 
     def position(self, state: State, key: TopicKey) -> Position | None:
-        """What the group has committed for a partition."""
+        """The committed position of the group in a partition."""
         return state.groups.get(self.group, GroupState()).offsets.get(key)
 
     def group_commit(self, state: State, offsets: Offsets) -> GroupCommit:
-        """Positions as a record has them."""
+        """Positions in the form of a record."""
         return GroupCommit(self.group, self.generation, group_entries(state, offsets))
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit positions, after those that are on their way.
+        """Commit positions, after pending commits.
 
-        Raises IllegalGeneration if the group was taken, CommitUnknown if the storage failed.
+        Raises IllegalGeneration if the group was taken over, CommitUnknown if the storage failed.
         """
         self.flush_commits()
         self._commit(self.group_commit(self._journal.state, offsets), self.committer())
 
     def committer(self) -> Committer | None:
-        """As whom it commits, where a coordinator asks for that."""
+        """The member that commits, if a coordinator requires one."""
         return None
 
     def _commit(self, commit: GroupCommit, by: Committer | None) -> None:
-        """What belongs to topics that were deleted meanwhile is left out: it is forgotten with them."""
+        """Topics that were deleted meanwhile are left out."""
         if commit.offsets:
             self._journal.propose(CommitOffsets(commit=commit, by=by, live_only=True))
 
     def commit_async(self, offsets: Offsets, callback: Callback | None) -> None:
-        """Commit positions in the background, in the order of the calls, under the generation of now."""
+        """Commit positions in the background, in the order of the calls, under the current generation."""
         commit = self.group_commit(self._journal.state, offsets)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
         self._pending.append(_Pending(self._worker.submit(self._commit, commit, self.committer()), offsets, callback))
 
     def call_back(self) -> None:
-        """Tell the callbacks of commits that are done."""
+        """Run the callbacks of finished commits."""
         while self._pending and self._pending[0].done.done():
             done, offsets, callback = self._pending.popleft()
             error = done.exception()
@@ -175,13 +175,13 @@ class Membership:
                 callback(offsets, error if isinstance(error, Exception) else None)
 
     def flush_commits(self) -> None:
-        """Wait for commits that are on their way, and tell their callbacks."""
+        """Wait for pending commits and run their callbacks."""
         for pending in tuple(self._pending):
             pending.done.exception()
         self.call_back()
 
     def close(self) -> None:
-        """Settle, and end the worker."""
+        """Flush pending commits, then stop the worker."""
         self.flush_commits()
         if self._worker is not None:
             self._worker.shutdown()
@@ -189,10 +189,10 @@ class Membership:
 
 
 def as_offsets(given: Mapping[TopicPartition, int | OffsetAndMetadata]) -> dict[TopicPartition, OffsetAndMetadata]:
-    """Offsets with their notes, from numbers too.  Raises InvalidRequest."""
+    """Offsets with metadata, also from plain numbers.  Raises InvalidRequest."""
     found = {}
     for tp, at in given.items():
         if isinstance(at, bool) or not isinstance(at, int | OffsetAndMetadata):
-            raise InvalidRequest(f"offset {at!r} of {tp} is not possible; give a number or an OffsetAndMetadata")
+            raise InvalidRequest(f"invalid offset {at!r} for {tp}: expected a number or an OffsetAndMetadata")
         found[TopicPartition(*tp)] = at if isinstance(at, OffsetAndMetadata) else OffsetAndMetadata(at)
     return found

@@ -1,4 +1,4 @@
-"""What a consumer has subscribed to: topics by name or by a pattern, and who is told of partitions that come and go."""
+"""A consumer's subscription: topics by name or pattern, and its rebalance listener."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ Wanted = dict[TopicPartition, TopicKey]
 
 
 class SubscribedTopics:
-    """One subscription, from `subscribe` on.  Raises InvalidRequest if it is not one of names and a pattern."""
+    """One subscription.  Raises InvalidRequest unless either names or a pattern are given."""
 
     def __init__(self, topics: Iterable[str] | str, pattern: str | None, listener: object) -> None:
         self.topics = frozenset([topics] if isinstance(topics, str) else topics)
         if bool(self.topics) == (pattern is not None):
-            raise InvalidRequest("subscribe: give topics or a pattern, one of them")
+            raise InvalidRequest("subscribe: give either topics or a pattern")
         for name in self.topics:
             refuse_progress_topic(name)
         self.pattern = None if pattern is None else _compiled(pattern)
         self._listener = listener
         self._seen: frozenset[TopicPartition] | None = None
-        """What it was about at the last look."""
+        """The partitions at the last update."""
         self._appeared: frozenset[TopicPartition] = frozenset()
-        """Of that, what was not there when the subscription began."""
+        """The partitions that were created after the subscription began."""
 
     def wanted(self, state: State) -> Wanted:
-        """All partitions that the subscription is about; it is noted which of them are new."""
+        """All partitions of the subscription.  Also records which of them are new."""
         wanted = {
             TopicPartition(name, number): (topic_id, number)
             for name, topic_id in state.names.items()
@@ -43,15 +43,15 @@ class SubscribedTopics:
         return wanted
 
     def is_new(self, partition: TopicPartition) -> bool:
-        """Whether a partition appeared after the subscription had begun."""
+        """Whether a partition was created after the subscription began."""
         return partition in self._appeared
 
     def names(self, partitions: Iterable[TopicPartition]) -> frozenset[str]:
-        """The topics by name, those of `partitions` where there is a pattern."""
+        """The topics by name; with a pattern, the topics of `partitions`."""
         return self.topics if self.pattern is None else frozenset(tp.topic for tp in partitions)
 
     def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
-        """Tell the listener, if there is one that wants to know."""
+        """Call the listener's method `what`, if it has one."""
         method = getattr(self._listener, what, None)
         if method is None and what == "on_partitions_lost":
             method = getattr(self._listener, "on_partitions_revoked", None)

@@ -1,1 +1,1 @@
-"""Producing: appends, producers and transactions, from rows to a commit."""
+"""Producing: appends, producers and transactions, from rows to commits."""

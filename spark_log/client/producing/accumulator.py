@@ -1,11 +1,13 @@
-"""Queues: what was sent to one topic and is not on its way yet.
+"""Queues of sent records, one per topic, until they are written.
 
-`send` appends to the rows of a queue's open batch without a lock, which would cost as much as all else it does.  Two things make
-that safe.  Appending a row to a list is one step.  And who closes the batch marks it as idle before counting what is in it, while
-`send` looks at the mark after it has appended: either the record was counted, or `send` finds the mark and sees to it.
+`send` appends to the rows of a queue's open batch without a lock, which would double its cost.  Two rules make that
+safe. First, appending a row to a list is atomic.  Second, the thread that closes a batch marks it as idle before it
+counts the rows, and `send` reads the mark after it has appended.  So either the record was counted, or `send` sees the
+mark and calls `keep`.
 
-Bytes are counted against a credit that the queue was granted, and only who has used it up asks for more, under the lock.  Threads
-that send at the same instant may be counted as one: the limits of `batch_size` and `buffer_memory` are off by so many records.
+Bytes are subtracted from a credit that the queue was granted.  Only a thread that has used up the credit takes the
+lock and asks for more.  Threads that send at the same instant may be counted as one, so `batch_size` and
+`buffer_memory` can be exceeded by as many records.
 """
 
 from __future__ import annotations
@@ -42,17 +44,17 @@ class TopicQueue:
         self._threads = threads
         self.partitions = 0
         self.limit = 0
-        """Bytes of a record at most."""
+        """Size limit of a record, in bytes."""
         self.full = 0
-        """Bytes at which records are taken without waiting for more."""
+        """Bytes at which records are taken without waiting for the linger."""
         self.granted = self.left = 0
-        """Bytes of the credit, and what is left of it, at most `limit`."""
+        """Bytes of the credit, and the rest of it, at most `limit`."""
         self.rare = False
-        """There were records that have headers, or a partition that was chosen for them."""
+        """Some records have headers or an explicit partition."""
         self.open = self._opened()
-        """The batch that records are let into, and its rows: to be read in one step."""
+        """The batch that accepts records, and its rows: one attribute, so that both are read atomically."""
         self.closed: deque[SentBatch] = deque()
-        """Those before it that are full and not taken."""
+        """Full batches before the open one that have not been taken."""
 
     def _opened(self) -> tuple[SentBatch, list[Any]]:
         batch = SentBatch(self.topic, self._urge, self._threads)
@@ -60,7 +62,7 @@ class TopicQueue:
         return batch, batch.rows
 
     def follow(self, spec: TopicSpec, record_bytes_max: int, batch_bytes: int) -> None:
-        """Take up what the topic is like now."""
+        """Update the limits from the topic's current spec."""
         self.partitions = spec.partitions
         self.limit = min(record_bytes_max, spec.max_message_bytes)
         self.full = batch_bytes * spec.partitions
@@ -82,11 +84,11 @@ class TopicQueue:
 
     @property
     def batches(self) -> tuple[SentBatch, ...]:
-        """All that records here are in, in their order."""
+        """All batches here, in order."""
         return *self.closed, self.open[0]
 
     def close_batch(self, now_ms: int) -> SentBatch:
-        """The open batch, closed; another takes its place.  Called with the lock held."""
+        """Close the open batch, return it, and open another.  Called with the lock held."""
         batch, _ = self.open
         self.open = self._opened()
         batch.close(now_ms, self.used)
@@ -95,9 +97,9 @@ class TopicQueue:
         return batch
 
     def keep(self, future: RecordFuture, rows: list[Any]) -> None:
-        """See to it that a record that was appended to `rows` is in a batch, and is found there.  Called with the lock held.
+        """Make sure that a record appended to `rows` is in a batch, at the right index.  Called with the lock held.
 
-        Threads that send at the same instant may have taken the same start for theirs, and the batch may have been closed
+        Threads that send at the same instant may have computed the same start, and the batch may have been closed
         before the record was in it.
         """
         future.start = rows.index(future, future.start)

@@ -1,4 +1,4 @@
-"""Appending whole batches: `log.append`, and the identity under which an application writes each version once."""
+"""Appending whole batches (`log.append`), and the identity with which an application writes each version once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ logger = logging.getLogger("spark_log")
 
 
 class Appender:
-    """Appends of one log, under one producer identity.  Safe for threads."""
+    """Appends to one log, under one producer identity.  Thread-safe."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -36,9 +36,9 @@ class Appender:
         partitioner: str,
         compression: str,
     ) -> dict[TopicPartition, range]:
-        """Append records, all or nothing, and give the offsets that they got.
+        """Append records, all or none, and return the offsets they got.
 
-        identity:  of `txn_identity`; None: that of the appender.
+        identity:  from `txn_identity`; None: the appender's.
         """
         ensure_topic(self._journal, topic)
         epoch = self._journal.recent().version
@@ -82,7 +82,7 @@ def upload_rows(
 def check_acks(acks: str | int) -> None:
     """Raises InvalidRequest unless it is 0, 1 or all."""
     if str(acks) not in ("0", "1", "-1", "all"):
-        raise InvalidRequest(f"acks: {acks!r} is not possible; give 0, 1 or all")
+        raise InvalidRequest(f"invalid value {acks!r} for acks: expected 0, 1 or all")
 
 
 def txn_identity_if_given(app_id: str | None, version: int | None, topic: str) -> Identity | None:
@@ -97,7 +97,7 @@ def txn_identity_if_given(app_id: str | None, version: int | None, topic: str) -
 def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
     """The identity of a write that happens once per (application, version, topic).
 
-    topic:  None where the rows name their topics, whatever those are.
+    topic:  None if the rows name their topics.
     """
     if not isinstance(version, int) or version < 0:
         raise InvalidRequest(f"txn_version: {version!r} is not a whole number, 0 or more")
@@ -107,7 +107,7 @@ def txn_identity(app_id: str, version: int, topic: str | None) -> Identity:
 
 
 def skipped_version(identity: Identity, committed: Committed, uploads: Sequence[Uploaded]) -> str:
-    """What a log of the application says of a write that `txn_identity` made a repeat."""
+    """The log message for a write that `txn_identity` marked as a duplicate."""
     app_id, topic = _application(identity)
     to = f" to topic {topic!r}" if topic else ""
     rows = counted(sum(run.rows for upload in uploads for _, run in upload.slices), "row")
@@ -120,11 +120,11 @@ def skipped_version(identity: Identity, committed: Committed, uploads: Sequence[
 
 
 def version_conflict(identity: Identity, error: SequenceConflict) -> SequenceConflict:
-    """The error of a write whose version is the last one in the log, with other content."""
+    """The error for a write that has the last version in the log, but different content."""
     app_id, _ = _application(identity)
     refusal = SequenceConflict(
-        f"txnVersion {identity.sequence} of application {app_id!r} is in the log (version {error.version}) with other content "
-        f"({error}). These rows were not written: give them a higher txnVersion if the log is to have them",
+        f"txnVersion {identity.sequence} of application {app_id!r} is in the log (version {error.version}) with other "
+        f"content ({error}). These rows were not written: to append them, give them a higher txnVersion",
         last=error.last,
         version=error.version,
     )
@@ -133,6 +133,6 @@ def version_conflict(identity: Identity, error: SequenceConflict) -> SequenceCon
 
 
 def _application(identity: Identity) -> tuple[str, str]:
-    """(application, topic) of an identity that `txn_identity` made; the topic is empty where rows name theirs."""
+    """(application, topic) of an identity from `txn_identity`; the topic is empty if the rows name their topics."""
     app_id, _, topic = identity.producer.removeprefix("app:").rpartition(":")
     return app_id, topic

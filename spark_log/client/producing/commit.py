@@ -1,4 +1,4 @@
-"""Committing uploads: one record for all of them, under an identity that makes a repeat harmless."""
+"""Committing uploads: one record for all of them, under an identity that makes retries idempotent."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from spark_log.settings import topic_config
 logger = logging.getLogger("spark_log")
 
 STORAGE_MS_MAX = 60_000
-"""A commit whose outcome is not known is made again until then: the storage was asked for as long as it takes each time."""
+"""How long a commit with an unknown outcome is retried; one storage request may take as long as that."""
 SECONDS_MIN, SECONDS_MAX = 1_000_000_000, 4_102_444_800
 """2001-09-09 and 2100-01-01, in seconds."""
 SLICES_INLINE_MAX = 1000
-"""A commit of more slices names index objects instead of them."""
+"""A commit with more slices refers to index objects instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who commits: the fields of `records.CommitRecord` that decide whether it is a repeat."""
+    """The producer of a commit: the fields of `records.CommitRecord` by which duplicates are detected."""
 
     producer: str
     sequence: int
@@ -50,18 +50,18 @@ class Identity:
     holder: str = ""
     source: str = ""
     skip_older: bool = False
-    """As of `decide_commit`."""
+    """As for `decide_commit`."""
 
 
 class RetryPolicy(NamedTuple):
-    """How often a commit whose outcome is not known is made again."""
+    """How often a commit with an unknown outcome is retried."""
 
     tries: int = 5
     deadline_ms: int | None = None
-    """On the monotonic clock; None: no limit but `tries`."""
+    """On the monotonic clock; None: limited by `tries` only."""
     backoff_ms: int = 0
     backoff_ms_max: int = 0
-    """Before the first repeat, and at most: it doubles."""
+    """Upper limit of the pause before a retry; the pause doubles each time."""
 
 
 RETRY_POLICY = RetryPolicy()
@@ -78,13 +78,13 @@ def commit_uploads(
     *,
     upkeep: bool = True,
 ) -> Committed:
-    """Commit uploads, made under upload epoch `epoch`, in their order, and groups' positions with them.
+    """Commit uploads, made under upload epoch `epoch`, in their order, together with positions of groups.
 
-    by:    the members of groups that commit them.
-    upkeep:  as of `propose`.
+    by:      the members of groups that commit the positions.
+    upkeep:  as for `propose`.
 
-    Raises CommitUnknown when the storage failed so often that it may or may not be in; made again with the same identity
-    it lands once.
+    Raises CommitUnknown if the storage failed repeatedly, so the commit may have been applied.  A retry with the same
+    identity applies it once.
     """
     upload = join_uploads(uploads)
     commit = CommitRecord(
@@ -109,7 +109,7 @@ def commit_uploads(
 
 
 def offsets_by_name(state: State, committed: Committed) -> dict[TopicPartition, range]:
-    """The offsets that a commit got, by topic name."""
+    """The offsets of a commit, by topic name."""
     return {
         TopicPartition(state.topics[topic_id].name, number): span
         for (topic_id, number), span in sorted(committed.ranges.items())
@@ -118,11 +118,11 @@ def offsets_by_name(state: State, committed: Committed) -> dict[TopicPartition, 
 
 
 _warned: set[tuple[str, str, Callable[..., str]]] = set()
-"""(cluster id, topic id, check): once a process is enough."""
+"""(cluster id, topic id, check): a process warns once."""
 
 
 def _warn_of_times(journal: Journal, slices: Iterable[tuple[int, Run]]) -> None:
-    """Name the topics whose records are surprisingly old, by the newest record of the oldest run."""
+    """Warn of topics whose records are unexpectedly old, by the newest record of the oldest run."""
     state, now_ms = journal.state, journal.context.clock.now_ms()
     newest: dict[str, int] = {}
     for _, run in slices:
@@ -139,13 +139,13 @@ def _warn_of_times(journal: Journal, slices: Iterable[tuple[int, Run]]) -> None:
 
 
 def _like_seconds(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
-    """Seconds of 2001 to 2100 that were given as milliseconds are a time of January or February 1970."""
+    """Timestamps in seconds (of 2001 to 2100), taken as milliseconds, fall into January or February 1970."""
     if not SECONDS_MIN <= time_ms < SECONDS_MAX:
         return ""
     return (
-        f"{format_timestamp_ms(time_ms)} were written. A bigint column 'timestamp' has milliseconds since 1970, and {time_ms} "
-        f"seconds would be {format_timestamp_ms(time_ms * 1000)}: if these are seconds, write timestamp_seconds(column) in "
-        "Spark, or 1000 times the number"
+        f"{format_timestamp_ms(time_ms)} were written. A bigint column 'timestamp' is in milliseconds since 1970; "
+        f"{time_ms} seconds would be {format_timestamp_ms(time_ms * 1000)}: if these are seconds, write "
+        "timestamp_seconds(column) in Spark, or 1000 times the number"
     )
 
 
@@ -161,9 +161,10 @@ def _expired(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
 
 
 def _persist(journal: Journal, append: Append, patience: RetryPolicy, upkeep: bool) -> Committed:
-    """Propose until it is in.  A refusal after a try of unknown outcome says so: that try may be what is refused now.
+    """Propose until the commit is applied or rejected.  A rejection after an attempt with an unknown outcome mentions
+    that attempt.
 
-    A coordinator that does not answer is waited for again where there is a deadline, or a try that it may have heard.
+    A coordinator that does not reply is retried if there is a deadline, or an attempt that it may have received.
     """
     clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
     began = clock.monotonic_ms()
@@ -187,7 +188,7 @@ def _persist(journal: Journal, append: Append, patience: RetryPolicy, upkeep: bo
 
 
 def _with_pieces(journal: Journal, commit: CommitRecord) -> CommitRecord:
-    """The same commit with its slices in an index object."""
+    """The same commit, with its slices in an index object."""
     name = data_key(commit.upload_epoch, f"{journal.context.unique()}.idx")
     data, pieces = encode_index(name, parts := index_parts(commit.objects, commit.slices))
     journal.run(_put(name, data))
@@ -210,7 +211,7 @@ def _put(name: str, data: bytes) -> Steps[None]:
 
 
 def index_parts(objects: Sequence[DataObject], slices: Sequence[tuple[int, Run]]) -> list[IndexPart]:
-    """Slices by partition, their offsets counted from 0 in each."""
+    """Slices by partition, with offsets from 0 in each."""
     parts: dict[TopicKey, list[Slice]] = {}
     for number, run in slices:
         part = parts.setdefault((run.topic_id, run.partition), [])
@@ -232,9 +233,9 @@ def index_parts(objects: Sequence[DataObject], slices: Sequence[tuple[int, Run]]
 
 
 class PlainProducer:
-    """An identity of its own for one writer: a random id, sequences from 0, commits in order.
+    """A separate identity for one writer: a random id, sequences from 0, commits in order.
 
-    Safe for threads: one commit at a time.
+    Thread-safe: one commit at a time.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -243,7 +244,7 @@ class PlainProducer:
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """A child has an identity of its own: under its parent's, one's commits would pass for repeats of the other's."""
+        """A child gets a new identity: with its parent's, commits of one would pass for duplicates of the other's."""
         self._lock = self._journal.context.threads.lock()
         self._producer = ""
         self._birth = self._sequence = 0
@@ -255,9 +256,9 @@ class PlainProducer:
         groups: Sequence[GroupCommit] = (),
         patience: RetryPolicy = RETRY_POLICY,
     ) -> Committed:
-        """Commit once.  After a failure the next commit goes under a new identity."""
+        """Commit once.  After a failure, the next commit has a new identity."""
         with self._lock:
-            # After a long upload the producer's id would be as old as that, and a refusal would not be for certain.
+            # After a long upload, the producer's id would be that old, and a rejection would not be certain.
             state = self._journal.recent()
             if not self._producer or (self._sequence and self._producer not in state.producers):
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
@@ -265,9 +266,9 @@ class PlainProducer:
             try:
                 committed = commit_uploads(self._journal, identity, epoch, uploads, groups, patience, upkeep=False)
             except BaseException:
-                # It may be in, also where an interrupt broke it off: the next one must not pass for a repeat of it.
+                # It may have been applied, even after an interrupt: the next commit must not pass for its duplicate.
                 self._producer = ""
                 raise
             self._sequence += 1
-        self._journal.upkeep_after_commit()  # others commit meanwhile
+        self._journal.upkeep_after_commit()  # without holding the lock, so that others can commit
         return committed

@@ -1,8 +1,8 @@
-"""Delivering batches of single records: Arrow columns, one upload, one commit.
+"""Delivery of batches of single records: Arrow columns, one upload, one commit.
 
-A record that cannot be written fails alone.  Whatever the storage does, a commit is made again under the same identity, so
-that it lands once, until the delivery timeout.  Encoding a round (`begin`) and writing it (`deliver`) are two steps, so that one
-round can be encoded while the one before is written.
+A record that cannot be written fails alone.  After a storage failure, the commit is retried under the same identity
+until the delivery timeout, so it is applied once.  Encoding (`begin`) and writing (`deliver`) are separate steps, so
+that one round can be encoded while the one before is written.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _Staged(NamedTuple):
     topic_id: str
     times: Ints
     partitions: Ints
-    """Of each record; -1 for those that have an error."""
+    """The partition of each record; -1 for records that have an error."""
     errors: dict[int, BaseException]
 
 
@@ -57,7 +57,7 @@ class Attempt(NamedTuple):
     uploader: Uploader
     staged: list[_Staged]
     refused: list[tuple[SentBatch, SparkLogError]]
-    """Those whose topic is not there."""
+    """Batches whose topic does not exist."""
 
 
 class Delivery:
@@ -71,18 +71,18 @@ class Delivery:
         self._rng = journal.context.random()
         self._partitioners: dict[str, Partitioner] = {}
         self._assigning = journal.context.threads.lock()
-        """Partitioners have a state, and an attempt made again goes on beside the next round's first one."""
+        """Partitioners have state, and a retry runs concurrently with the first attempt of the next round."""
         self._partitioner(settings["partitioner"])
 
     def begin(self, batches: Sequence[SentBatch]) -> Attempt | None:
-        """Encode batches, of different topics; None where that failed, which `deliver` does again."""
+        """Encode batches of different topics; None after a failure, and `deliver` encodes them again."""
         try:
             return self._begin(batches, self._deadline(batches))
         except SparkLogError:
             return None
 
     def deliver(self, batches: Sequence[SentBatch], begun: Attempt | None) -> None:
-        """Write batches and resolve them.  Raises what failed for all that are not resolved."""
+        """Write batches and resolve them.  Raises the error of all batches that are not resolved."""
         deadline = self._deadline(batches)
         wait = self._settings["retry_backoff_ms"]
         while True:
@@ -93,7 +93,7 @@ class Delivery:
             except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable, CoordinatorNotAvailable) as error:
                 if error.maybe_applied:
                     raise
-                # Nothing was committed: the upload was refused, or did not get as far.
+                # Nothing was committed: the upload failed, or the commit was rejected.
                 if self._clock.monotonic_ms() + wait >= deadline:
                     raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
                 begun = None
@@ -135,7 +135,7 @@ class Delivery:
             self._resolve(one, committed)
 
     def _stage(self, attempt: Attempt, batch: SentBatch, deadline: int) -> None:
-        """Put a batch into an upload; if its topic is not there and is not created, it is refused."""
+        """Add a batch to an upload.  If its topic does not exist and is not created, the batch is refused."""
         try:
             ensure_topic(self._journal, batch.topic, deadline_ms=deadline)
             spec = topic_spec(self._journal.state, batch.topic)
@@ -145,14 +145,14 @@ class Delivery:
             attempt.refused.append((batch, error))
             return
         columns = batch.columns
-        assert columns is not None, "it was taken and is not resolved"
+        assert columns is not None, "a batch that is taken and not resolved has columns"
         staged = _Staged(batch, spec.topic_id, columns.times, np.full(batch.count, -1, dtype=np.int64), {})
         for start in range(0, batch.count, SLICE_ROWS):
             self._add(attempt.uploader, spec, to_rows(columns, start, start + SLICE_ROWS), staged, start)
         attempt.staged.append(staged)
 
     def _add(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, first: int) -> None:
-        """Add rows; of those that are refused, halves, until each wrong record stands alone."""
+        """Add rows.  Rejected rows are split in halves until each invalid record is alone."""
         count = rows.records.num_rows
         try:
             numbers = self._assign(spec, rows)
@@ -176,7 +176,7 @@ class Delivery:
         return np.asarray(found, dtype=np.int64)
 
     def _partitioner(self, name: Any) -> Partitioner:
-        """A function of Kafka's form is asked in send(); what it leaves open goes by the default."""
+        """A callable partitioner runs in send(); records that it leaves open use the default."""
         if callable(name) or name in ("default", "murmur2"):
             return Murmur2Partitioner(self._rng, max(1, self._settings["batch_size"]))
         return make_partitioner(name, self._rng)
@@ -190,7 +190,7 @@ class Delivery:
         one.batch.resolve(one.partitions, offsets_of(one.partitions, bases), times, one.errors)
 
     def _log_times(self, one: _Staged, bases: dict[int, int]) -> Ints:
-        """The log's time of the commit, where that is what the topic's records have."""
+        """The commit's log append time, for topics that use it."""
         for number, base in bases.items():
             stamp = self._append_time((one.topic_id, number), base)
             return one.times if stamp is None else np.full(len(one.times), stamp, dtype=np.int64)
@@ -204,7 +204,7 @@ class Delivery:
 
 
 def to_rows(columns: Columns, start: int, end: int) -> Rows:
-    """Single records, those from `start` to `end`, as Arrow columns."""
+    """Single records `start` to `end` as Arrow columns."""
     keys, values = columns.keys[start:end], columns.values[start:end]
     stamps = pa.array(columns.times[start:end] * 1000).view(TIMESTAMP)
     arrays, schema = [pa.array(keys, pa.binary()), pa.array(values, pa.binary()), stamps], RECORD_SCHEMA
@@ -225,7 +225,7 @@ def _cut(rows: Rows, start: int, count: int) -> Rows:
 
 
 def offsets_of(partitions: Ints, bases: dict[int, int]) -> Ints:
-    """The offset of each record, counted in each partition from its base in the order of the records; -1 for none."""
+    """The offset of each record: consecutive from the base of its partition; -1 without a partition."""
     offsets = np.full(len(partitions), -1, dtype=np.int64)
     if not bases:
         return offsets

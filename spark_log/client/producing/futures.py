@@ -1,7 +1,7 @@
-"""Futures of records on their way: one light object a record, resolved a batch at a time.
+"""Futures of sent records: one small object per record, resolved batch by batch.
 
-A record waits in the rows of the batch that is open for its topic, one flat list of all its records.  The producer's thread
-makes columns of the list; a future holds its batch and where its row begins, and no record.
+A record waits in the rows of its topic's open batch, one flat list for all records.  The producer's thread converts the
+list to columns.  A future refers to its batch and the index of its row; it does not hold the record.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ logger = logging.getLogger("spark_log")
 Headers = Sequence[tuple[str, bytes | None]]
 Ints = npt.NDArray[np.int64]
 WIDTH = 4
-"""Items of a row: future, key, value and stamp (see `stamp_of`).  In place of the key is (key, headers, partition) where a record
-has more than a key."""
+"""Items of a row: future, key, value and stamp (see `stamp_of`).  If a record has headers or a partition, the key is
+replaced by (key, headers, partition)."""
 NONE: Ints = np.empty(0, dtype=np.int64)
 
 
@@ -33,15 +33,15 @@ class Columns(NamedTuple):
     keys: Sequence[bytes | None]
     values: Sequence[bytes | None]
     times: Ints
-    """Milliseconds."""
+    """In milliseconds."""
     headers: Sequence[Headers | None] | None
-    """None: none of the records has any."""
+    """None: no record has headers."""
     partitions: Sequence[int | None] | None
-    """None: none of the records names one."""
+    """None: no record has an explicit partition."""
 
 
 class SentBatch:
-    """Records of one topic that are delivered together, and what became of them."""
+    """Records of one topic that are delivered together, and their outcome."""
 
     __slots__ = (
         "_callbacks",
@@ -70,20 +70,21 @@ class SentBatch:
         self.opened_ms = 0
         """When the first record was sent, on the monotonic clock."""
         self.rows: list[Any] | None = []
-        """Of the records, `WIDTH` items each, one after the other; None once there are columns."""
+        """`WIDTH` items per record; None once there are columns."""
         self.idle = True
-        """The thread does not know of records here, or looks at no more of them: who appends one has to see to it."""
+        """The thread does not know of records here, or no longer reads the rows: a thread that appends one must call
+        `keep`."""
         self.end: int | None = None
-        """How many items of the rows belong to it; None while it is open."""
+        """How many items of the rows belong to the batch; None while it is open."""
         self.bytes = 0
         self.rare = False
-        """Some of the records may have more than a key."""
+        """Some records may have headers or a partition."""
         self.columns: Columns | None = None
-        """What is to be delivered; None before it is taken, and when the outcome is known."""
+        """The columns to be delivered; None before the batch is taken, and once the outcome is known."""
         self.done = threads.event()
-        """The outcome is known."""
+        """Set once the outcome is known."""
         self.called_back = threads.event()
-        """And the callbacks have run."""
+        """Set once the callbacks have run."""
         self._urge = urge
         self._lock = threads.lock()
         self._callbacks: list[tuple[RecordFuture, Callable[[RecordFuture], object]]] = []
@@ -93,17 +94,17 @@ class SentBatch:
         self._places: tuple[Sequence[int], ...] | tuple[Ints, Ints, Ints] = ((), (), ())
 
     def close(self, now_ms: int, size: int) -> None:
-        """Let in no more records than are here.  Called with the lock held."""
-        assert self.rows is not None and self.end is None, "it is closed once, before it is taken"
+        """Accept no more records.  Called with the lock held."""
+        assert self.rows is not None and self.end is None, "a batch is closed once, before it is taken"
         if self.idle:
             self.opened_ms = now_ms
-        self.idle = True  # first of all: see `accumulator.py`
+        self.idle = True  # first: see `accumulator.py`
         self.end, self.bytes = len(self.rows), size
 
     def take(self) -> None:
-        """Make columns of the rows, which are forgotten: they hold the futures, and those the batch."""
+        """Convert the rows to columns and drop them: rows refer to futures, and futures to the batch (a cycle)."""
         rows, self.rows, end = self.rows, None, self.end
-        assert rows is not None and end is not None, "it is closed and was not taken"
+        assert rows is not None and end is not None, "a batch is taken once, after it is closed"
         keys, values, stamps = (rows[item:end:WIDTH] for item in range(1, WIDTH))
         headers = partitions = None
         if self.rare:
@@ -113,32 +114,32 @@ class SentBatch:
 
     @property
     def count(self) -> int:
-        """Of the records that are to be delivered."""
+        """Number of records to be delivered."""
         return 0 if self.columns is None else len(self.columns.keys)
 
     def resolve(self, partitions: Ints, offsets: Ints, times: Ints, errors: Mapping[int, BaseException]) -> None:
-        """The records are in, at these places, but for those that have an error."""
+        """The records were committed at these positions, except those with an error."""
         self.columns = None
         if not self.done.is_set():
             self._places, self._errors = (partitions, offsets, times), errors
             self._finish()
 
     def acknowledge(self) -> None:
-        """Nobody waits for the records (acks=0): they are done, at places that are not known, and yet to be written."""
+        """Resolve the futures with unknown positions before the records are written (acks=0)."""
         if self.columns is not None:
             unknown = np.full(self.count, -1, dtype=np.int64)
             self._places = (unknown, unknown, self.columns.times)
         self._finish()
 
     def fail(self, error: BaseException) -> None:
-        """None of the records is known to be in."""
+        """None of the records is known to be committed."""
         self.rows = self.columns = None
         if not self.done.is_set():
             self._error = error
             self._finish()
 
     def abandon(self, error: BaseException) -> None:
-        """In a forked child: its parent's threads are not there, and their locks may be held for ever."""
+        """Fail the batch in a forked child, which has no threads of its parent and whose locks may be held for ever."""
         threads = self._threads
         self._lock, self._callbacks = threads.lock(), []
         self.done, self.called_back = threads.event(), threads.event()
@@ -153,19 +154,19 @@ class SentBatch:
         self.called_back.set()
 
     def wait(self, timeout: float | None) -> None:
-        """Wait for the outcome and ask for haste.  Raises TimeoutError."""
+        """Wait for the outcome, and end the linger.  Raises TimeoutError."""
         if self.done.is_set():
             return
         self._urge()
         if not self.done.wait(timeout):
-            raise TimeoutError(f"not acknowledged within {timeout} s; the record is still on its way")
+            raise TimeoutError(f"not acknowledged within {timeout} s; the record is still in flight")
 
     def error(self, index: int) -> BaseException | None:
         return self._error or (self._errors.get(index) if self._errors else None)
 
     def metadata(self, index: int) -> RecordMetadata:
         places = self._places
-        if isinstance(places[0], np.ndarray):  # most are never asked for
+        if isinstance(places[0], np.ndarray):  # converted late: most are never read
             places = self._places = tuple(column.tolist() for column in places)
         partitions, offsets, times = places
         return RecordMetadata(self.topic, partitions[index], offsets[index], times[index])
@@ -179,34 +180,34 @@ class SentBatch:
 
 
 class RecordFuture(Struct, eq=False, gc=False):
-    """What becomes of one record: its place in the log, or why it has none.
+    """The outcome of one record: its position in the log, or an error.
 
-    A struct that the garbage collector does not follow: made in 30 ns, where an object with slots takes 110, and 360 when many
-    are kept, as the collector then walks through them all.  It is part of no cycle from the moment its batch is taken.
+    A struct without garbage collection: made in 30 ns, where an object with slots takes 110, and 360 when many are
+    kept, because the collector then visits all of them.  It is not part of a cycle once its batch is taken.
     """
 
     batch: SentBatch
     start: int
-    """Where its row begins in the batch."""
+    """Index of its row in the batch."""
 
     def __repr__(self) -> str:
-        return f"<RecordFuture of topic {self.batch.topic!r}, {'done' if self.done() else 'on its way'}>"
+        return f"<RecordFuture of topic {self.batch.topic!r}, {'done' if self.done() else 'in flight'}>"
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Where the record is, waiting for it at most `timeout` seconds; waiting ends the linger.
+        """The position of the record.  Waits for it, at most `timeout` seconds; waiting ends the linger.
 
-        Raises TimeoutError while the record is on its way, or the reason for which it is not in the log.
+        Raises TimeoutError while the record is in flight, or the error that kept it out of the log.
         """
         if (error := self.exception(timeout)) is not None:
             raise error
         return self.batch.metadata(self.start // WIDTH)
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """The same, as kafka-python calls it."""
+        """As `result`: kafka-python's name."""
         return self.result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Why the record is not in the log; None if it is.  Raises TimeoutError."""
+        """The error that kept the record out of the log; None if it was committed.  Raises TimeoutError."""
         self.batch.wait(timeout)
         return self.batch.error(self.start // WIDTH)
 
@@ -215,7 +216,7 @@ class RecordFuture(Struct, eq=False, gc=False):
         return self.batch.done.is_set()
 
     def succeeded(self) -> bool:
-        """Whether the record is known to be in."""
+        """Whether the record is known to be committed."""
         return self.done() and self.exception() is None
 
     def failed(self) -> bool:
@@ -223,22 +224,23 @@ class RecordFuture(Struct, eq=False, gc=False):
         return self.done() and self.exception() is not None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Have `callback(future)` called when the outcome is known, at once if it is; in the producer's thread."""
+        """Call `callback(future)` in the producer's thread once the outcome is known; immediately if it is."""
         self.batch.call_when_done(self, callback)
 
     def add_callback(self, callback: Callable[..., object], *args: Any, **kwargs: Any) -> RecordFuture:
-        """Have `callback(*args, metadata, **kwargs)` called if the record gets in."""
+        """Call `callback(*args, metadata, **kwargs)` if the record is committed."""
         self.add_done_callback(lambda future: future.succeeded() and callback(*args, future.result(), **kwargs))
         return self
 
     def add_errback(self, callback: Callable[..., object], *args: Any, **kwargs: Any) -> RecordFuture:
-        """Have `callback(*args, error, **kwargs)` called if it does not."""
+        """Call `callback(*args, error, **kwargs)` if it fails."""
         self.add_done_callback(lambda future: future.failed() and callback(*args, future.exception(), **kwargs))
         return self
 
 
 def stamp_of(timestamp_ms: int) -> int:
-    """A given timestamp beside those of the clock, which are nanoseconds: below zero, since not all fit as nanoseconds."""
+    """Encode a given timestamp as a negative number: clock times are positive nanoseconds, which cannot hold all given
+    ones."""
     return -1 - timestamp_ms
 
 
@@ -252,5 +254,5 @@ def _call(callback: Callable[[RecordFuture], object], future: RecordFuture) -> N
     try:
         callback(future)
     except Exception:
-        # A callback is the user's: what it does must not stop the records of others.
-        logger.exception("a callback of a record failed")
+        # An error in a user's callback must not affect other records.
+        logger.exception("the callback of a record failed")

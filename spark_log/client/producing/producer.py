@@ -1,8 +1,8 @@
-"""Producers: single records, gathered for a few milliseconds and written together.
+"""Producers: single records, collected for a few milliseconds and written together.
 
-`send` appends to the queue of a topic; in the background what was gathered is made columns of, and all partitions of all topics are
-committed at once, so a producer costs one upload and one commit a round, however many records there are.  One thread does that; where
-much is sent a second one takes turns with it, so that a round is encoded while the one before is written.
+`send` appends to the queue of a topic.  A background thread converts the queues to columns and commits all partitions
+of all topics together, so one round costs one upload and one commit, however many records it has.  At high rates a
+second thread takes turns with the first, so that one round is encoded while the one before is written.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from spark_log.threads import Thread
 logger = logging.getLogger("spark_log")
 
 ROW_OVERHEAD = 16
-"""Bytes of a record beside key, value and headers, as segments count them."""
+"""Bytes per record in addition to key, value and headers, as segments count them."""
 ROUNDS = 3
-"""That share the memory: one is gathered, one encoded, one written."""
+"""Rounds that share the memory: one is collected, one encoded, one written."""
 
 
 class Producer:
-    """Sends single records.  Safe for threads; a context manager, which waits for what was sent."""
+    """Sends single records.  Thread-safe; a context manager, which waits until all sent records are written."""
 
     def __init__(self, journal: Journal, **settings: Any) -> None:
         self._settings = resolve_settings("producer", PRODUCER, settings)
@@ -73,29 +73,29 @@ class Producer:
         threads = self._machine
         self._lock = threads.lock()
         self._work = threads.condition(self._lock)
-        """Something to do for a thread."""
+        """Signals work for a thread."""
         self._room = threads.condition(self._lock)
-        """Something was written."""
+        """Signals free memory."""
         self._queues: dict[str, TopicQueue] = {}
         """By topic."""
         self._admitting: dict[str, TopicQueue] = {}
-        """The same as `send` sees it: none, once nothing more is to be sent."""
+        """The queues that `send` uses; empty once the producer accepts no more records."""
         self._next = threads.lock()
-        """Of the thread whose round is the next: until it is encoded, and it is its turn to be written."""
+        """Held by the thread that prepares the next round, until the round is encoded and may be written."""
         self._turn = threads.lock()
-        """Of the thread that writes.  It is asked for while holding `_next`, so that rounds stay in their order."""
+        """Held by the thread that writes.  It is acquired while holding `_next`, so rounds stay in order."""
         self._under_way: list[SentBatch] = []
         self._buffered = 0
-        """Bytes that the queues were granted, and of what is under way."""
+        """Bytes granted to the queues, and bytes in flight."""
         self._urgent = self._closing = self._ended = False
         self._threads: tuple[Thread, ...] = ()
 
     def after_fork(self) -> None:
-        """In a child: the threads are the parent's, and so are the records."""
+        """In a child: threads and records belong to the parent."""
         batches = (*self._under_way, *(batch for queue in self._queues.values() for batch in queue.batches))
         self._begin()
         self._refusal = InvalidRequest(
-            "this producer was made before the process was forked, and belongs to the parent: make one in the child"
+            "this producer was created before the process was forked and belongs to the parent: create one in the child"
         )
         for batch in batches:
             batch.abandon(self._refusal)
@@ -111,11 +111,11 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """Send one record; a future of its place.
+        """Send one record and return a future for its position.
 
-        value, key:  bytes, text (as UTF-8), None, or what the serializers take.
-        Raises InvalidRecord, MessageTooLarge, UnknownTopicOrPartition for what can be seen at once; RequestTimedOut if
-        there was no room in `buffer_memory` for `max_block_ms`.
+        value, key:  bytes, str (as UTF-8), None, or input of the serializers.
+        Raises InvalidRecord, MessageTooLarge, UnknownTopicOrPartition if they can be detected immediately;
+        RequestTimedOut if `buffer_memory` had no room for `max_block_ms`.
         """
         if self._encodes:
             key, value = self._encoded(key, value)
@@ -132,7 +132,7 @@ class Producer:
             headers = checked_headers(headers)
             size += sum(len(name) + len(item or b"") + ROW_OVERHEAD for name, item in headers)
         if timestamp_ms is None:
-            now = self._now  # called as `self._now()` it would be looked for as a method first
+            now = self._now  # `self._now()` would first be looked up as a method
             stamp = now()
         elif type(timestamp_ms) is int and 0 <= timestamp_ms <= TIME_MS_MAX:
             stamp = stamp_of(timestamp_ms)
@@ -150,7 +150,7 @@ class Producer:
         batch, rows = queue.open
         start = len(rows)
         future = RecordFuture(batch, start)
-        rows += (future, key, value, stamp)  # in one step
+        rows += (future, key, value, stamp)  # atomic
         if batch.idle or rows[start] is not future:
             self._see_to(queue, future, rows)
         return future
@@ -171,7 +171,7 @@ class Producer:
         return partition
 
     def _admit(self, topic: str, size: int) -> TopicQueue:
-        """The queue of a topic, with credit for a record, when there is room."""
+        """Wait for room, and return the topic's queue with credit for a record."""
         end = self._clock.monotonic_ms() + self._settings["max_block_ms"]
         with self._lock:
             while True:
@@ -179,23 +179,24 @@ class Producer:
                     raise self._refusal
                 queue = self._queues.get(topic)
                 if queue is None or not queue.waiting:
-                    queue = self._lane(topic, end)
+                    queue = self._current_queue(topic, end)
                 if size > queue.limit:
                     raise too_large(topic, size, queue.limit)
                 if self._grant(queue, size):
                     return queue
                 self._wait_for_room(size, end)
 
-    def _lane(self, topic: str, end: int) -> TopicQueue:
-        """A queue that follows what its topic is like now."""
-        # Finding the topic out may take a round trip: others go on sending meanwhile.
+    def _current_queue(self, topic: str, end: int) -> TopicQueue:
+        """The topic's queue, updated from its current spec."""
+        # Looking up the topic may take a round trip: do not hold the lock.
         self._lock.release()
         try:
             ensure_topic(self._journal, topic, deadline_ms=end)
             spec = topic_spec(self._journal.state, topic)
         except CoordinatorNotAvailable as error:
             raise RequestTimedOut(
-                f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: {error}"
+                f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: "
+                f"{error}"
             ) from error
         finally:
             self._lock.acquire()
@@ -210,7 +211,7 @@ class Producer:
     def _grant(self, queue: TopicQueue, size: int) -> bool:
         """Give a queue credit for a record, and for more up to a full batch.  False: there is no room."""
         used = queue.used
-        self._buffered += used - queue.granted  # it gives back what is left
+        self._buffered += used - queue.granted  # the queue returns the rest of its credit
         queue.granted, queue.left = used, 0
         if used and used + size > self._round:
             queue.closed.append(queue.close_batch(self._clock.monotonic_ms()))
@@ -218,7 +219,7 @@ class Producer:
             self._start(2)
             self._work.notify()
         room = self._memory - self._buffered
-        # A record larger than the whole buffer goes alone; the threads' own callbacks cannot wait for room.
+        # A record larger than the whole buffer is sent alone.  Callbacks in the producer's threads cannot wait.
         if room < size and self._buffered and not self._is_own_thread():
             return False
         full = used + size >= queue.full
@@ -239,12 +240,12 @@ class Producer:
             if rest <= 0:
                 raise RequestTimedOut(
                     f"no room for {size} bytes within max_block_ms={self._settings['max_block_ms']}: {self._buffered} "
-                    f"bytes of buffer_memory={self._memory} wait to be written"
+                    f"bytes of buffer_memory={self._memory} have not been written yet"
                 )
             self._room.wait(rest / 1000)
 
     def _see_to(self, queue: TopicQueue, future: RecordFuture, rows: list[Any]) -> None:
-        """Let the thread know of a record in a batch that it takes for empty, or looks at no more."""
+        """Notify the thread of a record in a batch that it takes for empty, or no longer reads."""
         with self._lock:
             queue.keep(future, rows)
             batch, now = queue.open[0], self._clock.monotonic_ms()
@@ -254,18 +255,18 @@ class Producer:
                     self._work.notify()
                 return
             late = queue.close_batch(now)
-        assert self._refusal is not None, "a thread ends when nothing more is to be sent"
+        assert self._refusal is not None, "a thread ends only when no more records are accepted"
         late.fail(self._refusal)
 
     def partitions_for(self, topic: str) -> set[int]:
-        """Numbers of a topic's partitions; it is created if that is allowed."""
+        """Numbers of a topic's partitions.  The topic is created if that is allowed."""
         ensure_topic(self._journal, topic)
         return set(range(topic_spec(self._journal.state, topic).partitions))
 
     # ----------------------------------------------------------------------------------------------------- the threads
 
     def _start(self, count: int) -> None:
-        """Have at least so many threads.  Called with the lock held."""
+        """Start threads until there are at least `count`.  Called with the lock held."""
         while len(self._threads) < count:
             self._threads += (self._machine.start(self._run, "pylog-producer"),)
 
@@ -291,12 +292,12 @@ class Producer:
                     self._turn.release()
                 batches = ()
         except BaseException as error:
-            # Never in silence: who waits is told, and so is who sends from now on.
+            # Fail all waiting and future calls with the error.
             logger.exception("the producer's thread failed")
             self._break(error, batches)
 
     def _next_round(self) -> tuple[SentBatch, ...]:
-        """What was gathered, after the linger; nothing when the producer is closed."""
+        """The batches of a round, after the linger; nothing when the producer is closed."""
         linger = self._settings["linger_ms"]
         with self._lock:
             while not (waiting := self._waiting()) and not self._closing:
@@ -306,7 +307,7 @@ class Producer:
                 if rest <= 0:
                     break
                 self._work.wait(rest / 1000)
-            # What comes while a round is written joins the next one; to encode that ahead pays only for much.
+            # Records that arrive while a round is written join the next one; encoding ahead pays for large rounds only.
             while self._under_way and not any(queue.closed for queue in self._queues.values()):
                 self._work.wait()
             batches = self._take()
@@ -319,7 +320,7 @@ class Producer:
         return [queue for queue in self._queues.values() if queue.waiting]
 
     def _take(self) -> tuple[SentBatch, ...]:
-        """The first batch of each queue.  Called with the lock held."""
+        """Take the first batch of each queue.  Called with the lock held."""
         batches, now = [], self._clock.monotonic_ms()
         for queue in self._queues.values():
             if queue.closed:
@@ -348,14 +349,14 @@ class Producer:
             self._forget(batches)
 
     def _forget(self, batches: tuple[SentBatch, ...]) -> None:
-        """A round is over.  Called with the lock held."""
+        """Release the memory of a round.  Called with the lock held."""
         self._under_way = [batch for batch in self._under_way if batch not in batches]
         self._buffered -= sum(batch.bytes for batch in batches)
         self._room.notify_all()
         self._work.notify()
 
     def _break(self, error: BaseException, batches: tuple[SentBatch, ...]) -> None:
-        refusal = RuntimeError(f"the producer's thread failed, nothing more can be sent: {error!r}")
+        refusal = RuntimeError(f"the producer's thread failed, no more records can be sent: {error!r}")
         refusal.__cause__ = error
         with self._lock:
             self._refuse(refusal)
@@ -368,16 +369,14 @@ class Producer:
             batch.fail(refusal)
 
     def _refuse(self, refusal: Exception) -> None:
-        """Let nothing more be sent.  Called with the lock held."""
+        """Accept no more records.  Called with the lock held."""
         self._refusal = refusal
         self._admitting.clear()
 
     def _urge(self) -> None:
-        """End the linger: somebody waits."""
+        """End the linger, because a caller waits."""
         if self._is_own_thread():
-            raise InvalidRequest(
-                "a callback cannot wait for records that are on their way: its thread is to write them"
-            )
+            raise InvalidRequest("a callback cannot wait for records in flight: its own thread has to write them")
         with self._lock:
             self._urgent = bool(self._waiting())
             self._work.notify()
@@ -385,9 +384,9 @@ class Producer:
     # -------------------------------------------------------------------------------------------------------- the end
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until all that was sent before is in the log, or has failed, and its callbacks have run.
+        """Wait until all records sent so far are in the log or have failed, and their callbacks have run.
 
-        timeout: seconds.  Raises TimeoutError when they are over.  Failures are told by the futures.
+        timeout: seconds.  Raises TimeoutError after them.  The futures report failures.
         """
         with self._lock:
             waiting = (*self._under_way, *(batch for queue in self._waiting() for batch in queue.batches))
@@ -397,7 +396,7 @@ class Producer:
         for batch in waiting:
             rest = None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000
             if not batch.called_back.wait(rest):
-                raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still on their way")
+                raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still in flight")
 
     def close(self, timeout: float | None = None) -> None:
         """Flush, and end the threads.  Raises TimeoutError if that takes longer than `timeout` seconds."""
@@ -411,7 +410,7 @@ class Producer:
         for thread in () if self._is_own_thread() else threads:
             thread.join(None if end is None else max(0.0, end - self._clock.monotonic_ms()) / 1000)
             if thread.is_alive():
-                raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still on their way")
+                raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still in flight")
 
     def __enter__(self) -> Producer:
         return self
@@ -426,12 +425,12 @@ _open_producers: WeakSet[Producer] = WeakSet()
 
 
 def _close_all() -> None:
-    """What was sent by a program that ends without closing is written all the same."""
+    """Write the records of producers that a program has not closed before it exits."""
     for producer in tuple(_open_producers):
         producer.close()
 
 
-# When functions of `atexit` run, the pools of threads that requests to a bucket go through are closed already.
+# Functions of `atexit` run after the thread pools of remote storage have been closed.
 getattr(threading, "_register_atexit", atexit.register)(_close_all)
 
 
@@ -441,18 +440,18 @@ def to_bytes(what: str, given: object) -> bytes:
         return given.encode()
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
-    raise InvalidRecord(f"{what} is a {type(given).__name__}: give bytes or text, or a {what}_serializer")
+    raise InvalidRecord(f"{what} is a {type(given).__name__}: expected bytes or str, or set {what}_serializer")
 
 
 def checked_headers(headers: object) -> list[tuple[str, bytes | None]]:
-    """Headers as they are kept.  Raises InvalidRecord."""
+    """Headers as a list of pairs.  Raises InvalidRecord."""
     try:
         pairs = [(name, item) for name, item in headers]  # type: ignore[attr-defined]
     except (TypeError, ValueError) as error:
         raise InvalidRecord(f'headers: {headers!r} is not a list of pairs, as [("name", b"value")]') from error
     for name, _ in pairs:
         if not isinstance(name, str):
-            raise InvalidRecord(f"headers: the name {name!r} is not a text")
+            raise InvalidRecord(f"headers: the name {name!r} is not a str")
     return [(name, None if item is None else to_bytes("value", item)) for name, item in pairs]
 
 

@@ -26,21 +26,21 @@ _NO_LIMIT_MS = 2**63 - 1
 
 
 class TopicSpec(NamedTuple):
-    """What a writer has to know of a topic.  Travels to tasks."""
+    """The properties of a topic that a writer needs.  Sent to tasks."""
 
     topic_id: str
     name: str
     partitions: int
     max_message_bytes: int
     compression: str
-    """`producer`, or what the topic wants."""
+    """The topic's `compression.type`: a codec, or `producer`."""
     append_time: bool
     before_max_ms: int
     after_max_ms: int
 
 
 def topic_spec(state: State, name: str) -> TopicSpec:
-    """The spec of a live topic.  Raises UnknownTopicOrPartition."""
+    """The spec of an existing topic.  Raises UnknownTopicOrPartition."""
     topic_id, topic = topic_named(state, name)
     return TopicSpec(
         topic_id,
@@ -55,17 +55,17 @@ def topic_spec(state: State, name: str) -> TopicSpec:
 
 
 class Fault(NamedTuple):
-    """A rule that some rows of a batch break."""
+    """A rule of the topic that some rows of a batch violate."""
 
     kind: type[SparkLogError]
     rows: npt.NDArray[np.bool_]
-    """Which."""
+    """A mask of the rows."""
     reason: Callable[[int], str]
-    """Of a row, by its number: the sentence."""
+    """The message for a row, by its index."""
 
 
 def faults_of(spec: TopicSpec, rows: Rows, now_ms: int) -> list[Fault]:
-    """The topic's rules that rows break: of size, of time, and of partitions that they name."""
+    """The rules that rows violate: on size, on time, and on explicit partitions."""
     if rows.records.num_rows == 0:
         return []
     found = (_too_large(spec, rows.records), *_out_of_time(spec, rows.records, now_ms), _no_partition(spec, rows))
@@ -90,11 +90,11 @@ def _too_large(spec: TopicSpec, records: pa.RecordBatch) -> Fault | None:
 
 
 def _all_within(records: pa.RecordBatch, limit: int) -> bool:
-    """Whether no row can be larger than `limit`: halves are weighed until they are within it, a tenth of weighing each row."""
+    """Whether no row exceeds `limit`.  Compares the size of halves first, at a tenth of the cost of single rows."""
     if records.nbytes <= limit:
         return True
     half = records.num_rows // 2
-    if not half or records.num_columns > len(RECORD_SCHEMA):  # headers weigh more than their bytes
+    if not half or records.num_columns > len(RECORD_SCHEMA):  # headers count more than their bytes
         return False
     return _all_within(records.slice(0, half), limit) and _all_within(records.slice(half), limit)
 
@@ -144,5 +144,5 @@ def _no_partition(spec: TopicSpec, rows: Rows) -> Fault | None:
 
 
 def specs_of(state: State) -> Mapping[str, TopicSpec]:
-    """The specs of all live topics, by name."""
+    """The specs of all existing topics, by name."""
     return {name: topic_spec(state, name) for name in state.names}

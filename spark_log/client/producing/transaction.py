@@ -1,7 +1,7 @@
-"""Transactions: records of many topics and consumers' positions, all in one commit or none of it.
+"""Transactions: records of many topics and positions of consumers in one atomic commit.
 
-Objects are staged while the block runs and committed when it is left without an exception.  Nothing of an open or a broken
-off transaction is ever in the log but that its id was taken, so no reader waits for one.
+Objects are staged while the block runs, and committed on leaving it without an exception.  The log contains nothing of
+an open or aborted transaction except that its id was taken over, so readers never wait for one.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ logger = logging.getLogger("spark_log")
 Row = tuple[bytes | None, bytes | None, int, Headers | None, int | None]
 """Key, value, timestamp in ms, headers, partition."""
 ROWS_MAX = 10_000
-"""Single records are gathered up to so many before they are encoded."""
+"""Single records collected before they are encoded."""
 
 
 class Transaction:
     """One transaction: a context manager, entered once.
 
-    Entering takes the id over: who held it before can commit no more.  Raises on leaving: ProducerFenced if somebody newer
-    has taken the id or it was aborted, TransactionTimedOut after `transaction_timeout_ms`, IllegalGeneration if a
-    consumer's group was taken, UploadFenced (retriable: nothing was written, do it again) if it took longer than
-    `gc.fence.age.ms`, CommitUnknown if the storage failed.
+    Entering takes over the id: the previous owner can no longer commit.  Leaving raises ProducerFenced if a newer
+    transaction has taken over the id or the transaction was aborted; TransactionTimedOut after
+    `transaction_timeout_ms`; IllegalGeneration if a consumer's group was taken over; UploadFenced (retriable: nothing
+    was written) if the transaction took longer than `gc.fence.age.ms`; CommitUnknown if the storage failed.
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
@@ -63,9 +63,9 @@ class Transaction:
         self._settings = resolve_settings("transaction", TRANSACTION, settings)
         self.transactional_id = transactional_id
         self.epoch = -1
-        """Of the id, from entering on."""
+        """Epoch of the id, set on entering."""
         self.offsets: dict[TopicPartition, range] = {}
-        """Where the records went, once they are committed."""
+        """Offsets of the records, set once they are committed."""
         self._journal = journal
         self._encode_key = coder(self._settings["key_serializer"], "serialize")
         self._encode_value = coder(self._settings["value_serializer"], "serialize")
@@ -111,18 +111,18 @@ class Transaction:
                 self._abort(error)
 
     def _abort(self, error: BaseException | None) -> None:
-        """Have the log know that this transaction is over; if it cannot, its timeout ends it.
+        """Record in the log that this transaction has ended.  If that fails, its timeout ends it.
 
-        error:  why it is over.
+        error:  the reason.
         """
         cut_off = error is not None and not isinstance(error, Exception)
         if cut_off or isinstance(error, CommitUnknown | CoordinatorNotAvailable | StorageUnavailable):
-            return  # nobody waits longer for this than for the error
+            return  # do not delay the error by waiting longer for the log
         try:
             self._journal.propose(AbortTransaction(producer=self._producer, epoch=self.epoch))
         except SparkLogError as failed:
             logger.warning(
-                "transaction %r is over, but shown as ongoing for its %d ms: %s",
+                "transaction %r has ended, but is listed as ongoing for its %d ms: %s",
                 self.transactional_id,
                 self._timeout_ms,
                 failed,
@@ -133,7 +133,7 @@ class Transaction:
         return TRANSACTIONAL + self.transactional_id
 
     def append(self, topic: str, data: object) -> None:
-        """Add records: whatever `log.append` takes."""
+        """Add records, in any form that `log.append` takes."""
         uploader = self._open_uploader()
         self._check_time()
         try:
@@ -141,7 +141,7 @@ class Transaction:
             for rows in conform(data, now_us=self._journal.context.clock.now_ms() * 1000):
                 self._add(uploader, topic, rows)
         except Exception as error:
-            # Part of the data may be staged: a commit of the rest would not be what was asked for.
+            # Some of the data may be staged: a commit of only the rest would be incomplete.
             self._failed = error
             raise
 
@@ -195,8 +195,8 @@ class Transaction:
     def commit_offsets(
         self, consumer: Consumer | str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
     ) -> None:
-        """Commit positions with the records: of a consumer, as far as it has given records out (or `offsets`), or of a
-        group by name, which no generation guards."""
+        """Commit positions with the records: of a consumer, those of its returned records or `offsets`; or of a group
+        by name, which is not fenced by a generation."""
         self._open_uploader()
         if isinstance(consumer, Consumer):
             commit, by = consumer.group_commit(offsets), consumer.committer()
@@ -207,18 +207,18 @@ class Transaction:
         if offsets is None:
             raise InvalidRequest('commit_offsets: with a group\'s name, give offsets: ("billing", {tp: 42})')
         named = Membership(self._journal, consumer).group_commit(self._journal.refresh(), as_offsets(offsets))
-        assert named.generation == UNFENCED, "it has joined nothing"
+        assert named.generation == UNFENCED, "a group by name has no members"
         self._groups.append(named)
 
     def _encode(self, topic: str) -> None:
-        """Single records that were sent go before what is appended next."""
+        """Encode single records before the next append, to keep the order."""
         if rows := self._rows.pop(topic, None):
             try:
                 keys, values, times, headers, partitions = zip(*rows, strict=True)
                 columns = Columns(keys, values, np.array(times, dtype=np.int64), headers, partitions)
                 self._add(self._open_uploader(), topic, to_rows(columns, 0, len(rows)))
             except Exception as error:
-                # All of them were taken before: without them a commit would not be what was asked for.
+                # All of them had been accepted: a commit without them would be incomplete.
                 self._failed = error
                 raise
 
@@ -227,21 +227,21 @@ class Transaction:
         uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms())
 
     def _check_time(self) -> None:
-        """Raises TransactionTimedOut when the time is over, ProducerFenced if somebody newer has the id by then.
+        """Raises TransactionTimedOut after the timeout, ProducerFenced if a newer one has taken over the id.
 
-        Whoever is told that the time is over does it again, and would take the id back.
+        The order matters: after TransactionTimedOut a caller retries, and would take the id back.
         """
         if self._journal.context.clock.monotonic_ms() > self._deadline_ms:
             known = self._journal.refresh().producers.get(self._producer)
             if known is not None and known.epoch != self.epoch:
                 raise ProducerFenced(
-                    f"transaction {self.transactional_id!r}: epoch {self.epoch} is not the one in force, {known.epoch}: a newer "
-                    "one has taken over",
+                    f"transaction {self.transactional_id!r}: epoch {self.epoch} is not the current one, {known.epoch}: "
+                    "a newer one has taken over the id",
                     current=known.epoch,
                 )
             raise TransactionTimedOut(
                 f"transaction {self.transactional_id!r} has been open for longer than transaction_timeout_ms "
-                f"({self._timeout_ms}): nothing of it is in; do it again, or give it more time"
+                f"({self._timeout_ms}): nothing was committed; retry it, or increase the timeout"
             )
 
     def _commit(self, uploader: Uploader) -> bool:

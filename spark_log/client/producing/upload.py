@@ -1,7 +1,7 @@
-"""Writing objects: what a task, a producer or an append does before anything is committed.
+"""Writing objects: the steps of a task, a producer or an append before the commit.
 
-An upload turns rows into objects under an upload epoch and says exactly what it wrote.  Nothing of it is visible before a
-commit names it, and what no commit names is garbage.
+An upload turns rows into objects under an upload epoch, and returns exactly what it wrote.  Objects become visible
+when a commit names them; objects that no commit names are garbage.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ BUFFER_BYTES = 64 << 20
 
 
 class Uploaded(NamedTuple):
-    """What an upload wrote, in the order in which it is to be committed."""
+    """The result of an upload, in commit order."""
 
     objects: tuple[DataObject, ...]
     slices: tuple[tuple[int, Run], ...]
-    """(number of the object, run)."""
+    """(index of the object, run)."""
 
     @property
     def rows(self) -> int:
@@ -45,7 +45,7 @@ NOTHING = Uploaded((), ())
 
 
 def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
-    """Uploads one after the other, as one."""
+    """Concatenate uploads."""
     objects: list[DataObject] = []
     slices: list[tuple[int, Run]] = []
     for upload in uploads:
@@ -55,10 +55,10 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
 
 
 class Uploader:
-    """Rows in, one object out (one per codec, where the topics want several).
+    """Writes rows to one object (one per codec, if the topics use several).
 
-    epoch:        upload epoch, the version of the state that the writer had seen before.
-    partitioner:  a name that `make_partitioner` knows; each topic gets an instance of its own.
+    epoch:        upload epoch: a state version that the writer had read before.
+    partitioner:  a name for `make_partitioner`; each topic gets a separate instance.
     compression:  for topics whose `compression.type` is `producer`.
     """
 
@@ -84,13 +84,14 @@ class Uploader:
         self._writers: dict[str, SegmentWriter] = {}
 
     def append(self, spec: TopicSpec, rows: Rows, now_ms: int) -> None:
-        """Add rows of one topic.  Raises InvalidRecord, MessageTooLarge, InvalidTimestamp; nothing is committed then."""
+        """Add rows of one topic.  After InvalidRecord, MessageTooLarge or InvalidTimestamp, nothing must be
+        committed."""
         for fault in faults_of(spec, rows, now_ms):
             raise fault.kind(fault.reason(int(fault.rows.argmax())))
         self.add(spec, rows)
 
     def add(self, spec: TopicSpec, rows: Rows) -> None:
-        """Add rows of one topic that have no faults."""
+        """Add rows of one topic that are already validated."""
         records = rows.records
         if records.num_rows == 0:
             return
@@ -114,7 +115,7 @@ class Uploader:
         return self._writers[codec]
 
     def finish(self) -> Uploaded:
-        """Put the objects, durably, and say what they hold."""
+        """Write the objects durably, and return their contents."""
         try:
             return join_uploads(self._put(writer) for _, writer in sorted(self._writers.items()))
         finally:
@@ -131,7 +132,7 @@ class Uploader:
         )
 
     def close(self) -> None:
-        """Drop what was not put."""
+        """Discard data that was not written."""
         for writer in self._writers.values():
             writer.close()
         self._writers = {}

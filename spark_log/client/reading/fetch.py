@@ -1,8 +1,8 @@
 """Reading slices from storage, batch by batch.
 
-A slice of one batch, or a small one, is one ranged read, checked against the slice's checksum.  Anything else goes through
-the object's index and reads the batches that overlap, a few at a time; from remote storage the next ones are fetched while
-the present ones are decoded.  `touched` says beforehand what that comes to.
+A slice of one batch, or a small slice, takes one ranged read, verified by the slice's checksum.  Other slices are read
+through the object's index: the overlapping batches, a few per request.  From remote storage, the next batches are
+fetched while the current ones are decoded.  `touched` predicts the size of a read.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from spark_log.segment.schema import TIMESTAMP
 from spark_log.store.base import ObjectStore
 
 WHOLE_BYTES_MAX = 1 << 20
-"""A run up to this size is read in one go."""
+"""A run up to this size is read in one request."""
 SLICES_AHEAD = 8
-"""Small slices that are asked for at a time."""
+"""Small slices that are requested concurrently."""
 GROUP_BYTES_MAX = 1 << 20
-"""Neighbouring batches are read together up to this size."""
+"""Adjacent batches are read together up to this size."""
 
 
 Offsets: TypeAlias = "range | npt.NDArray[np.int64]"
@@ -85,8 +85,8 @@ def fetch(
 ) -> Iterator[Fetched]:
     """The records of one planned read, in offset order.
 
-    columns:  of key, value, timestamp, headers; None for all that are there.
-    window:   batches that cannot hold such timestamps are left out, so there may be gaps between what is given.
+    columns:  of key, value, timestamp, headers; None for all that exist.
+    window:   batches that cannot have such timestamps are skipped, so there may be gaps between results.
     coming:   the bytes of the slice, if `asked_ahead` is fetching them.
     Raises ObjectNotFound if the object is gone (plan again by offset), CorruptObject for damaged bytes.
     """
@@ -103,7 +103,7 @@ def fetch(
 
 @contextmanager
 def _named(store: ObjectStore, read: SliceRead) -> Iterator[None]:
-    """An object that is gone, with the records that it held."""
+    """Add the affected records to the error for a missing object."""
     try:
         yield
     except ObjectNotFound as error:
@@ -113,7 +113,7 @@ def _named(store: ObjectStore, read: SliceRead) -> Iterator[None]:
 
 @contextmanager
 def _intact(store: ObjectStore, read: SliceRead, start: int, end: int) -> Iterator[None]:
-    """Damage, with the records [start, end) that cannot be read, and what to do."""
+    """Add the unreadable records [start, end) and the next step to the error for a corrupt object."""
     try:
         yield
     except CorruptObject as error:
@@ -133,7 +133,8 @@ def _whole(
             first += records.num_rows
         if first != piece.end:
             raise CorruptObject(
-                f"the data in {place.at(piece.position)} has {first - piece.start} records, not {piece.end - piece.start}"
+                f"the data in {place.at(piece.position)} has {first - piece.start} records, not "
+                f"{piece.end - piece.start}"
             )
 
 
@@ -142,9 +143,10 @@ def _get_whole(store: ObjectStore, piece: Slice) -> bytes:
 
 
 def asked_ahead(store: ObjectStore, reads: Sequence[SliceRead]) -> Iterator[tuple[SliceRead, Future[bytes] | None]]:
-    """The reads, and with each the bytes of its slice if it is a small one in remote storage.
+    """The reads, each with the bytes of its slice if that is small and remote.
 
-    While one is used the next `SLICES_AHEAD` are under way: a range of many small commits does not wait for each in turn.
+    The next `SLICES_AHEAD` slices are fetched in the background, so a range of many small commits does not wait for
+    each in turn.
     """
     if store.local or len(reads) < 2:
         yield from ((read, None) for read in reads)
@@ -165,7 +167,7 @@ def _by_index(
         index = load_index(store, read)
         groups = _groups(_wanted(index, read, window, place))
     if groups and _wants_all(read, window):
-        # With its schema and end mark: `touched` knows the bytes of a whole run without the index.
+        # Including its schema and end mark: `touched` knows the size of a whole run without the index.
         groups[0] = groups[0]._replace(start=piece.position)
         groups[-1] = groups[-1]._replace(end=piece.position + piece.length)
     for group, data in _loaded(store, piece.object, groups):
@@ -181,7 +183,7 @@ def _in_one_go(piece: Slice) -> bool:
 
 
 def _wants_all(read: SliceRead, window: Window | None) -> bool:
-    """Whether every batch of the slice overlaps what is wanted."""
+    """Whether every batch of the slice overlaps the requested range and window."""
     piece = read.slice
     within = window is None or (window[0] <= piece.min_us and piece.max_us < window[1])
     return within and (read.start, read.end) == (piece.start, piece.end)
@@ -195,7 +197,7 @@ def _wanted(index: Index, read: SliceRead, window: Window | None, place: Place) 
 
 
 class _Group(NamedTuple):
-    """Neighbouring batches and the bytes that hold them."""
+    """Adjacent batches and their byte range."""
 
     start: int
     end: int
@@ -203,7 +205,7 @@ class _Group(NamedTuple):
 
 
 def _groups(refs: Sequence[BatchRef]) -> list[_Group]:
-    """Neighbouring batches, together up to GROUP_BYTES_MAX."""
+    """Adjacent batches, up to GROUP_BYTES_MAX together."""
     groups: list[_Group] = []
     for ref in refs:
         end = ref.position + ref.length
@@ -216,7 +218,7 @@ def _groups(refs: Sequence[BatchRef]) -> list[_Group]:
 
 
 def _loaded(store: ObjectStore, name: str, groups: Sequence[_Group]) -> Iterator[tuple[_Group, memoryview]]:
-    """Groups with their bytes; from remote storage one is fetched ahead."""
+    """Groups with their bytes; from remote storage, the next group is fetched ahead."""
     if store.local or len(groups) < 2:
         for group in groups:
             yield group, memoryview(store.get(name, group.start, group.end))
@@ -232,18 +234,18 @@ def _loaded(store: ObjectStore, name: str, groups: Sequence[_Group]) -> Iterator
 
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
-    """One pool a process: Spark forks its workers, and threads do not survive that."""
+    """One pool per process: Spark forks its workers, and threads do not survive a fork."""
     return ThreadPoolExecutor(SLICES_AHEAD, thread_name_prefix=f"pylog-fetch-{pid}")
 
 
 def load_index(store: ObjectStore, read: SliceRead) -> Index:
-    """The index of the object that a read names."""
+    """The index of a read's object."""
     data = store.get(read.slice.object, read.index_position, read.object_size)
     return parse_index(data, name=read.slice.object, object_size=read.object_size)
 
 
 def _cut(read: SliceRead, first: int, records: pa.RecordBatch) -> Iterator[Fetched]:
-    """The part of a batch that is wanted, with the log's time where that is the slice's."""
+    """The requested part of a batch, with the log append time if the slice has one."""
     low, high = max(read.start - first, 0), min(read.end - first, records.num_rows)
     if low >= high:
         return
@@ -279,17 +281,17 @@ def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | 
 
 
 class Touched(NamedTuple):
-    """What a read takes."""
+    """The extent of a read."""
 
     records: int
-    """Of the wanted offsets, those in the batches."""
+    """The number of requested records in the batches."""
     batches: int
     bytes: int
-    """With those of the indexes in which the batches are looked up."""
+    """Size of the batches, and of the indexes that are needed to find them."""
 
 
 def touched(store: ObjectStore, read: SliceRead, window: Window | None = None) -> Touched:
-    """What `fetch` of the same will read, to the byte; reads an index only where a part of a larger slice is wanted."""
+    """The exact extent of `fetch` with the same arguments.  Reads an index only for a part of a larger slice."""
     piece, records = read.slice, read.end - read.start
     if _in_one_go(piece):
         return Touched(records, piece.batches, piece.length)

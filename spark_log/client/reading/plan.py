@@ -22,7 +22,7 @@ from spark_log.model import Slice
 from spark_log.positions import At, Latest, Position
 
 Window = tuple[int, int]
-"""Microseconds, half-open: only batches that may hold such timestamps are read."""
+"""Microseconds, half-open: only batches that may have such timestamps are read."""
 
 REPLAN_TRIES = 3
 
@@ -38,7 +38,7 @@ class OffsetRange(NamedTuple):
 
 
 class SliceRead(Struct, frozen=True, array_like=True, gc=False):
-    """Records [start, end) out of one slice.  Travels to tasks."""
+    """Records [start, end) in one slice.  Sent to tasks."""
 
     topic: str
     topic_id: str
@@ -51,13 +51,13 @@ class SliceRead(Struct, frozen=True, array_like=True, gc=False):
 
     @property
     def bytes(self) -> int:
-        """About how many bytes it takes."""
+        """Approximate size of the read."""
         piece = self.slice
         return max(1, piece.length * (self.end - self.start) // (piece.end - piece.start))
 
 
 Known = Mapping[Piece, pa.Table]
-"""Slice indexes that were read already: what a piece of one holds never changes."""
+"""Slice indexes that were read before: the contents of a piece never change."""
 
 
 def plan_reads(
@@ -67,12 +67,12 @@ def plan_reads(
     known: Known | None = None,
     state: State | None = None,
 ) -> list[SliceRead]:
-    """What to read for `ranges`, in their order; with a window, only slices whose timestamps overlap it.
+    """The reads for `ranges`, in order; with a window, only slices whose timestamps overlap it.
 
-    state:  by which it is planned; the journal's own if it is None.
+    state:  the state to plan by; None: the journal's.
 
-    Raises DataLoss for a range that is not there any more, UnknownTopicOrPartition for one that never was, ObjectNotFound
-    for a slice index that the newest state names and the storage does not have.
+    Raises DataLoss for records that were removed, UnknownTopicOrPartition for a partition that does not exist,
+    ObjectNotFound if the newest state refers to a slice index that is missing in the storage.
     """
     state, tables = state or journal.state, dict(known or {})
     gone: set[Piece] = set()
@@ -91,7 +91,7 @@ def plan_reads(
 
 
 def _check_indexes(url: str, wanted: Iterable[tuple[OffsetRange, Sequence[Slice | Piece]]], gone: Set[Piece]) -> None:
-    """Raises ObjectNotFound if a state that is newer than the look for them still names indexes that were not there."""
+    """Raises ObjectNotFound if a refreshed state still refers to indexes that were missing."""
     for rng, entries in wanted:
         for entry in entries:
             if entry in gone:
@@ -102,9 +102,9 @@ def _check_indexes(url: str, wanted: Iterable[tuple[OffsetRange, Sequence[Slice 
 def likely_pieces(
     state: State, topic: str, partitions: Sequence[int] | None, first: Position, last: Position, window: Window | None
 ) -> list[Piece]:
-    """Pieces of slice indexes that a read will look into, as far as a state tells that may be old.
+    """Pieces of slice indexes that a read will probably need, according to a state that may be outdated.
 
-    They can be read while the state is refreshed.  One too few costs a round trip, one too many a request.
+    They can be read while the state is refreshed.  A missing piece costs a round trip, a superfluous one a request.
     """
     topic_id = state.names.get(topic)
     if topic_id is None:
@@ -128,7 +128,8 @@ def _partition(state: State, rng: OffsetRange) -> Partition:
         raise UnknownTopicOrPartition(f"partition {rng.partition} of topic {rng.topic!r} does not exist (any more)")
     if rng.start < part.start or rng.end > part.readable_end:
         raise DataLoss(
-            f"offsets {rng.start} to {rng.end} of {rng.topic}-{rng.partition} were asked for, there are {part.start} to {part.readable_end}"
+            f"offsets {rng.start} to {rng.end} of {rng.topic}-{rng.partition} are out of range, "
+            f"it has {part.start} to {part.readable_end}"
         )
     return part
 
@@ -145,7 +146,7 @@ def _within(entry: Slice | Piece, window: Window | None) -> bool:
 
 
 def _slices(entries: Sequence[Slice | Piece], tables: Known, rng: OffsetRange, window: Window | None) -> list[Slice]:
-    """Entries that overlap, with pieces resolved."""
+    """The overlapping entries, with pieces resolved to slices."""
     found: list[Slice] = []
     for entry in entries:
         if isinstance(entry, Piece):
@@ -156,7 +157,7 @@ def _slices(entries: Sequence[Slice | Piece], tables: Known, rng: OffsetRange, w
 
 
 def _sealed(table: pa.Table, rng: OffsetRange, window: Window | None) -> list[Slice]:
-    """The slices of a piece that overlap the range, and the window; no others are made."""
+    """The slices of a piece that overlap the range and the window.  Only those are converted to objects."""
     low = int(np.searchsorted(numbers(table["end"]), rng.start, "right"))
     high = int(np.searchsorted(numbers(table["start"]), rng.end))
     rows = table.slice(low, high - low)
@@ -168,7 +169,7 @@ def _sealed(table: pa.Table, rng: OffsetRange, window: Window | None) -> list[Sl
 
 
 def _reads(state: State, rng: OffsetRange, slices: Sequence[Slice]) -> Iterator[SliceRead]:
-    """The slices, in order and overlapping the range, as far as they lie in it: column by column, there may be a million."""
+    """The overlapping part of each slice, in order.  Works column by column, because there may be a million."""
     rows = [state.objects[piece.object] for piece in slices]
     starts, ends = [piece.start for piece in slices], [piece.end for piece in slices]
     starts[:1] = [max(start, rng.start) for start in starts[:1]]
@@ -187,7 +188,7 @@ def _reads(state: State, rng: OffsetRange, slices: Sequence[Slice]) -> Iterator[
 
 
 class Chunk(NamedTuple):
-    """Records [start, end) that take about so many bytes."""
+    """Records [start, end), and their approximate size."""
 
     start: int
     end: int
@@ -195,7 +196,7 @@ class Chunk(NamedTuple):
 
 
 def chunks(part: Partition, start: int, end: int) -> Iterator[Chunk]:
-    """Records [start, end) of a partition, as coarse as the state has them: nothing is read for it."""
+    """Records [start, end) of a partition in chunks, as fine as the state alone allows; reads nothing."""
     for entry in part.entries:
         low, high = max(entry.start, start), min(entry.end, end)
         if low < high:

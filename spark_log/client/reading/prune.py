@@ -1,4 +1,4 @@
-"""Reads that leave out what a condition cannot match: partitions, offsets, slices and batches, and at last rows."""
+"""Pruning: reads without the partitions, offsets, slices, batches and rows that cannot match a condition."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ def plan_matching(
     known: Known | None = None,
     state: State | None = None,
 ) -> list[SliceRead]:
-    """What to read for the records of `ranges` that match, in their order.
+    """The reads for those records of `ranges` that may match, in order.
 
-    No other partition and no other offset is in it, but for those between the listed ones; records with other timestamps
-    may be (`only_matching` leaves them out).  `known`, `state`, and what is raised, as of `plan_reads`.
+    Listed partitions and offsets are exact, except that offsets between the listed ones are included.  Other
+    timestamps may be included as well; `only_matching` removes them.  For `known`, `state` and the errors see
+    `plan_reads`.
     """
     clipped = [
         rng._replace(start=max(rng.start, where.offset.first), end=min(rng.end, where.offset.last + 1))
@@ -41,13 +42,13 @@ def plan_matching(
 
 
 def _narrowed(read: SliceRead, listed: Sequence[int]) -> SliceRead | None:
-    """From the first to the last listed offset of the read; None if it has none."""
+    """The read from its first to its last listed offset; None if it contains none."""
     low, high = bisect.bisect_left(listed, read.start), bisect.bisect_left(listed, read.end)
     return replace(read, start=listed[low], end=listed[high - 1] + 1) if low < high else None
 
 
 def spans(reads: Sequence[SliceRead]) -> list[OffsetRange]:
-    """The reads as ranges; neighbours become one."""
+    """The reads as ranges; adjacent reads are merged."""
     ranges: list[OffsetRange] = []
     for read in reads:
         last = ranges[-1] if ranges else None
@@ -59,7 +60,7 @@ def spans(reads: Sequence[SliceRead]) -> list[OffsetRange]:
 
 
 def cut(reads: Sequence[SliceRead], pieces: Sequence[OffsetRange]) -> list[list[SliceRead]]:
-    """The reads of each piece, the pieces being `spans(reads)` cut up, in the same order."""
+    """The reads of each piece.  The pieces are `spans(reads)`, split, in the same order."""
     dealt: list[list[SliceRead]] = []
     at = 0
     for piece in pieces:
@@ -67,7 +68,7 @@ def cut(reads: Sequence[SliceRead], pieces: Sequence[OffsetRange]) -> list[list[
         while at < len(reads) and _overlap(reads[at], piece):
             read = reads[at]
             dealt[-1].append(replace(read, start=max(read.start, piece.start), end=min(read.end, piece.end)))
-            if read.end > piece.end:  # the rest is the next piece's
+            if read.end > piece.end:  # the rest belongs to the next piece
                 break
             at += 1
     return dealt
@@ -79,13 +80,14 @@ def _overlap(read: SliceRead, piece: OffsetRange) -> bool:
 
 
 def columns_to_read(columns: Sequence[str], where: Condition) -> list[str]:
-    """The stored columns of a projection, and those that the condition is about."""
+    """The stored columns that a projection and the condition need."""
     by_time = where.time_us != ALL and "timestamp" not in columns
     return [*columns, "timestamp"] if by_time else list(columns)
 
 
 def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.RecordBatch:
-    """The rows of `batch`, which was made of `part`, that match; what the plan has seen to is not looked at again."""
+    """The rows of `batch`, which comes from `part`, that match; conditions that the plan guarantees are not checked
+    again."""
     times, among = where.time_us, where.offset.among
     if times == ALL and among is None:
         return batch
@@ -96,6 +98,6 @@ def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.
     if among is not None:
         keep &= np.isin(part.offset_array(), np.fromiter(among, np.int64, len(among)))
     rows = np.flatnonzero(keep)
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # no copy
+    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # without a copy
         return batch.slice(int(rows[0]), len(rows))
     return batch.filter(pa.array(keep)) if len(rows) else batch.slice(0, 0)

@@ -1,4 +1,4 @@
-"""Positions to offsets."""
+"""Resolving positions to offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]
         raise InvalidRequest(f"partition {tp.partition!r} of topic {tp.topic!r} is not a number")
     if not 0 <= tp.partition < topic.partitions:
         raise UnknownTopicOrPartition(
-            f"topic {tp.topic!r} has no partition {tp.partition}, it has {topic.partitions} (0 to {topic.partitions - 1})"
+            f"topic {tp.topic!r} has no partition {tp.partition}, it has {topic.partitions} (0 to "
+            f"{topic.partitions - 1})"
         )
     return (topic_id, tp.partition), state.partitions[topic_id, tp.partition]
 
@@ -35,11 +36,11 @@ def partitions_of(state: State, topic: str) -> list[TopicPartition]:
 
 
 def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-    """The offset that each position comes to in the state the journal has now.
+    """The offset of each position in the journal's current state.
 
-    A time beyond the last record, and a group's position where it has none, come to the end and to the start; one that lies
-    outside of the partition to what is nearest.
-    Raises OffsetOutOfRange for a number outside of the partition.
+    A time after the last record resolves to the end, a missing position of a group to the start, and a position
+    outside of the partition to the nearest offset.
+    Raises OffsetOutOfRange for an explicit offset outside of the partition.
     """
     state, now_ms = journal.state, journal.context.clock.now_ms()
     offsets: dict[TopicPartition, int] = {}
@@ -56,7 +57,8 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
             case At(offset):
                 if not part.start <= offset <= part.readable_end:
                     raise OffsetOutOfRange(
-                        f"offset {offset} of {tp.topic}-{tp.partition} is not there, there are {part.start} to {part.readable_end}",
+                        f"offset {offset} of {tp.topic}-{tp.partition} is out of range, "
+                        f"it has {part.start} to {part.readable_end}",
                         start=part.start,
                         end=part.readable_end,
                     )
@@ -75,9 +77,9 @@ def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> d
 
 
 def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-    """Where a read starts: as `resolve`, but what a group has not read and cannot read any more is not passed over.
+    """Start offsets for a read: as `resolve`, but records that were removed before a group read them are an error.
 
-    Raises OffsetOutOfRange for a group's position before the first record that is there.
+    Raises OffsetOutOfRange for a group's position before the first record.
     """
     state = journal.state
     for tp, position in positions.items():
@@ -86,8 +88,9 @@ def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position
             known = state.groups.get(position.name, GroupState()).offsets.get(key)
             if known is not None and known.offset < part.start:
                 raise OffsetOutOfRange(
-                    f"group {position.name!r} stands at offset {known.offset} of {tp.topic}-{tp.partition}, which is not there "
-                    f"any more, there are {part.start} to {part.readable_end}: start at one of them, or move the group",
+                    f"group {position.name!r} is at offset {known.offset} of {tp.topic}-{tp.partition}, which was "
+                    "removed; "
+                    f"it has {part.start} to {part.readable_end}: start at one of them, or move the group",
                     start=part.start,
                     end=part.readable_end,
                 )
@@ -95,7 +98,7 @@ def resolve_starts(journal: Journal, positions: Mapping[TopicPartition, Position
 
 
 def committed_offset(state: State, name: str, key: TopicKey, part: Partition) -> int:
-    """Where a group stands in a partition, its start if nowhere.  Raises GroupIdNotFound."""
+    """A group's position in a partition; the partition's start if the group has none.  Raises GroupIdNotFound."""
     group = state.groups.get(name)
     if group is None:
         raise GroupIdNotFound(f"group {name!r} has committed nothing; `pylog group list` shows those that have")
@@ -104,9 +107,9 @@ def committed_offset(state: State, name: str, key: TopicKey, part: Partition) ->
 
 
 def offsets_for_times(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
-    """The first offset whose record has a timestamp at or after the time (ms); None if there is none.
+    """The first offset whose record has a timestamp at or after the time (ms); None without such a record.
 
-    Timestamps need not be in order: the answer is the first such record by offset.
+    Timestamps need not be in order: the result is the first such record by offset.
     """
     return {tp: _first_at(journal, tp, ms * 1000) for tp, ms in times.items()}
 
@@ -123,7 +126,7 @@ def _first_at(journal: Journal, tp: TopicPartition, time_us: int) -> int | None:
 
 
 def _search(journal: Journal, rng: OffsetRange, time_us: int) -> int | None:
-    """In order of offsets, the first slice that reaches the time; most often it holds the answer."""
+    """Searches the slices in offset order; the first one that reaches the time almost always has the record."""
     for read in plan_reads(journal, [rng], window=(time_us, 2**63 - 1)):
         found = first_offset_at(journal.store, read, time_us)
         if found is not None:

@@ -66,7 +66,7 @@ def plan_scan(
     end: object,
     where: str | Condition | None,
 ) -> list[SliceRead]:
-    """The parts of objects that a scan of the same reads."""
+    """The parts of objects that a scan with the same arguments reads."""
     first, last, condition = parse_position(start, "start"), parse_position(end, "end"), as_condition(where)
     numbers = None if partitions is None else several("partitions", partitions)
     likely = likely_pieces(journal.state, topic, numbers, first, last, condition.window)[:PIECES_AHEAD]
@@ -80,7 +80,7 @@ def plan_scan(
 def _ends(
     found: dict[TopicPartition, int], tps: Sequence[TopicPartition], last: object, state: State
 ) -> dict[TopicPartition, int]:
-    """Ends of a scan: a number beyond the end of a partition means its end."""
+    """End offsets of a scan: a number beyond the end of a partition is replaced by its end."""
     if not isinstance(last, At):
         return found
     ends = {}

@@ -1,4 +1,4 @@
-"""Arrow batches of a range, with partition and offset: what `log.scan` and `log.read` give."""
+"""Arrow batches of a range, with partition and offset: the results of `log.scan` and `log.read`."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ RECORD_COLUMNS = tuple(RECORD_SCHEMA_HEADERS.names)
 
 
 def scan_schema(columns: Sequence[str] | None) -> pa.Schema:
-    """The schema of a scan that asks for `columns`, in their order; all for None.  Raises InvalidRequest."""
+    """The schema of a scan for `columns`, in their order; all columns for None.  Raises InvalidRequest."""
     if columns is None:
         return SCAN_SCHEMA
     columns = several("columns", columns)
     unknown = [name for name in columns if name not in SCAN_SCHEMA.names]
     if unknown:
-        raise InvalidRequest(f"columns {unknown} are not there; possible are {', '.join(SCAN_SCHEMA.names)}")
+        raise InvalidRequest(f"unknown columns {unknown}: expected some of {', '.join(SCAN_SCHEMA.names)}")
     return pa.schema([SCAN_SCHEMA.field(name) for name in columns])
 
 
 def fetch_ranges(
     journal: Journal, reads: Sequence[SliceRead], columns: Sequence[str] | None, window: Window | None = None
 ) -> Iterator[Fetched]:
-    """The records of planned reads; an object that a merge has replaced meanwhile is planned again by offset."""
+    """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again."""
     for read, coming in asked_ahead(journal.store, reads):
         yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming)
 
@@ -68,7 +68,7 @@ def _fetch(
 def scan_batches(
     journal: Journal, reads: Sequence[SliceRead], schema: pa.Schema, where: Condition = EVERYTHING
 ) -> Iterator[pa.RecordBatch]:
-    """The records of planned reads that match, as batches of `schema`, fields of SCAN_SCHEMA."""
+    """The matching records of planned reads, as batches of `schema`, which consists of fields of SCAN_SCHEMA."""
     wanted = columns_to_read([name for name in schema.names if name in RECORD_COLUMNS], where)
     for part in fetch_ranges(journal, reads, wanted, where.window):
         batch = only_matching(to_batch(part, schema), part, where)
@@ -77,7 +77,7 @@ def scan_batches(
 
 
 def to_batch(part: Fetched, schema: pa.Schema) -> pa.RecordBatch:
-    """Records with the columns of `schema`; headers that a run does not have are null."""
+    """Records with the columns of `schema`; headers are null if a run has none."""
     rows = part.records.num_rows
     made = {
         "topic": lambda: pa.repeat(pa.scalar(part.read.topic), rows),
