@@ -29,13 +29,13 @@ def ensure_topic(
 ) -> None:
     """Create a topic that does not exist, with these configs, if `auto.create.topics.enable`.
 
-    deadline_ms:  on the monotonic clock, how long to retry a coordinator that does not reply; None: the default for
+    deadline_ms:  on the monotonic clock, how long to wait for a coordinator or a bucket that does not reply; None: the default for
                   changes.
     Raises UnknownTopicOrPartition.
     """
     if topic in journal.state.names:
         return
-    state = journal.refresh()
+    state = journal.refresh(deadline_ms)
     if topic in state.names:
         return
     if not auto_creates(state):
@@ -44,7 +44,7 @@ def ensure_topic(
         count = cluster_config(state.configs, "num.partitions")
         create_topic(journal, NewTopic(topic, count, configs or {}), deadline_ms)
     except TopicAlreadyExists:
-        journal.refresh()
+        journal.refresh(deadline_ms)
 
 
 def auto_creates(state: State) -> bool:

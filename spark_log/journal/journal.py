@@ -41,7 +41,7 @@ from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
-from spark_log.store.retry import with_retries, with_retries_for
+from spark_log.store.retry import answer_until, with_retries, with_retries_for
 from spark_log.threads import SYSTEM_THREADS, Threads
 
 RELIST_MS = 60_000
@@ -143,8 +143,13 @@ class Journal:
         state = self.state
         return state if state.version == version else self.run(state_at(version))
 
-    def refresh(self) -> State:
-        """The state at the end of the log."""
+    def refresh(self, deadline_ms: int | None = None) -> State:
+        """The state at the end of the log.
+
+        deadline_ms:  on the monotonic clock, for a bucket.  Raises StorageUnavailable then.
+        """
+        if deadline_ms is not None and not self.store.local:
+            return answer_until(deadline_ms, self.context.clock, self.store.url, self.refresh)
         with self._reading:
             now = self.context.clock.monotonic_ms()
             known, together = self._view, self._together(now)
@@ -152,14 +157,16 @@ class Journal:
             self._listed_ms = now
         return self._view.state
 
-    def recent(self) -> State:
+    def recent(self, deadline_ms: int | None = None) -> State:
         """The newest state in this process, refreshed if it is old.
 
         Under an old state, an upload or a producer would begin at or below the fence.
+
+        deadline_ms:  as in `refresh`.
         """
         state = self.state
         age = cluster_config(state.configs, "gc.fence.age.ms")
-        return self.refresh() if abs(self.context.clock.now_ms() - state.time) > age // 4 else state
+        return self.refresh(deadline_ms) if abs(self.context.clock.now_ms() - state.time) > age // 4 else state
 
     def refresh_beside(self, steps: Steps[Result]) -> tuple[State, Result]:
         """`refresh`, and other reads in the same rounds of requests."""

@@ -11,7 +11,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+
+CALLS_MAX = 8
+"""The most calls of one consumer that may run after their timeout, including those whose answer is discarded."""
 
 Result = TypeVar("Result")
 
@@ -28,25 +31,38 @@ class Slot(Generic[Result]):
         direct:  run calls in the caller's thread, because they take microseconds.
         """
         self._direct = direct
-        self._call: _Call[Result] | None = None
+        self.call: _Call[Result] | None = None
+
+    @property
+    def is_free(self) -> bool:
+        return self.call is None or self.call.pid != os.getpid()  # the parent's thread does not exist in a forked child
+
+    def discard(self) -> None:
+        """Let the call run, and ignore its answer: it began too early."""
+        self.call = None
 
     def answer(self, function: Callable[[], Result], timeout_s: float) -> Result:
-        """The answer of the call in progress, or else of a new one.  Raises Unfinished, or the call's exception."""
+        """The answer of the call in progress, or else of a new one.  Without time left, no new call begins.
+
+        Raises Unfinished, or the call's exception.
+        """
         if self._direct:
             return function()
-        if self._call is None or self._call.pid != os.getpid():  # the parent's thread does not exist in a forked child
-            self._call = _Call(function)
-        call = self._call
-        if not call.ended.wait(min(timeout_s, threading.TIMEOUT_MAX)):
-            raise Unfinished
-        self._call = None
+        if self.is_free:
+            if timeout_s <= 0:
+                raise Unfinished
+            self.call = _Call(function)
+        call = self.call
+        assert call is not None, "it has just begun, or was in progress"
+        call.wait(timeout_s)
+        self.call = None
         return call.result()
 
 
 class _Call(Generic[Result]):
     def __init__(self, function: Callable[[], Result]) -> None:
         self.pid = os.getpid()
-        self.ended = threading.Event()
+        self._ended = threading.Event()
         self._function = function
         self._error: BaseException | None = None
         # Not in a pool: Python waits for pool threads at exit.
@@ -57,7 +73,15 @@ class _Call(Generic[Result]):
             self._result = self._function()
         except BaseException as error:  # noqa: BLE001  raised by `result`
             self._error = error
-        self.ended.set()
+        self._ended.set()
+
+    @property
+    def running(self) -> bool:
+        return self.pid == os.getpid() and not self._ended.is_set()
+
+    def wait(self, timeout_s: float) -> None:
+        if not self._ended.wait(min(max(0.0, timeout_s), threading.TIMEOUT_MAX)):
+            raise Unfinished
 
     def result(self) -> Result:
         if self._error is not None:
@@ -70,16 +94,31 @@ class Waiter:
 
     def __init__(self) -> None:
         self._end = float("inf")
+        self._late: list[_Call[Any]] = []
+        """Calls that were still running after their timeout."""
 
     @contextmanager
     def within(self, milliseconds: float) -> Iterator[None]:
-        """Calls in this block share this much time."""
-        self._end = time.monotonic() + milliseconds / 1000
+        """Calls in this block share this much time; `math.inf` for no limit, also inside of another block."""
+        before, self._end = self._end, time.monotonic() + milliseconds / 1000
         try:
             yield
         finally:
-            self._end = float("inf")
+            self._end = before
 
     def answer(self, slot: Slot[Result], function: Callable[[], Result]) -> Result:
         """The call's answer.  Raises Unfinished after the block's time."""
-        return slot.answer(function, max(0.0, self._end - time.monotonic()))
+        if slot.is_free:
+            self._make_room()
+        try:
+            return slot.answer(function, self._end - time.monotonic())
+        except Unfinished:
+            if slot.call is not None and slot.call not in self._late:
+                self._late.append(slot.call)
+            raise
+
+    def _make_room(self) -> None:
+        """At CALLS_MAX late calls, wait for the oldest.  Raises Unfinished."""
+        self._late = [call for call in self._late if call.running]
+        if len(self._late) >= CALLS_MAX:
+            self._late[0].wait(self._end - time.monotonic())

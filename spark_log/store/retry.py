@@ -109,11 +109,18 @@ class RetryingStore:
     def _once(self, ask: Callable[[], Result]) -> Result:
         if self._until_ms == math.inf:
             return ask()
-        left_ms = self._until_ms - self._clock.monotonic_ms()
-        try:
-            return Slot[Result]().answer(ask, max(left_ms, 0) / 1000)
-        except Unfinished:
-            raise StorageUnavailable(f"{self.url} did not answer before the caller's deadline") from None
+        return answer_until(self._until_ms, self._clock, self.url, ask)
+
+
+def answer_until(until_ms: float, clock: Clock, url: str, ask: Callable[[], Result]) -> Result:
+    """The answer of the storage.
+
+    Raises StorageUnavailable at the deadline: a running request is abandoned in its thread, and no new one begins.
+    """
+    try:
+        return Slot[Result]().answer(ask, (until_ms - clock.monotonic_ms()) / 1000)
+    except Unfinished:
+        raise StorageUnavailable(f"{url} did not answer before the caller's deadline") from None
 
 
 def with_retries(store: ObjectStore, clock: Clock | None = None, rng: random.Random | None = None) -> ObjectStore:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import spark_log
+from spark_log.client.consuming.consumer import READ_GRACE_MS
+from spark_log.clock import Clock, SystemClock
 from spark_log.errors import CommitUnknown, CorruptObject, RequestTimedOut
 from spark_log.journal.journal import Journal
 from spark_log.store.base import ObjectStore
+from spark_log.store.bounded_waits import CALLS_MAX, Slot, Unfinished, Waiter
 from spark_log.store.local import LocalStore
 from spark_log.testing.slow_store import SlowStore
-from spark_log.testing.stores import ControlledStore
+from spark_log.testing.stores import ControlledStore, Wrapper
 from tests.services import Services
 
 BOUND_S = 20.0
@@ -137,3 +142,193 @@ def test_a_coordinator_that_is_slow_does_not_keep_a_record_beyond_its_delivery_t
         producer.close()
         again.close()
     services.stop(running)
+
+
+class LateStore(Wrapper):
+    """As far away as a bucket.  While it holds answers back, those to reads under a prefix say how things were when it was asked."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(SlowStore(LocalStore(str(root), "os"), get_ms=1, put_ms=1))
+        self.held: list[str] = []
+        self._prefix = ""
+        self._free = threading.Event()
+        self._free.set()
+
+    def hold(self, prefix: str) -> None:
+        self.held, self._prefix = [], prefix
+        self._free.clear()
+
+    def release(self) -> None:
+        self._free.set()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        try:
+            return super().get(key, start, end)
+        finally:
+            if key.startswith(self._prefix) and not self._free.is_set():
+                self.held.append(key)
+                self._free.wait()
+
+
+class TurnedClock(SystemClock):
+    """The machine's clock, and what it was put forward by."""
+
+    ahead_ms = 0
+
+    def now_ms(self) -> int:
+        return super().now_ms() + self.ahead_ms
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> Iterator[LateStore]:
+    store = LateStore(tmp_path / "late")
+    yield store
+    store.release()
+
+
+def opened(store: ObjectStore, clock: Clock | None = None) -> spark_log.Log:
+    return spark_log.Log(Journal.open(store, create=True, clock=clock))
+
+
+def test_a_seek_does_not_go_by_a_look_that_began_before_it(late: LateStore) -> None:
+    """The record that it goes to is there, and was committed after that look had been answered."""
+    writer = opened(LocalStore(late.url.removeprefix("file://"), "os"))
+    writer.append("t", [{"value": b"0"}])
+    consumer = opened(late).consumer(auto_offset_reset="none")
+    partition = spark_log.TopicPartition("t", 0)
+    consumer.assign([partition])
+    consumer.seek(partition, 0)
+    assert values(consumer, timeout_ms=BOUND_S * 1000) == [b"0"]
+    late.hold("meta/")
+    assert values(consumer, timeout_ms=0) == [] and late.held
+    writer.append("t", [{"value": b"1"}, {"value": b"2"}])
+    consumer.seek(partition, 2)
+    assert values(consumer, timeout_ms=0) == []
+    late.release()
+    assert values(consumer, timeout_ms=BOUND_S * 1000) == [b"2"]
+
+
+def test_a_consumer_is_not_replaced_by_itself(late: LateStore) -> None:
+    """A look that began before it had joined knows nothing of its place in the group."""
+    log = opened(late)
+    log.append("t", [{"value": b"%d" % number} for number in range(3)])
+    consumer = log.consumer("t", group_id="g", auto_offset_reset="earliest")
+    late.hold("meta/")
+    assert values(consumer, timeout_ms=0) == [] and late.held
+    late.release()
+    consumer.commit({spark_log.TopicPartition("t", 0): 1})
+    assert values(consumer, timeout_ms=BOUND_S * 1000) == [b"1", b"2"]
+
+
+def hold_longer_than_a_poll(late: LateStore) -> None:
+    late.hold("meta/")
+    threading.Timer(1.5 * READ_GRACE_MS / 1000, late.release).start()
+
+
+class Seeking:
+    """Seeks beyond the position that it is assigned, while the storage does not answer."""
+
+    def __init__(self, late: LateStore, consumer: spark_log.Consumer) -> None:
+        self._late, self._consumer = late, consumer
+
+    def on_partitions_assigned(self, partitions: list[spark_log.TopicPartition]) -> None:
+        hold_longer_than_a_poll(self._late)
+        for partition in partitions:
+            self._consumer.seek(partition, self._consumer.position(partition) + 2)
+
+
+def test_a_listener_is_not_broken_off(late: LateStore) -> None:
+    """It is told once of its partitions, and where it seeks to counts."""
+    log = opened(late)
+    log.append("t", [{"value": b"%d" % number} for number in range(3)])
+    consumer = log.consumer(auto_offset_reset="earliest")
+    consumer.subscribe(["t"], listener=Seeking(late, consumer))
+    given = values(consumer, timeout_ms=0)
+    assert given + values(consumer, timeout_ms=BOUND_S * 100) == [b"2"]
+
+
+def test_a_callback_of_a_commit_is_not_broken_off(late: LateStore) -> None:
+    """It asks for a position, which a poll that is over does not wait for."""
+    log, partition = opened(late), spark_log.TopicPartition("t", 0)
+    log.append("t", [{"value": b"%d" % number} for number in range(3)])
+    consumer = log.consumer("t", group_id="g", enable_auto_commit=False)
+    positions: list[int] = []
+
+    def called_back(*_: object) -> None:
+        hold_longer_than_a_poll(late)
+        positions.append(consumer.position(partition))
+
+    consumer.commit_async({partition: 1}, called_back)
+    while not log.journal.refresh().groups["g"].offsets:
+        pass
+    began = time.monotonic()
+    while not positions and time.monotonic() - began < BOUND_S:
+        values(consumer, timeout_ms=0)
+    assert len(positions) == 1
+
+
+def test_reads_that_hang_are_few(late: LateStore) -> None:
+    """However many partitions are sought: a poll whose time is over begins none."""
+    log = opened(late)
+    log.admin.create_topics([spark_log.NewTopic("many", 20)])
+    log.append("many", [{"value": b"v", "partition": number} for number in range(20)])
+    consumer = log.consumer()
+    consumer.assign([spark_log.TopicPartition("many", number) for number in range(20)])
+    late.hold("data/")
+    for _ in range(2):
+        consumer.seek_to_beginning(*consumer.assignment())
+        assert values(consumer, timeout_ms=0) == []
+    assert 1 <= len(late.held) <= 2
+    late.release()
+    given: list[bytes] = []
+    while len(given) < 20:
+        given += values(consumer, timeout_ms=BOUND_S * 1000)
+    assert len(given) == 20
+
+
+def test_calls_that_nobody_waits_for_count_until_they_end() -> None:
+    """A consumer that seeks again and again has a bounded number of threads."""
+    waiter, go = Waiter(), threading.Event()
+    begun: list[int] = []
+
+    def ask(number: int) -> None:
+        begun.append(number)
+        go.wait()
+
+    for number in range(3 * CALLS_MAX):
+        with pytest.raises(Unfinished), waiter.within(20):
+            waiter.answer(Slot[None](), partial(ask, number))
+    assert len(begun) == CALLS_MAX
+    go.set()
+    waiter.answer(Slot[None](), partial(ask, -1))
+    assert begun[CALLS_MAX:] == [-1]
+
+
+def test_a_partition_whose_read_hangs_does_not_keep_others(late: LateStore) -> None:
+    log = opened(late)
+    log.admin.create_topics([spark_log.NewTopic("two", 2)])
+    log.append("two", [{"value": b"0", "partition": 0}])
+    log.append("two", [{"value": b"1", "partition": 1}])
+    consumer = log.consumer(auto_offset_reset="earliest")
+    consumer.assign([spark_log.TopicPartition("two", number) for number in range(2)])
+    (read,) = (read for read in log.plan("two") if read.partition == 0)
+    late.hold(read.slice.object)
+    assert [value for _ in range(2) for value in values(consumer, timeout_ms=0)] == [b"1"]
+    late.release()
+    assert values(consumer, timeout_ms=BOUND_S * 1000) == [b"0"]
+
+
+def test_a_record_ends_near_its_delivery_timeout_though_the_state_is_old(late: LateStore) -> None:
+    """It has to be read again before the record is uploaded."""
+    clock = TurnedClock()
+    log = opened(late, clock)
+    log.admin.create_topics([spark_log.NewTopic("t")])
+    producer = log.producer(delivery_timeout_ms=1500, linger_ms=0)
+    assert producer.send("t", b"0").result(60).offset == 0
+    clock.ahead_ms = 12 * 3_600_000
+    late.hold("meta/")
+    with pytest.raises(RequestTimedOut, match="late did not answer"):
+        producer.send("t", b"1").result(60)
+    assert late.held
+    late.release()
+    producer.close()

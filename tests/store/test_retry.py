@@ -222,6 +222,16 @@ def test_a_put_if_absent_is_asked_once(retrying: tuple[RetryingStore, Failing]) 
     assert failing.asked == 1
 
 
+def test_a_request_does_not_begin_when_its_time_is_over(retrying: tuple[RetryingStore, Failing], hands: Hands) -> None:
+    """Refused as late, it must not be done afterwards."""
+    _, failing = retrying
+    store = RetryingStore(failing, hands, until_ms=hands.monotonic_ms())
+    failing.fail("put_new", "", 0)
+    with pytest.raises(StorageUnavailable, match="did not answer"):
+        store.put_new("n", b"x")
+    assert failing.asked == 0
+
+
 @pytest.mark.parametrize("takes_ms", [0, 5_000, 20_000, 60_000])
 def test_the_time_is_bounded(retrying: tuple[RetryingStore, Failing], hands: Hands, takes_ms: int) -> None:
     """However long an answer takes; one that never comes is asked for twice."""

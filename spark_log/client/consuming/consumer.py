@@ -31,7 +31,7 @@ from spark_log.client.consuming.fetch_positions import (
     discard_buffered,
 )
 from spark_log.client.consuming.group_member import open_membership
-from spark_log.client.consuming.membership import Callback, Membership, as_offsets
+from spark_log.client.consuming.membership import Callback, Membership, Offsets, as_offsets
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import OffsetRange, plan_reads
@@ -117,6 +117,7 @@ class Consumer:
         if self._fetch_positions and self._subscribed is None:
             raise InvalidRequest("subscribe: partitions were assigned by hand; unsubscribe() first")
         self._subscribed, self._assigned_once = subscribed, False
+        self._hearing.discard()
         self._discard_buffered()
         if self._membership is not None and self._membership.lost(self._journal.state):
             self._membership.forget()
@@ -223,21 +224,22 @@ class Consumer:
         self._check_open()
         if self._subscribed is None and not self._fetch_positions:
             raise InvalidRequest("the consumer has no partitions: call subscribe() or assign() first")
-        with self._waiter.within(timeout_ms + READ_GRACE_MS):
+        with self._waiter.within(max(timeout_ms, 0) + READ_GRACE_MS):
             try:
                 return self._await_records(timeout_ms, rows, size)
             except Unfinished:
-                # Records that were read before may still be in memory.
-                return self._reading.take(self._fetch_positions, self._state, rows, size)
+                # Records that were read before may still be in memory; after seek or subscribe, the state is too old.
+                settled = self._assigned_once and not self._stale
+                return self._reading.take(self._fetch_positions, self._state, rows, size) if settled else []
 
     def _await_records(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
         start = self._clock.monotonic_ms()
-        newest: State | None = None
+        heard = False
         while True:
             if self._membership is not None:
                 self._membership.call_back()
-            self._pick_up_changes(newest)
-            newest = None
+            self._pick_up_changes(heard)
+            heard = False
             self._auto_commit()
             if self._is_enough():
                 self._fetched_ms = self._clock.monotonic_ms()
@@ -253,11 +255,15 @@ class Consumer:
             topics = sorted({fetch_position.key[0] for fetch_position in self._fetch_positions.values()})
             most = min(left, self._until_commit_ms(), self._until_fetch_ms())
             refresh_ms = min(self._looks.wait_ms(), left)
-            newest = self._await_state(partial(self._journal.wait, refresh_ms, most, group=group, topics=topics))
+            self._await_state(partial(self._journal.wait, refresh_ms, most, group=group, topics=topics))
+            heard = True
 
-    def _await_state(self, ask: Callable[[], State]) -> State:
-        """The newest state, from storage or a coordinator.  Raises Unfinished."""
-        return self._waiter.answer(self._hearing, ask)
+    def _await_state(self, ask: Callable[[], State]) -> None:
+        """Update the journal's state, from storage or a coordinator.  Raises Unfinished.
+
+        An earlier poll may have made the call, so its answer may be older than the journal's state.
+        """
+        self._waiter.answer(self._hearing, ask)
 
     def _is_enough(self) -> bool:
         """Whether `fetch_min_bytes` are available, or the consumer has waited `fetch_max_wait_ms` for them."""
@@ -274,7 +280,9 @@ class Consumer:
         return float(max(0, due - self._clock.monotonic_ms()))
 
     def _refresh_state(self) -> State:
-        self._state, self._stale = self._await_state(self._journal.refresh), True
+        self._hearing.discard()
+        self._await_state(self._journal.refresh)
+        self._state, self._stale = self._journal.state, True
         return self._state
 
     def _discard_buffered(self) -> None:
@@ -288,26 +296,22 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------------------------ the group
 
-    def _pick_up_changes(self, newest: State | None = None) -> None:
+    def _pick_up_changes(self, heard: bool = False) -> None:
         """Pick up new records, topics, partitions and owners.
 
-        newest:  the state that a wait has just returned, to save a request.
+        heard:  a wait has just updated the journal's state, which saves a request.
         """
         now, membership = self._clock.monotonic_ms(), self._membership
         self._stale |= membership is not None and membership.report_alive()
-        if (
-            now - self._looked_ms < REFRESH_MS
-            and not self._stale
-            and anything_ready(self._fetch_positions.values(), self._state)
-        ):
-            fresh = self._journal.state
-        else:
+        recent = now - self._looked_ms < REFRESH_MS and not self._stale
+        if not (recent and anything_ready(self._fetch_positions.values(), self._state)):
             self._looked_ms = now
             if not self._assigned_once:
-                fresh = self._await_state(self._journal.refresh)
-            else:
-                fresh = self._await_state(self._journal.poll) if newest is None else newest
-            self._keep_group_in_use(fresh)
+                self._await_state(self._journal.refresh)
+            elif not heard:
+                self._await_state(self._journal.poll)
+            self._keep_group_in_use(self._journal.state)
+        fresh = self._journal.state
         if fresh is self._state and self._assigned_once and not self._stale:
             return
         self._state, self._stale = fresh, False
@@ -384,7 +388,8 @@ class Consumer:
 
     def _notify(self, what: str, partitions: Collection[TopicPartition]) -> None:
         if self._subscribed is not None:
-            self._subscribed.tell(what, partitions)
+            with self._waiter.within(math.inf):  # Unfinished must not pass through the listener
+                self._subscribed.tell(what, partitions)
 
     def _end_subscription(self) -> None:
         """End a subscription or an assignment: commit, call the listener, leave the group."""
@@ -446,7 +451,12 @@ class Consumer:
         """As `commit`, in the background and in order; a later poll or commit calls `callback(offsets, error or
         None)`."""
         membership = self._group("commit_async")
-        membership.commit_async(self._positions() if offsets is None else as_offsets(offsets), callback)
+        unlimited = None if callback is None else partial(self._call_back, callback)
+        membership.commit_async(self._positions() if offsets is None else as_offsets(offsets), unlimited)
+
+    def _call_back(self, callback: Callback, offsets: Offsets, error: Exception | None) -> None:
+        with self._waiter.within(math.inf):
+            callback(offsets, error)
 
     def committed(self, partition: TopicPartition, metadata: bool = False) -> int | OffsetAndMetadata | None:
         """The committed offset of a partition, or None; with `metadata=True` as an OffsetAndMetadata."""
@@ -499,7 +509,8 @@ class Consumer:
         self._discard_buffered()
         fetch_position = self._fetch_position(partition)
         fetch_position.position, fetch_position.cursor = offset, None
-        self._stale = True  # the offset may be that of a record that is newer than the state
+        self._stale = True  # the offset may be that of a record that is newer than the state,
+        self._hearing.discard()  # or than the answer of a call in progress
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Continue at the first record, of all partitions if none is given."""

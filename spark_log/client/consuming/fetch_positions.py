@@ -114,7 +114,7 @@ class Reading:
                 self.position(
                     state, tp, fetch_position
                 )  # the position of `latest` must not depend on the order of partitions
-        parts: list[Fetched] = []
+        parts, late = list[Fetched](), False
         for tp in tuple(positions):
             room: int = self._settings["max_partition_fetch_bytes"]
             while rows > 0 and room > 0 and (size is None or size > 0):
@@ -124,6 +124,9 @@ class Reading:
                     self._failure = self._failure or error
                     break
                 except Unfinished:
+                    if not late:
+                        positions[tp] = positions.pop(tp)  # the next call begins with other partitions
+                    late = True
                     break
                 if part is None:
                     break

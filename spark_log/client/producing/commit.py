@@ -259,7 +259,7 @@ class PlainProducer:
         """Commit once.  After a failure, the next commit has a new identity."""
         with self._lock:
             # After a long upload, the producer's id would be that old, and a rejection would not be certain.
-            state = self._journal.recent()
+            state = self._journal.recent(patience.deadline_ms)
             if not self._producer or (self._sequence and self._producer not in state.producers):
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
