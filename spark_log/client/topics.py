@@ -29,8 +29,8 @@ def ensure_topic(
 ) -> None:
     """Create a topic that does not exist, with these configs, if `auto.create.topics.enable`.
 
-    deadline_ms:  on the monotonic clock, how long to wait for a coordinator or a bucket that does not reply; None: the default for
-                  changes.
+    deadline_ms:  on the monotonic clock, how long to wait for a coordinator or a bucket that does not reply; None: the
+                  default for changes.
     Raises UnknownTopicOrPartition.
     """
     if topic in journal.state.names:

@@ -155,6 +155,7 @@ NUMBERS = {
         {1000: "within a second after its timeout"}[
             constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")
         ],
+        f"At most {WORDS[constant('spark_log/store/bounded_waits.py', 'CALLS_MAX')]} such reads are under way",
         f"of {constant('spark_log/groups/offset_deletion.py', 'METADATA_BYTES_MAX'):,} bytes at most as in Kafka",
         f"`transaction.max.timeout.ms` ({config('transaction.max.timeout.ms') // 60_000} minutes, as Kafka's)",
         f"when nobody has used it for {IDENTITIES}",
