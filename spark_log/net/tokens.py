@@ -82,7 +82,9 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
     grants = {}
     for name, text in section.items():
         role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
-        if role not in ROLES or len(token) < 16 or {GROUP, PRODUCER} & {*prefixes}:
+        if role and role not in ROLES:
+            raise InvalidRequest(f"tokens: {name} has the unknown role {role!r}: expected one of {', '.join(ROLES)}")
+        if not role or len(token) < 16 or {GROUP, PRODUCER} & {*prefixes}:
             raise InvalidRequest(
                 f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …] [producer:prefix "
                 "…]`, with "
