@@ -15,7 +15,16 @@ from spark_log.node.maintain import checkpoint, maintain_once
 from spark_log.node.repair import repair
 from spark_log.node.verify import verify
 from spark_log.store.local import LocalStore
+from tests.cli.commands import Pylog
 from tests.node.logs import append_small, new_log
+from tests.services import Services
+
+
+@pytest.fixture
+def services() -> Iterator[Services]:
+    found = Services()
+    yield found
+    found.close()
 
 
 def copying(source: Path, target: Path) -> Iterator[None]:
@@ -24,7 +33,8 @@ def copying(source: Path, target: Path) -> Iterator[None]:
     shutil.copy(source / FORMAT_KEY, target / FORMAT_KEY)
     for part in ("meta/log", "meta/ckpt", "data"):
         yield
-        shutil.copytree(source / part, target / part)
+        if (source / part).exists():  # a new log has no checkpoint
+            shutil.copytree(source / part, target / part)
 
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 3])
@@ -51,3 +61,19 @@ def test_a_copy_of_a_log_in_use_has_all_that_its_metadata_names(tmp_path: Path, 
     assert verify(copy, deep=True) == []
     values = copy.read("t")["value"].to_pylist()
     assert len(values) >= sure and values == log.read("t")["value"].to_pylist()[: len(values)]
+
+
+def test_a_copy_is_released_from_the_coordinator_of_the_log(tmp_path: Path, services: Services) -> None:
+    """Its clients then write to the copy, and the coordinator's log is as before."""
+    source, target = tmp_path / "log", tmp_path / "copy"
+    log = connect(services.url(source))
+    record = [{"value": b"x"}]
+    log.append("t", record)
+    list(copying(source, target))
+    pylog = Pylog(target)
+    assert "no problems" in pylog.ok("verify", "--deep")
+    assert pylog.json("cluster", "release", "--force") == {"released": True}
+    pylog.ok("produce", "t", stdin="of the copy\n")
+    assert pylog.ok("consume", "t") == "x\nof the copy\n"
+    log.append("t", record)
+    assert log.read("t")["value"].to_pylist() == [b"x", b"x"]

@@ -85,6 +85,7 @@ def test_the_file_takes_precedence_over_the_environment(tmp_path: Path) -> None:
             "[coordinator]\nurl = /x\n[tokens]\nme = owner a-token-of-the-tests\n",
             "tokens: me has the unknown role 'owner': expected one of read, write, admin",
         ),
+        ("[coordinator]\nurl = /x\n[tokens]\nme = a-token-of-the-tests admin\n", "tokens: me is not of the form"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:
