@@ -394,7 +394,7 @@ def check_topic_name(name: str) -> None:
     if name in (".", ".."):
         raise InvalidTopic(f"topic name {name!r} is a directory's name; add a letter or a digit")
     if wrong := sorted(set(re.findall(r"[^a-zA-Z0-9._-]", name))):
-        listed = " ".join(map(repr, wrong))
+        listed = " ".join("a space" if character == " " else repr(character) for character in wrong)
         raise InvalidTopic(f"topic name {name!r} has {listed}; possible are a-z A-Z 0-9 . _ -")
     if len(name) > TOPIC_NAME_MAX:
         raise InvalidTopic(

@@ -29,7 +29,7 @@ EVERYWHERE: Mapping[str, str] = {
     "--timeout-ms": "leave it out: a command ends when there is nothing more to do",
 }
 CONSUME: Mapping[str, str] = {
-    "--from-beginning": "leave it out: pylog consume starts at the earliest record; with a group, give -o earliest",
+    "--from-beginning": "leave it out: pylog consume starts at the earliest record, also for a new group",
     "--max-messages": "give -n N",
     "--whitelist": "give --include REGEX",
     "--isolation-level": "leave it out: the log holds committed records only",

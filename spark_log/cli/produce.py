@@ -16,7 +16,7 @@ from spark_log.cli.base import Verb, parse_pairs, pass_session
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line
 from spark_log.cli.session import CommandSession
-from spark_log.errors import InvalidRecord
+from spark_log.errors import InvalidRecord, SparkLogError
 from spark_log.text import counted
 
 if TYPE_CHECKING:
@@ -57,10 +57,14 @@ def produce(
     pairs = [{"key": name, "value": value.encode()} for name, value in parse_pairs(headers).items()]
     log = session.connect(create=True)
     count = 0
-    for lines in _line_groups(sys.stdin.buffer):
-        keys, values = _split(lines, key, key_delimiter, count)
-        log.append(topic, _table(keys, values, partition, pairs))
-        count += len(lines)
+    try:
+        for lines in _line_groups(sys.stdin.buffer):
+            keys, values = _split(lines, key, key_delimiter, count)
+            log.append(topic, _table(keys, values, partition, pairs))
+            count += len(lines)
+    except SparkLogError as error:
+        error.args = (f"{error}; {counted(count, 'line')} {'was' if count == 1 else 'were'} appended",)
+        raise
     emit_line(session, f"{counted(count, 'record')} appended to {topic}", {"topic": topic, "records": count})
 
 
@@ -115,10 +119,7 @@ def _split(
     parts = [line.partition(delimiter.encode()) for line in lines]
     for number, (_, found, _) in enumerate(parts):
         if not found:
-            raise InvalidRecord(
-                f"line {before + number + 1} has no {delimiter!r} between key and value; "
-                f"the {before} lines before line {before + 1} were appended"
-            )
+            raise InvalidRecord(f"line {before + number + 1} has no {delimiter!r} between key and value")
     return [part[0] for part in parts], [part[2] for part in parts]
 
 

@@ -9,7 +9,11 @@ from spark_log.cli.session import CommandSession
 
 
 @click.command(cls=Verb)
-@click.option("--conf", type=click.Path(dir_okay=False), help="A file of settings; options take precedence.")
+@click.option(
+    "--conf",
+    type=click.Path(dir_okay=False),
+    help="A file of settings; options take precedence over it, and it over PYLOG_URL.",
+)
 @click.option(
     "--listen",
     metavar="[HOST:]PORT",
@@ -63,14 +67,14 @@ def serve(
     import logging
 
     try:
-        from spark_log.node.serve import Config, read_config, serve
+        from spark_log.node.serve import Config, Environment, read_config, serve
     except ImportError as error:
         if error.name != "aiohttp":
             raise
         raise Failed("the coordinator needs aiohttp: pip install 'spark-log[server]'") from error
 
     flags = {
-        "url": session.url,
+        "url": session.url if session.is_given else None,
         "listen": listen,
         "advertise": advertise,
         "takeover.after": takeover_after,
@@ -81,7 +85,10 @@ def serve(
     }
 
     def read() -> Config:
-        return read_config(conf, flags, session.storage_options)
+        if session.is_given:
+            return read_config(conf, flags, session.storage_options)
+        environment = Environment(session.url, session.storage_options)
+        return read_config(conf, flags, session.given_storage_options, environment)
 
     config = read()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")

@@ -34,6 +34,11 @@ class CommandSession:
     """Print numbers without units."""
 
     @property
+    def is_given(self) -> bool:
+        """Whether the command line names the log, not the environment."""
+        return bool(self.given_url or self.given_profile)
+
+    @property
     def url(self) -> str | None:
         profile = self._of_url()
         return self.given_url or os.environ.get(URL_VARIABLE) if profile is None else profile.url

@@ -218,22 +218,25 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     ):
         report = run(store, is_alive=is_alive, accept_loss=accept_loss)
     emit_line(session, _repair_text(report, dry_run), asdict(report))
+    if report.lost and dry_run and not accept_loss:
+        raise Failed(
+            f"`pylog repair` would change nothing, for more than version {report.version} is lost: restore the first of these "
+            "files from a copy of the log, or say --accept-loss"
+        )
 
 
 def _repair_text(report: RepairReport, dry_run: bool) -> str:
     """The result of a repair, or with --dry-run its plan."""
-    base, files = report.base or "the first record", counted(len(report.damaged), "damaged file")
+    base, files = report.base or "the first record", counted(len(report.moved), "file")
+    condition = "with --accept-loss " if dry_run and report.lost else ""
     lines = [
-        f"{'can be restored' if dry_run else 'restored'}: version {report.version} from {base}, {files} moved to "
+        f"{condition}{'can be restored' if dry_run else 'restored'}: version {report.version} from {base}, {files} moved to "
         "meta/damaged/"
     ]
     lines += [f"{name} is damaged" for name in report.damaged]
     if report.lost:
         lines += report.lost
-        lines.append(
-            f"{'with --accept-loss ' if dry_run else ''}the log continues at version {report.continues_at}, with "
-            "new topic ids"
-        )
+        lines.append(f"{condition}the log continues at version {report.continues_at}, with new topic ids")
         lines += report.kept
         lines += [f"no record refers to {name}; it is kept for gc.fence.age.ms" for name in report.unnamed]
         lines += [f"{name} is missing" for name in report.missing]

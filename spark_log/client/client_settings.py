@@ -155,6 +155,7 @@ TRANSACTION: Mapping[str, ClientSetting] = {
     "transaction_timeout_ms": _whole(60_000, 1),
 }
 
+_OWNERS = {"producer": PRODUCER, "consumer": CONSUMER, "transaction": TRANSACTION}
 _ELSEWHERE = {
     "bootstrap_servers": "the address is the log's: spark_log.connect(URL)",
     "transactional_id": "transactions are log.transaction(ID)",
@@ -177,7 +178,11 @@ def resolve_settings(who: str, table: Mapping[str, ClientSetting], given: Mappin
 def _hint(table: Mapping[str, ClientSetting], name: str) -> str:
     if name in _ELSEWHERE:
         return _ELSEWHERE[name]
-    near = get_close_matches(name.replace(".", "_"), table, n=1, cutoff=0.5)
+    name = name.replace(".", "_")
+    for owner, settings in _OWNERS.items():
+        if name in settings and name not in table:
+            return f"it is a {owner}'s setting"
+    near = get_close_matches(name, table, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(sorted(table))}"
 
 

@@ -19,17 +19,17 @@ from spark_log.errors import (
     AuthenticationFailed,
     CommitUnknown,
     CoordinatorNotAvailable,
+    InvalidRequest,
     NoLog,
     NotCoordinator,
     SparkLogError,
     StorageError,
     StorageUnavailable,
-    UnsupportedVersion,
 )
 from spark_log.journal.checkpointing import checkpoint_and_truncate, look_again
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format
-from spark_log.journal.object_names import CHECKPOINTS, LOG
+from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, find_format, parse_format
+from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import View, follow, open_view, poll, refresh, state_at
 from spark_log.journal.protocol import Context, Proposal, is_led_elsewhere, propose, unanswered
 from spark_log.journal.reserve import has_reserve, keep_reserve
@@ -110,14 +110,16 @@ class Journal:
         link:    connects to the coordinator of the log, if it has one.
         served:  all changes go through a coordinator.
         limits:  bounds of the log's upkeep.
-        Raises NoLog if there is none and `create` is False, UnsupportedVersion for a newer format or another kind of
-        file, StoreNotExclusive if the storage cannot hold a log.
+        Raises NoLog if there is none and `create` is False, UnsupportedVersion for a newer format, another kind of
+        file or a lost `meta/format`, StoreNotExclusive if the storage cannot hold a log.
         """
         context = Context(
             clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits, threads=threads
         )
         store = with_retries(store, context.clock, context.random())
         data, listed = run(_look_in(), store, context.clock)
+        if data is None:
+            data = run(find_format(store.url), store, context.clock)
         if data is None:
             if not create:
                 raise NoLog(f"there is no log at {store.url}; create one with `pylog -u {store.url} topic create NAME`")
@@ -239,8 +241,8 @@ class Journal:
         assert self.link is not None, "only a link reports changes"
         try:
             changes = self.link.changes(known.coordinator, known.version, wait_ms, group, topics)
-        except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed):
-            # A client that may read the storage may read the log, even if the coordinator rejects it.
+        except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InvalidRequest):
+            # A client that may read the storage may read the log, even if the coordinator rejects it or requires TLS.
             self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))
             return self._look()
         if changes.version > known.version:
@@ -465,15 +467,9 @@ def _begin(store: ObjectStore, context: Context) -> bytes:
 
 
 def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
-    if (yield List(LOG)):
-        # Another process may have created the log: it puts the format before any record.
-        found: bytes | None = yield Get(FORMAT_KEY)
-        if found is not None:
-            return found
-        raise UnsupportedVersion(f"{url} has records of a log but no {FORMAT_KEY}: it is damaged, restore that file")
     for _ in range(5):
         answer: PutAnswer = yield PutNew(FORMAT_KEY, data)
-        found = yield Get(FORMAT_KEY)
+        found: bytes | None = yield Get(FORMAT_KEY)
         if found is not None:
             return found
         logger.debug("put of %s answered %s and the object does not exist, retrying", FORMAT_KEY, answer)

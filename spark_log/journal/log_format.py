@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 from crc32c import crc32c
 
-from spark_log.errors import (
-    UnsupportedVersion,
-)
+from spark_log.errors import UnsupportedVersion
+from spark_log.journal.object_names import CHECKPOINTS, LOG
+from spark_log.journal.store_operations import Get, List, Steps
 
 FORMAT_KEY = "meta/format"
 
@@ -56,3 +56,22 @@ def parse_format(data: bytes, url: str) -> Format:
     if form.crc and form.crc != form.checksum():
         raise damaged
     return form
+
+
+def find_format(url: str) -> Steps[bytes | None]:
+    """The bytes of `meta/format`, which was not there; None if there is no log.
+
+    Another process may have created the log meanwhile: it puts this file before any record.
+    Raises UnsupportedVersion if the file is lost: a new one would make another log of the metadata that is there.
+    """
+    records, checkpoints = yield [List(LOG), List(CHECKPOINTS)]
+    names = [*checkpoints, *records]
+    if not names:
+        return None
+    data: bytes | None = yield Get(FORMAT_KEY)
+    if data is None:
+        raise UnsupportedVersion(
+            f"{url}/{FORMAT_KEY} is missing, and {names[0]} is there: the log is damaged; restore that file from a copy of "
+            "the log"
+        )
+    return data

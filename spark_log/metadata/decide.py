@@ -101,11 +101,7 @@ def refuse_progress_topic(name: str) -> None:
 
 def _nearest(name: str, names: Iterable[str]) -> str:
     near = get_close_matches(name, list(names), n=3)
-    return (
-        f"; did you mean {' or '.join(near)}?"
-        if near
-        else "; create it with `pylog topic create` or log.admin.create_topics"
-    )
+    return f"; did you mean {' or '.join(near)}?" if near else "; `pylog topic list` shows the topics"
 
 
 # --------------------------------------------------------------------------------------------------------------- topics

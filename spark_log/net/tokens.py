@@ -12,6 +12,8 @@ from spark_log.errors import AuthenticationFailed, AuthorizationFailed, InvalidR
 from spark_log.metadata.commands import Command, SeveralCommands
 from spark_log.metadata.state import State
 
+TOKEN_MIN = 16
+"""Characters of a token, at least."""
 ROLES = ("read", "write", "admin")
 """Each includes the ones before it."""
 
@@ -82,7 +84,9 @@ def parse_tokens(section: Mapping[str, str]) -> Tokens:
     grants = {}
     for name, text in section.items():
         role, token, *prefixes = [*text.split(), "", ""][: max(2, len(text.split()))]
-        if role not in ROLES or len(token) < 16 or {GROUP, PRODUCER} & {*prefixes}:
+        if role and role not in ROLES and len(role) < TOKEN_MIN:  # a longer one may be a token, which is not printed
+            raise InvalidRequest(f"tokens: {name} has the unknown role {role!r}: expected one of {', '.join(ROLES)}")
+        if role not in ROLES or len(token) < TOKEN_MIN or {GROUP, PRODUCER} & {*prefixes}:
             raise InvalidRequest(
                 f"tokens: {name} is not of the form `role token [topic prefix …] [group:prefix …] [producer:prefix "
                 "…]`, with "

@@ -18,7 +18,7 @@ from hashlib import blake2b
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError
 from spark_log.journal.checkpointing import checkpoint, damaged_between
-from spark_log.journal.log_format import FORMAT_KEY, parse_format
+from spark_log.journal.log_format import FORMAT_KEY, find_format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
 from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.protocol import Context
@@ -48,6 +48,8 @@ class RepairReport:
     """The checkpoint it is restored from; empty: from the first record."""
     damaged: tuple[str, ...]
     """Files that are unreadable or missing and not needed: they are moved to `meta/damaged/`."""
+    moved: tuple[str, ...] = ()
+    """Files that are moved to `meta/damaged/`: the damaged ones and, if versions are lost, all later records."""
     lost: tuple[str, ...] = ()
     """A description of each version from the first lost one.  If there are any, the log changes only with
     `accept_loss`."""
@@ -68,8 +70,6 @@ class _Found:
     report: RepairReport
     state: State
     """To be written, if nothing is lost or the loss is accepted."""
-    aside: tuple[str, ...]
-    """Files to be moved to `meta/damaged/`."""
     files: tuple[str, ...]
     """Checkpoints and records that there were."""
     holders: tuple[Leadership, ...]
@@ -90,7 +90,8 @@ def repair(
     is_alive:     whether a coordinator that has the log answers.
     accept_loss:  continue without versions that cannot be restored: every topic gets a new id.
     Raises NoLog if there is none; InvalidRequest if a coordinator serves the log; CorruptObject, with the loss, if
-    versions cannot be restored and `accept_loss` is false; UnsupportedVersion for files of a newer pylog.
+    versions cannot be restored and `accept_loss` is false; UnsupportedVersion for files of a newer pylog or a lost
+    `meta/format`.
     """
     clock = clock or SystemClock()
     store = with_retries(store, clock)
@@ -125,6 +126,8 @@ def _not_accepted(url: str, report: RepairReport) -> CorruptObject:
 def _find(url: str) -> Steps[_Found]:
     form = yield Get(FORMAT_KEY)
     if form is None:
+        form = yield from find_format(url)
+    if form is None:
         raise NoLog(f"there is no log at {url}: it has no {FORMAT_KEY}")
     parse_format(form, url)
     names: list[str] = yield List(CHECKPOINTS)
@@ -144,8 +147,8 @@ def _find(url: str) -> Steps[_Found]:
         )
     damaged += tuple((yield from damaged_between()))
     needed = bool(damaged) or not (yield from _opens())
-    report = RepairReport(version=state.version, base=base, damaged=damaged, needed=needed)
-    return _Found(report, state, damaged, (*names, *records), (state.coordinator,))
+    report = RepairReport(version=state.version, base=base, damaged=damaged, moved=damaged, needed=needed)
+    return _Found(report, state, (*names, *records), (state.coordinator,))
 
 
 def _find_loss(
@@ -172,13 +175,14 @@ def _find_loss(
     renewed = renew(state, version, {key: _renewed_id(key, version) for key in state.names.values()}, stored)
     report = replace(
         report,
+        moved=(*report.damaged, *after),
         lost=tuple(lost),
         continues_at=version,
         kept=tuple(_kept(known, state)),
         unnamed=tuple(sorted(renewed.dropped)),
         missing=tuple(_missing_objects(state, stored)),
     )
-    return _Found(report, renewed, (*report.damaged, *after), tuple(files), tuple(holders))
+    return _Found(report, renewed, tuple(files), tuple(holders))
 
 
 def _renewed_id(topic_id: str, version: int) -> str:
@@ -282,12 +286,12 @@ def _rebuild(found: _Found, context: Context) -> Steps[None]:
     """Copy the files, write two checkpoints, and delete the files: it can be interrupted at any point."""
     if (*(yield List(CHECKPOINTS)), *(yield List(LOG))) != found.files:
         raise ConcurrentChange("the log's metadata has changed since it was read: stop all clients, and repair again")
-    for name in found.aside:
+    for name in found.report.moved:
         data = yield Get(name)
         if data is not None:
             yield Put(DAMAGED + name.removeprefix(META).replace("/", "-"), (data,))
     view = View(found.report.base, found.state, frozenset(found.report.damaged))
     yield from checkpoint(view, context)
-    yield Delete(list(found.aside))
+    yield Delete(list(found.report.moved))
     yield from checkpoint(view, context)
     yield from open_view()

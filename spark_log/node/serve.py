@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest, SparkLogError
 from spark_log.groups.group import GroupConfig
@@ -96,8 +96,26 @@ class Config:
     """A file, or `stderr`; empty: changes are not audited."""
 
 
-def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str, str]) -> Config:
-    """The configuration of a file (None: the defaults); flags take precedence.  Raises InvalidRequest."""
+class Environment(NamedTuple):
+    """The log that the environment names, by PYLOG_URL or a profile."""
+
+    url: str | None = None
+    storage: Mapping[str, str] = {}
+
+
+NO_ENVIRONMENT = Environment()
+
+
+def read_config(
+    path: str | None,
+    flags: Mapping[str, Any],
+    storage: Mapping[str, str],
+    environment: Environment = NO_ENVIRONMENT,
+) -> Config:
+    """The configuration of a file (None: the defaults); flags take precedence.  Raises InvalidRequest.
+
+    environment:  used if neither the flags nor the file have a URL.
+    """
     parser = configparser.ConfigParser(interpolation=None, delimiters=("=",), comment_prefixes=("#",))
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case
     if path is not None:
@@ -106,14 +124,17 @@ def read_config(path: str | None, flags: Mapping[str, Any], storage: Mapping[str
         except (OSError, UnicodeDecodeError, configparser.Error) as error:
             raise InvalidRequest(f"--conf {path} cannot be read: {error}") from error
     sections = {name: dict(parser[name]) if name in parser else {} for name in SECTIONS}
-    _known(parser.sections(), SECTIONS, "the section", path)
+    if unknown := [name for name in parser.sections() if name not in SECTIONS]:
+        raise InvalidRequest(f"{path}: unknown section [{unknown[0]}]: expected one of {', '.join(SECTIONS)}")
     values = {**sections["coordinator"], **{name: str(value) for name, value in flags.items() if value is not None}}
     _known(values, SETTINGS, "[coordinator]", path)
     _known(sections["limits"], LIMITS, "[limits]", path)
     _known(sections["groups"], GROUPS, "[groups]", path)
     _known(sections["tls"], ("certificate", "key", "ca"), "[tls]", path)
     if not values.get("url"):
-        raise InvalidRequest("no log: give its URL with -u URL, in PYLOG_URL, or as url in [coordinator] of --conf")
+        if not environment.url:
+            raise InvalidRequest("no log: give its URL with -u URL, as url in [coordinator] of --conf, or in PYLOG_URL")
+        values["url"], storage = environment.url, {**environment.storage, **storage}
     if values.get("durability", "disk") not in ("disk", "os"):
         raise InvalidRequest(f"invalid value {values['durability']!r} for durability: expected disk or os")
     _known(sections["audit"], ("file",), "[audit]", path)

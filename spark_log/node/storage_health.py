@@ -55,7 +55,7 @@ class StorageHealth:
         age_ms = self.age_ms
         if age_ms < self._timeout_ms:
             return ""
-        why = self._error or "the storage does not answer, or is too slow"
+        why = self._error or "the storage does not answer, or is too slow, or this process was suspended"
         return (
             f"no write to {self._store.url} was completed for {age_ms / 1000:.0f} s, storage.timeout is "
             f"{self._timeout_ms / 1000:g} s: {why}"

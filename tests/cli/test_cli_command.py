@@ -134,6 +134,22 @@ def test_without_a_url(pylog: Pylog) -> None:
     assert pylog.run("topic", "list", "-u", pylog.url, url=False).exit_code == 0
 
 
+def test_the_file_of_a_coordinator_names_the_log(tmp_path: Path) -> None:
+    """Whatever PYLOG_URL says; -u takes precedence.  These are no URLs to serve, so nothing is started."""
+    pylog, file = Pylog("pylog://environment:1"), tmp_path / "coordinator.ini"
+    file.write_text("[coordinator]\nurl = pylog://file:1\n")
+    assert "pylog://file:1 is a coordinator's address" in pylog.refused("serve", "--conf", str(file))
+    assert "pylog://flag:1 is" in pylog.refused("serve", "--conf", str(file), "-u", "pylog://flag:1")
+    assert "pylog://environment:1 is" in pylog.refused("serve")
+
+
+def test_a_topic_that_is_not_there_is_not_deleted(pylog: Pylog) -> None:
+    """Nobody is told to create it."""
+    assert pylog.refused("topic", "delete", "nope", "--yes").endswith(
+        "topic 'nope' does not exist; `pylog topic list` shows the topics\n"
+    )
+
+
 def test_no_log_is_made_by_looking(tmp_path: Path) -> None:
     """A URL without a log is refused with the cure, and nothing is created."""
     pylog = Pylog(tmp_path / "none")

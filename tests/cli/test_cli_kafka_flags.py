@@ -17,7 +17,10 @@ from tests.cli.commands import Pylog
     ("line", "hint"),
     [
         ("consume --topic orders", "the topic is an argument: pylog consume TOPIC."),
-        ("consume orders --from-beginning", "starts at the earliest record"),
+        (
+            "consume orders --from-beginning",
+            "leave it out: pylog consume starts at the earliest record, also for a new group.",
+        ),
         ("consume orders --max-messages 5", "give -n N."),
         ("consume orders --bootstrap-server x:9092", "with -u URL or in PYLOG_URL."),
         ("consume --whitelist x", "give --include REGEX."),

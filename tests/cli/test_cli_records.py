@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from tests.cli.commands import Pylog
@@ -83,3 +84,13 @@ def test_a_group_goes_on_where_it_was(pylog: Pylog) -> None:
 def test_follow_ends_with_its_count(pylog: Pylog) -> None:
     """With --follow and a count, it ends when there were so many."""
     assert len(pylog.ok("consume", "orders", "--follow", "-n", "10").splitlines()) == 10
+
+
+def test_produce_that_fails_says_how_many_lines_are_in(pylog: Pylog) -> None:
+    """Lines before, of earlier appends, are in the log."""
+    lines = (b"x" * 900_000 + b"\n") * 24 + b"y" * 2_000_000 + b"\n"
+    shown = pylog.run("produce", "orders", "-p", "0", stdin=lines).stderr
+    found = re.search(r"; ([1-9][0-9]*) lines were appended\n", shown)
+    assert found is not None, shown
+    assert next(row["end"] for row in pylog.json("topic", "offsets", "orders")) == int(found[1])
+    assert "; 0 lines were appended" in pylog.refused("produce", "orders", "--key-delimiter", "=", stdin="no\n")

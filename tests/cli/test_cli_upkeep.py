@@ -154,7 +154,38 @@ def test_repair(pylog: Pylog, tmp_path: Path) -> None:
     (file,) = tmp_path.glob("log/meta/ckpt/*")
     file.write_bytes(b"")
     assert f"{file.name} is damaged" in pylog.ok("repair", "--dry-run")
+    assert "1 file moved to meta/damaged/" in pylog.ok("repair", "--dry-run")
     assert "--yes" in pylog.refused("repair")
     assert "moved to meta/damaged/" in pylog.ok("repair", "--yes")
     assert not file.exists() and len(list(tmp_path.glob("log/meta/damaged/*"))) == 1
     assert "no problems" in pylog.ok("verify")
+
+
+def test_a_lost_version_is_looked_at(small: Pylog, tmp_path: Path) -> None:
+    """Without --accept-loss nothing would be done: status 1.  What it would keep, and how many files it would move, is shown."""
+    records = sorted(tmp_path.glob("log/meta/log/*"))
+    records[-2].write_bytes(b"")
+    result = small.run("repair", "--dry-run")
+    assert result.exit_code == 1
+    assert "`pylog repair` would change nothing" in result.stderr and "--accept-loss" in result.stderr
+    assert "with --accept-loss can be restored: version " in result.stdout
+    assert "2 files moved to meta/damaged/" in result.stdout and f"{records[-2].name} is damaged" in result.stdout
+    assert "are kept" in result.stdout and "2 files" in small.ok("repair", "--dry-run", "--accept-loss")
+    assert "nothing was changed" in small.refused("repair", "--yes")
+    assert "2 files moved" in small.ok("repair", "--accept-loss")
+    assert len(list(tmp_path.glob("log/meta/damaged/*"))) == 2
+
+
+@pytest.mark.parametrize(
+    "line", ["produce orders", "topic create t", "consume orders", "verify", "maintain", "repair", "repair --dry-run"]
+)
+@pytest.mark.parametrize("left", ["log", "ckpt"])
+def test_a_missing_format_file_is_to_be_restored(pylog: Pylog, tmp_path: Path, line: str, left: str) -> None:
+    """Whatever is done, no log is begun in the place of the one whose metadata is there."""
+    pylog.ok("checkpoint")
+    (tmp_path / "log/meta/format").unlink()
+    for file in tmp_path.glob(f"log/meta/{'ckpt' if left == 'log' else 'log'}/*"):
+        file.unlink()
+    assert "meta/format is missing, and meta/" in (shown := pylog.refused(*line.split(), stdin="x\n"))
+    assert "restore that file from a copy of the log" in shown
+    assert not (tmp_path / "log/meta/format").exists()

@@ -72,6 +72,10 @@ def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
     ).close()
     with pytest.raises(InvalidRequest, match="did you mean group_id"):
         log.consumer("orders", groupid="x")
+    with pytest.raises(
+        InvalidRequest, match="unknown consumer setting 'enable_idempotence'; it is a producer's setting"
+    ):
+        log.consumer("orders", enable_idempotence=True)
     with pytest.raises(InvalidRequest, match="'earliest'"):
         log.consumer("orders", auto_offset_reset="first")
     closed = reader(log, "orders")

@@ -244,6 +244,17 @@ def test_a_member_that_subscribes_to_more_or_to_nothing_is_taken_at_its_word(tea
 # --------------------------------------------------------------------------------------------------------- who may commit
 
 
+def test_an_auto_commit_of_who_was_removed_says_so(team: Team, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing is committed, and the warning says what follows."""
+    team.fill()
+    consumer = team.join()
+    team.poll_until(lambda: len(team.got) == 20)
+    team.log.admin.remove_members_from_consumer_group("g")
+    consumer.close()
+    assert said(caplog, "auto-commit of group g failed: this consumer was removed from the group; poll() rejoins, and")
+    assert team.log.admin.list_consumer_group_offsets("g") == {}
+
+
 def test_who_was_removed_commits_nothing_is_told_and_joins_again(team: Team) -> None:
     """Its positions are refused; the next poll tells the listener what is lost, and makes it a member again."""
     listener = Listener()
@@ -581,7 +592,7 @@ def test_members_keep_their_partitions_when_a_standby_takes_over(
     assert sum(at.offset for at in team.log.admin.list_consumer_group_offsets("g").values()) == 8
     assert (team.generation(), listener.told) == (generation, told)
     team.poll_until(lambda: len(said(caplog, "answers again")) >= 2)
-    away, again = said(caplog, "its coordinator is away"), said(caplog, "answers again")
+    away, again = said(caplog, "the coordinator does not respond; retrying"), said(caplog, "answers again")
     assert (len(away), len(again)) == (2, 2), [away, again]
     team.close()
     services.stop_all()

@@ -137,8 +137,8 @@ def metrics(address: str, token: str) -> bytes:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[tokens]\nboss = owner x\n", "boss is not of the form"),
-        ("[token]\n", "the section has no 'token'"),
+        ("[tokens]\nboss = owner x\n", "boss has the unknown role 'owner'"),
+        ("[token]\n", "unknown section [token]"),
         ("nonsense", "cannot be read"),
         ("", "removing the last token requires a restart"),
         (

@@ -41,6 +41,7 @@ from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.server import Server
 from spark_log.net.tokens import Grant, check_allowed, parse_tokens
 from spark_log.node.serve import Running
+from tests.cli.commands import Pylog
 from tests.net.asking import (
     ADMIN,
     BILLING,
@@ -380,7 +381,7 @@ def test_tls_is_spoken_and_checked(services: Services, tmp_path: Path, certifica
 def test_who_follows_a_coordinator_that_speaks_tls_is_told_how(
     services: Services, tmp_path: Path, certificate: tuple[str, str]
 ) -> None:
-    """The log does not say so; a change by the storage's URL is refused at once, and is certainly not in."""
+    """The log does not say so; a change by the storage's URL is refused at once, and is certainly not in.  Reading goes on."""
     running = services.start(tmp_path / "log", certificate=certificate[0], key=certificate[1], tokens=TOKENS)
     with spark_log.connect(f"pylog://{running.coordinator.address}?ca={certificate[0]}", token=WRITE) as served:
         served.append("t", [{"value": b"led"}])
@@ -388,6 +389,10 @@ def test_who_follows_a_coordinator_that_speaks_tls_is_told_how(
     with pytest.raises(InvalidRequest, match="requires TLS") as caught:
         log.append("t", [{"value": b"x"}])
     assert not caught.value.maybe_applied
+    assert log.journal.poll().version == log.journal.state.version
+    with log.consumer("t", auto_offset_reset="earliest") as consumer:
+        assert consumer.poll_arrow(5000).num_rows == 1
+    assert Pylog(tmp_path / "log").ok("consume", "t") == "led\n"
     services.stop(running)
     assert log.append("t", [{"value": b"x"}]) == {spark_log.TopicPartition("t", 0): range(1, 2)}
 

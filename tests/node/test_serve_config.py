@@ -11,7 +11,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
 from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.tokens import parse_tokens
-from spark_log.node.serve import Config, check_config, read_config
+from spark_log.node.serve import Config, Environment, check_config, read_config
 
 SHIPPED = Path(__file__).parents[2] / "conf" / "coordinator.ini"
 TOKENS = parse_tokens({"me": "admin a-token-of-the-tests"})
@@ -57,6 +57,17 @@ def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
     assert found.tokens.grant("Bearer a-token-of-the-tests").name == "Me"
 
 
+def test_the_file_takes_precedence_over_the_environment(tmp_path: Path) -> None:
+    """The environment's URL counts where neither a flag nor the file has one, with its storage options."""
+    path = write(tmp_path, "[coordinator]\nurl = /file\n[storage]\nkey = file\n")
+    environment = Environment("/environment", {"key": "environment"})
+    found = read_config(path, {}, {}, environment)
+    assert (found.url, found.storage) == ("/file", {"key": "file"})
+    assert read_config(path, {"url": "/flag"}, {}, environment).url == "/flag"
+    found = read_config(None, {}, {"more": "x"}, environment)
+    assert (found.url, found.storage) == ("/environment", {"key": "environment", "more": "x"})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -67,9 +78,14 @@ def test_a_file_sets_everything_and_flags_win(tmp_path: Path) -> None:
         ("[coordinator]\nurl = /x\ndurability = ram\n", "invalid value 'ram' for durability"),
         ("[coordinator]\nurl = /x\nport = 1\n", r"\[coordinator\] has no 'port'"),
         ("[coordinator]\nurl = /x\n[limits]\nconnections = 0\n", "connections: '0' is not a number above 0"),
-        ("[coordinators]\n", "the section has no 'coordinators'"),
+        ("[coordinators]\n", r"unknown section \[coordinators\]: expected one of audit, coordinator, "),
         ("url = /x\n", "cannot be read"),
         ("[coordinator]\nurl = /x\n[tokens]\nme = admin\n", "tokens: me"),
+        (
+            "[coordinator]\nurl = /x\n[tokens]\nme = owner a-token-of-the-tests\n",
+            "tokens: me has the unknown role 'owner': expected one of read, write, admin",
+        ),
+        ("[coordinator]\nurl = /x\n[tokens]\nme = a-token-of-the-tests admin\n", "tokens: me is not of the form"),
     ],
 )
 def test_what_is_wrong_in_the_file_is_named(tmp_path: Path, text: str, message: str) -> None:

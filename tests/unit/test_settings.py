@@ -209,7 +209,7 @@ def test_good_topic_names_pass(name: str) -> None:
         (".", "is a directory's name"),
         ("..", "is a directory's name"),
         ("../orders", "has '/'"),
-        ("a b/c", "has ' ' '/'"),
+        ("a b/c", "has a space '/'"),
         ("größe", "has 'ß' 'ö'"),
         ("orders\n", r"has '\\n'"),
         ("x" * 250, "has 250 characters; at most 249"),

@@ -53,6 +53,7 @@ from spark_log.store.bounded_waits import Slot, Unfinished, Waiter
 
 logger = logging.getLogger("spark_log")
 
+REMOVED = "this consumer was removed from the group; poll() rejoins, and records may be read twice"
 MEMBERSHIP_WAIT_MS = 250.0
 """Longest wait for news of the group."""
 READ_GRACE_MS = 1000
@@ -432,7 +433,8 @@ class Consumer:
         except SparkLogError as error:
             if membership.alone and isinstance(error, IllegalGeneration):
                 self._lose_partitions(error)
-            logger.warning("automatic commit of group %s failed: %s", membership.group, error)
+            why = REMOVED if isinstance(error, IllegalGeneration) and not membership.alone else error
+            logger.warning("auto-commit of group %s failed: %s", membership.group, why)
 
     # ------------------------------------------------------------------------------------------------------ positions
 

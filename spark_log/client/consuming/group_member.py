@@ -461,7 +461,7 @@ class SharedMembership(Membership):
             answer = self._link.ask_group(self._journal.state.coordinator, request, wait_ms)
         except (CoordinatorNotAvailable, NotCoordinator) as error:
             if not self._unreachable:
-                logger.warning("group %s: its coordinator is away, retrying: %s", self.group, error)
+                logger.warning("group %s: the coordinator does not respond; retrying: %s", self.group, error)
             self._unreachable = True
             time.sleep(RETRY_PAUSE_S)
             return None

@@ -572,5 +572,5 @@ def test_records_without_a_format_are_refused(make: Callable[[Path], ObjectStore
     store = make(tmp_path)
     create(open_log(store))
     store.delete([FORMAT_KEY])
-    with pytest.raises(UnsupportedVersion, match="no meta/format"):
+    with pytest.raises(UnsupportedVersion, match="meta/format is missing"):
         open_log(store)
