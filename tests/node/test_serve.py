@@ -336,7 +336,7 @@ def test_a_commit_whose_answer_is_lost_says_that_it_may_be_in(services: Services
     with impatient(spark_log.connect(f"pylog://{running.coordinator.address}")) as log:
         log.append("t", [{"value": b"1"}])
         services.stop(running)
-        with Deaf(running) as deaf, pytest.raises(CommitUnknown, match="may be in"):
+        with Deaf(running) as deaf, pytest.raises(CommitUnknown, match="may have been applied"):
             log.append("t", [{"value": b"2"}])
         assert deaf.heard
 

@@ -198,7 +198,7 @@ def test_headers_are_a_column_only_where_they_are_asked_for() -> None:
     ("options", "told"),
     [
         ({"compresion": "lz4"}, "option compresion is not known; did you mean compression"),
-        ({"topic": "not a name"}, "topic name 'not a name' has ' '"),
+        ({"topic": "not a name"}, "topic name 'not a name' has a space"),
         ({"name": ""}, "option txnAppId: is empty"),
     ],
 )
