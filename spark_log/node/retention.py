@@ -92,18 +92,21 @@ def find_expired(view: View, now_ms: int, on_failure: OnFailure = raise_failure)
     limited = _limited(view.state, now_ms)
     entries = {key: _live(view.state.partitions[key]) for key in limited}
     first = {key: expired(entries[key], limits) for key, limits in limited.items()}
-    doubtful = {
+    unreadable: set[TopicKey] = set()
+    while doubtful := {
         key: (entry,)
         for key, count in first.items()
         if count < len(entries[key])
+        and key not in unreadable
         and isinstance(entry := entries[key][count], Piece)
         and _may_lose(entry, limited[key])
-    }
-    resolved = yield from resolve_each(view, doubtful, on_failure)
-    for key, slices in resolved.items():
-        at = first[key]
-        entries[key][at : at + 1] = [one for one in slices if one.end > view.state.partitions[key].start]
-        first[key] = expired(entries[key], limited[key])
+    }:
+        resolved = yield from resolve_each(view, doubtful, on_failure)
+        unreadable |= doubtful.keys() - resolved.keys()
+        for key, slices in resolved.items():
+            at = first[key]
+            entries[key][at : at + 1] = [one for one in slices if one.end > view.state.partitions[key].start]
+            first[key] = expired(entries[key], limited[key])
     return {key: entries[key][count - 1].end for key, count in first.items() if count}
 
 

@@ -63,6 +63,11 @@ def test_no_promise_is_broken_where_rounds_are_shared(first: int) -> None:
         assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
 
 
+def test_retention_reads_on_in_the_next_slice_index() -> None:
+    """In this seed all that is left of a first index is old, and so is a part of the next one."""
+    assert not simulate(51996).violation
+
+
 def test_coordinators_take_over_from_each_other() -> None:
     """One seed in ten has some that hang, die, release and are released by force, and members that commit in generations."""
     result = simulate(6)
