@@ -50,8 +50,8 @@ def main() -> None:
             for _ in range(given.rounds)
         ]
         state = log.journal.state
-        checkpoints = log.journal.store.list("meta/ckpt/")
-        size = log.journal.store.size(checkpoints[-1]) if checkpoints else 0
+        checkpoints = log.journal.metadata.list("meta/ckpt/")
+        size = log.journal.metadata.size(checkpoints[-1]) if checkpoints else 0
     first = statistics.median(times[early - around : early + around])
     last = statistics.median(times[-2 * around :])
     common.report(

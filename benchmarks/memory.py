@@ -33,7 +33,7 @@ def batches():
         yield pa.record_batch([pa.array([2 * rng.bytes(500) for _ in range(1000)], pa.binary())], schema=schema)
 
 def read(topic):
-    return sum(part.records.num_rows for read in log.plan(topic) for part in fetch(log.journal.store, read))
+    return sum(part.records.num_rows for read in log.plan(topic) for part in fetch(log.journal.objects, read))
 
 log.append("warm", [{"value": b"x"}])
 read("warm")

@@ -54,7 +54,7 @@ def main() -> None:
 
 def planned(log: spark_log.Log, where: str | None) -> Touched:
     window = as_condition(where).window
-    counts = [touched(log.journal.store, read, window) for read in log.plan("t", where=where)]
+    counts = [touched(log.journal.objects, read, window) for read in log.plan("t", where=where)]
     return Touched(*map(sum, zip(*counts, strict=True)))
 
 

@@ -137,7 +137,7 @@ def facts(bench: Bench, pylog: Pylog, kafka: Kafka) -> list[Fact]:
     assert result(batch_of(pylog)).agg(F.sum("count"), F.round(F.sum("ms"), 3)).collect() == expected
     log = spark_log.connect(pylog.url(TOPIC))
     window = as_condition(_where()).window
-    plan = [touched(log.journal.store, read, window) for read in log.plan(TOPIC, where=_where())]
+    plan = [touched(log.journal.objects, read, window) for read in log.plan(TOPIC, where=_where())]
     ours_records, ours_bytes = sum(one.records for one in plan), sum(one.bytes for one in plan)
     found = [_fact("records in it", bench, expected[0][0], expected[0][0])]
     for kind, until in (("batch", {"endingTimestamp": _ms(_end())}), ("stream", {})):

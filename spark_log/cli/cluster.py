@@ -43,7 +43,7 @@ def info(session: CommandSession) -> None:
         "url": log.url,
         "cluster_id": log.cluster_id,
         "version": state.version,
-        "checkpoint": checkpoint_version(max(log.journal.store.list(CHECKPOINTS), default="")),
+        "checkpoint": checkpoint_version(max(log.journal.metadata.list(CHECKPOINTS), default="")),
         "fence": state.fence,
         "coordinator": state.coordinator.address,
         "coordinator_epoch": state.coordinator.epoch,
@@ -230,7 +230,7 @@ def _upkeep(log: Log) -> Check:
     state = log.journal.state
     for why in log.journal.run(damaged_checkpoints()).values():
         return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
-    behind = state.version - checkpoint_version(max(log.journal.store.list(CHECKPOINTS), default=""))
+    behind = state.version - checkpoint_version(max(log.journal.metadata.list(CHECKPOINTS), default=""))
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
         return Check("checkpoint", False, f"{behind} versions ago: a committing process writes one, see its log")
     return Check("checkpoint", True, f"{behind} versions ago")

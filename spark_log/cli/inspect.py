@@ -72,7 +72,7 @@ def plan(session: CommandSession, topic: str, start: Position, end: Position, wh
 def _touched(log: Log, reads: Sequence[SliceRead], window: Window | None) -> list[tuple[SliceRead, Touched]]:
     from spark_log.client.reading.fetch import touched
 
-    return [(read, touched(log.journal.store, read, window)) for read in reads]
+    return [(read, touched(log.journal.objects, read, window)) for read in reads]
 
 
 def _of(found: Sequence[tuple[SliceRead, Touched]], number: int) -> list[tuple[SliceRead, Touched]]:
@@ -133,7 +133,7 @@ def dump_metadata(session: CommandSession, of_state: bool) -> None:
     from spark_log.metadata.records import decode_batch
 
     log = session.connect()
-    store = log.journal.store
+    store = log.journal.metadata
     if of_state:
         click.echo(msgspec.json.format(state_json(log.journal.refresh()), indent=2))
         return

@@ -53,7 +53,7 @@ def dump(session: CommandSession, name: str) -> None:
 def _size(log: Log, name: str) -> int:
     from spark_log.errors import ObjectNotFound
 
-    size = log.journal.store.size(name)
+    size = log.journal.objects.size(name)
     if size is None:
         raise ObjectNotFound(f"object {name} does not exist", key=name)
     return size
@@ -83,7 +83,7 @@ def _batches(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]
 def _load_index(log: Log, name: str) -> Index:
     from spark_log.segment.batch_index import TAIL, TAIL_BYTES, parse_index
 
-    store, size = log.journal.store, _size(log, name)
+    store, size = log.journal.objects, _size(log, name)
     data = store.get(name, max(0, size - INDEX_GUESS), size)
     if len(data) >= TAIL_BYTES and TAIL.unpack(data[-TAIL_BYTES:])[0] + TAIL_BYTES > len(data):
         data = store.get(name, 0, size)
@@ -112,7 +112,7 @@ def _slices(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     from spark_log.metadata.slice_index import decode_piece, pieces_in
 
     size, state = _size(log, name), log.journal.state
-    data = log.journal.store.get(name)
+    data = log.journal.objects.get(name)
     known = _pieces_of(state, name)
     rows: list[dict[str, Any]] = []
     count = 0

@@ -59,7 +59,7 @@ class Log:
     @property
     def url(self) -> str:
         """URL of the log's root."""
-        return self.journal.store.url
+        return self.journal.metadata.url
 
     @property
     def cluster_id(self) -> str:

@@ -10,7 +10,7 @@ from spark_log.journal.object_names import (
 )
 from spark_log.journal.opening import View
 from spark_log.journal.protocol import Context
-from spark_log.journal.store_operations import Delete, List, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
 from spark_log.metadata.state import State
 
 
@@ -28,8 +28,8 @@ def garbage(state: State, names: Iterable[str]) -> list[str]:
 
 def collect(view: View, context: Context) -> Steps[list[str]]:
     """Delete garbage; returns the names.  The view must be confirmed before the listing begins."""
-    names = yield List(DATA)
+    names = yield List(DATA, OWN_ROOT)
     old = garbage(view.state, names)[: context.limits.deletes_max]
     if old:
-        yield Delete(old)
+        yield Delete(old, OWN_ROOT)
     return old

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pyarrow as pa
 
-from spark_log.journal.store_operations import Get, Op, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.model import Slice
@@ -36,7 +36,9 @@ def read_tables(pieces: Iterable[Piece]) -> Steps[dict[Piece, pa.Table]]:
     groups = neighbours(pieces)
     if not groups:
         return {}
-    reads: list[Op] = [Get(one[0].object, one[0].position, one[-1].position + one[-1].length) for one in groups]
+    reads: list[Op] = [
+        Get(one[0].object, one[0].position, one[-1].position + one[-1].length, OWN_ROOT) for one in groups
+    ]
     tables: dict[Piece, pa.Table] = {}
     for group, data in zip(groups, (yield reads), strict=True):
         if data is None:

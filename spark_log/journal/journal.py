@@ -33,7 +33,19 @@ from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import View, follow, open_view, poll, refresh, state_at
 from spark_log.journal.protocol import Context, Proposal, is_led_elsewhere, propose, unanswered
 from spark_log.journal.reserve import has_reserve, keep_reserve
-from spark_log.journal.store_operations import Get, Link, List, Put, PutAnswer, PutNew, Steps, beside, run
+from spark_log.journal.store_operations import (
+    OWN_ROOT,
+    Get,
+    Link,
+    List,
+    Put,
+    PutAnswer,
+    PutNew,
+    Steps,
+    Stores,
+    beside,
+    run,
+)
 from spark_log.journal.upkeep import is_due, seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.metadata.decide import Decision, decide_release, decide_take_over
@@ -65,9 +77,9 @@ class Journal:
     """The metadata of one log.  Thread-safe; concurrent proposals share one put."""
 
     def __init__(
-        self, store: ObjectStore, context: Context, form: Format, link: Link | None = None, listed: Sequence[str] = ()
+        self, stores: Stores, context: Context, form: Format, link: Link | None = None, listed: Sequence[str] = ()
     ) -> None:
-        self.store = store
+        self.stores = stores
         self.context = context
         self.link = link
         self.cluster_id = form.cluster_id
@@ -75,7 +87,7 @@ class Journal:
         self.after_fork()
         renew_after_fork(self)
         self._listed_ms = context.clock.monotonic_ms()
-        self._view: View = self.run(open_view(listed, ahead=0 if store.local else READ_AHEAD))
+        self._view: View = self.run(open_view(listed, ahead=0 if self.metadata.local else READ_AHEAD))
         self._probed = False
         self._upkeep_from = 0
         """Time on the monotonic clock before which no upkeep runs."""
@@ -95,7 +107,8 @@ class Journal:
     @classmethod
     def open(
         cls,
-        store: ObjectStore,
+        metadata: ObjectStore,
+        objects: ObjectStore | None = None,
         *,
         create: bool,
         clock: Clock | None = None,
@@ -105,8 +118,9 @@ class Journal:
         limits: StepLimits = LIMITS,
         threads: Threads = SYSTEM_THREADS,
     ) -> Journal:
-        """Open the log in `store`, or create one there if `create`.
+        """Open the log whose metadata is in `metadata`, or create one there if `create`.
 
+        objects: the store of its records; None: also `metadata`.
         link:    connects to the coordinator of the log, if it has one.
         served:  all changes go through a coordinator.
         limits:  bounds of the log's upkeep.
@@ -116,24 +130,37 @@ class Journal:
         context = Context(
             clock or SystemClock(), rng or random.SystemRandom(), served=served, limits=limits, threads=threads
         )
-        store = with_retries(store, context.clock, context.random())
-        data, listed = run(_look_in(), store, context.clock)
+        metadata = with_retries(metadata, context.clock, context.random())
+        if objects is not None:
+            objects = with_retries(objects, context.clock, context.random())
+        stores, url = Stores.of(metadata, objects), metadata.url
+        data, listed = run(_look_in(), stores, context.clock)
         if data is None:
-            data = run(find_format(store.url), store, context.clock)
+            data = run(find_format(url), stores, context.clock)
         if data is None:
             if not create:
-                raise NoLog(f"there is no log at {store.url}; create one with `pylog -u {store.url} topic create NAME`")
-            data = _begin(store, context)
-        return cls(store, context, parse_format(data, store.url), link, listed)
+                raise NoLog(f"there is no log at {url}; create one with `pylog -u {url} topic create NAME`")
+            data = _begin(stores, context)
+        return cls(stores, context, parse_format(data, url), link, listed)
+
+    @property
+    def metadata(self) -> ObjectStore:
+        """The store of the metadata log."""
+        return self.stores.metadata
+
+    @property
+    def objects(self) -> ObjectStore:
+        """The store of the records: the log's own root."""
+        return self.stores.objects[OWN_ROOT]
 
     def run(self, steps: Steps[Result]) -> Result:
-        """Carry out steps of the protocol on this log's store."""
-        return run(steps, self.store, self.context.clock, self.link)
+        """Carry out steps of the protocol on this log's stores."""
+        return run(steps, self.stores, self.context.clock, self.link)
 
     def is_still_there(self) -> bool:
         """Whether the storage still holds this log: it was not deleted or replaced."""
         data = self.run(_get(FORMAT_KEY))
-        return data is not None and parse_format(data, self.store.url).cluster_id == self.cluster_id
+        return data is not None and parse_format(data, self.metadata.url).cluster_id == self.cluster_id
 
     @property
     def state(self) -> State:
@@ -150,8 +177,8 @@ class Journal:
 
         deadline_ms:  on the monotonic clock, for a bucket.  Raises StorageUnavailable then.
         """
-        if deadline_ms is not None and not self.store.local:
-            return answer_until(deadline_ms, self.context.clock, self.store.url, self.refresh)
+        if deadline_ms is not None and not self.metadata.local:
+            return answer_until(deadline_ms, self.context.clock, self.metadata.url, self.refresh)
         with self._reading:
             now = self.context.clock.monotonic_ms()
             known, together = self._view, self._together(now)
@@ -182,7 +209,7 @@ class Journal:
 
     def _together(self, now: float) -> bool:
         """Whether fewer rounds matter and the records after the view cannot have been deleted yet, by far."""
-        return not self.store.local and self._is_young(now)
+        return not self.metadata.local and self._is_young(now)
 
     def _is_young(self, now: float) -> bool:
         """Whether the checkpoints were listed so recently that no record after that can have been deleted, by far."""
@@ -324,7 +351,7 @@ class Journal:
         why = "other changes of this process wait for its answer"
         if self._is_told():
             return CoordinatorNotAvailable(f"{self._view.state.coordinator.address}: {why}")
-        return StorageUnavailable(f"{self.store.url}: {why}")
+        return StorageUnavailable(f"{self.metadata.url}: {why}")
 
     def _propose_queued(self) -> None:
         with self._queue_lock:
@@ -342,7 +369,7 @@ class Journal:
                 self.check_store()
             known = self._view
             steps = propose(known, commands, self.context)
-            self._install(run(steps, self._store_for(commands), self.context.clock, self.link), known)
+            self._install(run(steps, self._stores_for(commands), self.context.clock, self.link), known)
         except SparkLogError as error:
             failed: SparkLogError = error
             if isinstance(error, StorageError) and error.maybe_applied:
@@ -357,12 +384,13 @@ class Journal:
             _fail(commands, CommitUnknown(f"a change was interrupted by {error!r} and may have been applied"))
             raise
 
-    def _store_for(self, commands: Sequence[Proposal]) -> ObjectStore:
-        """The store, limited to the latest deadline of the commands."""
+    def _stores_for(self, commands: Sequence[Proposal]) -> Stores:
+        """The stores, the metadata's limited to the latest deadline of the commands."""
         ends = [command.deadline_ms for command in commands if command.deadline_ms is not None]
         if not ends or len(ends) < len(commands):
-            return self.store
-        return with_retries_for(self.store, self.context.clock, max(ends) - self.context.clock.monotonic_ms())
+            return self.stores
+        left_ms = max(ends) - self.context.clock.monotonic_ms()
+        return self.stores._replace(metadata=with_retries_for(self.metadata, self.context.clock, left_ms))
 
     # ------------------------------------------------------------------------------------------------- as a coordinator
 
@@ -416,9 +444,9 @@ class Journal:
             self._do_upkeep()
             self._upkeep_from = 0
         except SparkLogError as error:
-            logger.warning("upkeep of %s was put off: %s", self.store.url, error)
+            logger.warning("upkeep of %s was put off: %s", self.metadata.url, error)
         except Exception:
-            logger.exception("upkeep of %s failed; a later commit retries", self.store.url)
+            logger.exception("upkeep of %s failed; a later commit retries", self.metadata.url)
         finally:
             self._keeping.release()
 
@@ -437,9 +465,9 @@ class Journal:
         """Probe put-if-absent again, before a change, if the store's library differs from the probed one."""
         if self._probed:
             return
-        fingerprint = self.store.fingerprint()
+        fingerprint = self.metadata.fingerprint()
         if fingerprint != self._format.probed:
-            probe(self.store, nonce=self.context.unique())
+            probe(self.metadata, nonce=self.context.unique())
             self._format = msgspec.structs.replace(self._format, probed=fingerprint)
             self.run(_put(FORMAT_KEY, self._format.encode()))
         self._probed = True
@@ -451,8 +479,9 @@ def _fail(commands: list[Proposal], error: SparkLogError) -> None:
             command.error, command.done = error, True
 
 
-def _begin(store: ObjectStore, context: Context) -> bytes:
-    """Probe the store and write `meta/format`; returns its bytes, ours or another process's."""
+def _begin(stores: Stores, context: Context) -> bytes:
+    """Probe the store of the metadata and write `meta/format`; returns its bytes, ours or another process's."""
+    store = stores.metadata
     probe(store, nonce=context.unique())
     form = Format(
         pylog=FORMAT_VERSION,
@@ -460,9 +489,9 @@ def _begin(store: ObjectStore, context: Context) -> bytes:
         created_ms=context.clock.now_ms(),
         probed=store.fingerprint(),
     )
-    data = run(_begin_steps(form.encode(), store.url), store, context.clock)
+    data = run(_begin_steps(form.encode(), store.url), stores, context.clock)
     if has_reserve(store):
-        run(keep_reserve(), store, context.clock)
+        run(keep_reserve(), stores, context.clock)
     return data
 
 

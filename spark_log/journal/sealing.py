@@ -12,7 +12,7 @@ from spark_log.journal.object_names import (
 )
 from spark_log.journal.opening import View
 from spark_log.journal.protocol import Context, Proposal, propose
-from spark_log.journal.store_operations import Put, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.records import Piece
@@ -108,7 +108,7 @@ def swap_in(
     name = data_key(epoch, f"{context.unique()}.idx")
     swap, data = build_swap(epoch, rewrites, name, objects, uncounted)
     if data:
-        yield Put(name, (data,))
+        yield Put(name, (data,), OWN_ROOT)
     command = Proposal(Swap(swap=swap))
     view = yield from propose(view, [command], context)
     if command.error is not None:

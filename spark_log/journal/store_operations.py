@@ -1,8 +1,10 @@
 """The storage operations of the protocol, as values.
 
 The protocol (`protocol.py`, `upkeep.py`) is written as generators that yield an operation, or a list of operations that
-may run in parallel, and are resumed with the answer.  `run` executes them on a real store; the simulation executes the
+may run in parallel, and are resumed with the answer.  `run` executes them on real stores; the simulation executes the
 same generators on a simulated store, in an order drawn from a seed.
+
+A log has two kinds of stores: one for its metadata, and the roots of its objects.  An operation names its root.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import cache
@@ -29,6 +31,12 @@ PARALLEL = 48
 """Parallel requests of one process; the store's client may have a lower limit."""
 
 
+METADATA = -1
+"""The root of operations on `meta/…`."""
+OWN_ROOT = 0
+"""The root of objects, `data/…`, of the log itself.  Roots of objects are broker ids."""
+
+
 class PutAnswer(Enum):
     """Outcome of a put-if-absent."""
 
@@ -43,6 +51,7 @@ class Get(NamedTuple):
     key: str
     start: int = 0
     end: int | None = None
+    root: int = METADATA
 
 
 class PutNew(NamedTuple):
@@ -50,6 +59,7 @@ class PutNew(NamedTuple):
 
     key: str
     data: bytes
+    root: int = METADATA
 
 
 class Put(NamedTuple):
@@ -58,16 +68,19 @@ class Put(NamedTuple):
     key: str
     chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
     """Or a function that generates them for each attempt."""
+    root: int = METADATA
 
 
 class List(NamedTuple):
     """Answer: all keys under a prefix, sorted; puts that were answered are included."""
 
     prefix: str
+    root: int = METADATA
 
 
 class Delete(NamedTuple):
     keys: Sequence[str]
+    root: int = METADATA
 
 
 class Sweep(NamedTuple):
@@ -75,6 +88,7 @@ class Sweep(NamedTuple):
 
     prefix: str
     before_ms: int
+    root: int = METADATA
 
 
 class StoreTime(NamedTuple):
@@ -82,6 +96,7 @@ class StoreTime(NamedTuple):
 
     key: str
     data: bytes
+    root: int = METADATA
 
 
 class Sleep(NamedTuple):
@@ -143,7 +158,8 @@ class Link(Protocol):
         """Close unused connections."""
 
 
-Op: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | StoreTime | Sleep | Ask
+StoreOp: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | StoreTime
+Op: TypeAlias = StoreOp | Sleep | Ask
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
 
@@ -170,10 +186,32 @@ def beside(steps: Steps[Result], others: Steps[Other]) -> Steps[tuple[Result, Ot
     return made[0], made[1]
 
 
-def run(steps: Steps[Result], store: ObjectStore, clock: Clock, link: Link | None = None) -> Result:
-    """Execute `steps` on a store, with a link for logs that have a coordinator.
+class Stores(NamedTuple):
+    """The stores of one log."""
 
-    The store retries; its last error is thrown into the steps.  A put-if-absent gets one attempt, and the steps read
+    metadata: ObjectStore
+    objects: Mapping[int, ObjectStore]
+    """By root."""
+
+    @classmethod
+    def of(cls, metadata: ObjectStore, objects: ObjectStore | None = None) -> Stores:
+        """The stores of a log with one root of objects; None: its metadata and its objects are in one store."""
+        return cls(metadata, {OWN_ROOT: metadata if objects is None else objects})
+
+    @property
+    def local(self) -> bool:
+        """Whether running operations in parallel has no benefit."""
+        return self.metadata.local and all(store.local for store in self.objects.values())
+
+    def at(self, root: int) -> ObjectStore:
+        """The store of a root."""
+        return self.metadata if root == METADATA else self.objects[root]
+
+
+def run(steps: Steps[Result], stores: Stores, clock: Clock, link: Link | None = None) -> Result:
+    """Execute `steps` on the stores of a log, with a link for logs that have a coordinator.
+
+    The stores retry; its last error is thrown into the steps.  A put-if-absent gets one attempt, and the steps read
     back.
     """
     answer: Any = None
@@ -188,7 +226,9 @@ def run(steps: Steps[Result], store: ObjectStore, clock: Clock, link: Link | Non
             if isinstance(request, Ask):
                 answer = _ask(request, link)
             else:
-                answer = _parallel(request, store, clock) if isinstance(request, list) else _one(request, store, clock)
+                answer = (
+                    _parallel(request, stores, clock) if isinstance(request, list) else _one(request, stores, clock)
+                )
         except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
             error = raised
 
@@ -204,10 +244,10 @@ def _ask(request: Ask, link: Link | None) -> Answered:
     return link.ask(*request)
 
 
-def _parallel(ops: list[Op], store: ObjectStore, clock: Clock) -> list[Any]:
-    if len(ops) < 2 or store.local:
-        return [_one(op, store, clock) for op in ops]
-    return list(_pool(os.getpid()).map(lambda op: _one(op, store, clock), ops))
+def _parallel(ops: list[Op], stores: Stores, clock: Clock) -> list[Any]:
+    if len(ops) < 2 or stores.local:
+        return [_one(op, stores, clock) for op in ops]
+    return list(_pool(os.getpid()).map(lambda op: _one(op, stores, clock), ops))
 
 
 @cache
@@ -216,7 +256,11 @@ def _pool(pid: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(PARALLEL, thread_name_prefix=f"pylog-{pid}")
 
 
-def _one(op: Op, store: ObjectStore, clock: Clock) -> Any:
+def _one(op: Op, stores: Stores, clock: Clock) -> Any:
+    if isinstance(op, Sleep):
+        return clock.sleep_ms(op.milliseconds)
+    assert not isinstance(op, Ask), "a question to a coordinator is asked alone"
+    store = stores.at(op.root)
     if isinstance(op, PutNew):
         try:
             return PutAnswer.CREATED if store.put_new(op.key, op.data) else PutAnswer.EXISTS
@@ -242,6 +286,4 @@ def _one(op: Op, store: ObjectStore, clock: Clock) -> Any:
             written = store.written_ms(op.key)
             store.delete((op.key,))
             return written
-        case Sleep():
-            clock.sleep_ms(op.milliseconds)
     return None

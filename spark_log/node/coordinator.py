@@ -186,7 +186,7 @@ class Coordinator:
         if not problem:
             return
         if self.leading:
-            logger.error("stepping down from %s: %s", self.journal.store.url, problem)
+            logger.error("stepping down from %s: %s", self.journal.metadata.url, problem)
             self.stepped_down = self.epoch
             self._step_down()
         unknown = CoordinatorNotAvailable(f"the coordinator stepped down while a change was in progress: {problem}")
@@ -202,7 +202,7 @@ class Coordinator:
 
     @property
     def storage(self) -> str:
-        return self.journal.store.url
+        return self.journal.metadata.url
 
     def health(self) -> Health:
         state, problem = self.state, self.storage_health.problem
@@ -277,7 +277,7 @@ class Coordinator:
                 self._begin(epoch, began)
                 return
             elif said != held.address:
-                logger.info("standing by: %s leads %s", held.address, self.journal.store.url)
+                logger.info("standing by: %s leads %s", held.address, self.journal.metadata.url)
                 said = held.address
             self._probe_if_due()
             self.on_change()
@@ -287,7 +287,7 @@ class Coordinator:
         """Lead, under an epoch that the log has had since `began_s` at the latest."""
         self.epoch, self.stepped_down, self.confirmed_s = epoch, 0, began_s
         self.change_feed.note(self.state.version, None)
-        logger.info("leading %s with epoch %d, at %s", self.journal.store.url, self.epoch, self.address)
+        logger.info("leading %s with epoch %d, at %s", self.journal.metadata.url, self.epoch, self.address)
         self.on_change()
 
     @property
@@ -392,9 +392,11 @@ class Coordinator:
             return
         try:
             if self.journal.release(epoch):
-                logger.info("released %s to embedded writers", self.journal.store.url)
+                logger.info("released %s to embedded writers", self.journal.metadata.url)
         except SparkLogError as error:
-            logger.warning("%s was not released, its next coordinator takes it over: %s", self.journal.store.url, error)
+            logger.warning(
+                "%s was not released, its next coordinator takes it over: %s", self.journal.metadata.url, error
+            )
 
     # ------------------------------------------------------------------------------------------------------------- upkeep
 

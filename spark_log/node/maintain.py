@@ -22,7 +22,7 @@ from spark_log.journal.opening import View, open_view
 from spark_log.journal.protocol import Context
 from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
-from spark_log.journal.store_operations import List, Steps, Sweep
+from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire, is_due
 from spark_log.metadata.decide import decide_fence, decide_trim
 from spark_log.metadata.replay import next_version, replay_records
@@ -101,7 +101,7 @@ def plan_round(log: Log) -> Plan:
             merged_slices=sum(len(stretch.slices) for stretch in stretches),
             merged_bytes=sum(piece.length for stretch in stretches for piece in stretch.slices),
             collected=len(names),
-            collected_bytes=sum(log.journal.store.size(name) or 0 for name in names),
+            collected_bytes=sum(log.journal.objects.size(name) or 0 for name in names),
         )
 
     return log.journal.run(run())
@@ -161,7 +161,7 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Fa
         truncated = yield from attempt("truncation", truncate(view, context), 0)
         pins = yield from attempt("deleting pins", _drop_pins(view, context), 0)
         unfinished = yield from attempt("deleting unfinished files", _sweep(view, context), 0)
-        if has_reserve(log.journal.store):
+        if has_reserve(log.journal.metadata):
             yield from attempt("making the reserve", keep_reserve(), None)
         return MaintainReport(
             version=view.state.version,
@@ -274,7 +274,7 @@ def _find_garbage(state: State, now_ms: int) -> Steps[list[str]]:
     """Objects that can be deleted once the fence has advanced as far as it may now."""
     state = next_version(state, now_ms)
     fenced = replay_records(state, decide_fence(state, now_ms).records)
-    return garbage(fenced, (yield List(DATA)))
+    return garbage(fenced, (yield List(DATA, OWN_ROOT)))
 
 
 def _expire(view: View, context: Context, on_failure: OnFailure) -> Steps[tuple[View, int]]:
@@ -301,7 +301,7 @@ def _sweep(view: View, context: Context) -> Steps[int]:
     """Delete temporary files older than any upload that can still be committed, and than any put in progress."""
     age_ms = cluster_config(view.state.configs, "gc.fence.age.ms")
     before = context.clock.now_ms() - max(age_ms, PUT_MS_MAX)
-    in_data: int = yield Sweep(DATA, before)
+    in_data: int = yield Sweep(DATA, before, OWN_ROOT)
     in_meta: int = yield Sweep(META, before)
     return in_data + in_meta
 

@@ -22,7 +22,7 @@ from spark_log.journal.object_names import data_key
 from spark_log.journal.opening import View, refresh
 from spark_log.journal.protocol import Context
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
-from spark_log.journal.store_operations import Get, Op, Put, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
@@ -190,7 +190,7 @@ def _write_segment(
         written = writer.finish()
         (run,) = written.runs
         name = data_key(epoch, _segment_name(stretch, context.unique()))
-        yield Put(name, written.chunks)
+        yield Put(name, written.chunks, OWN_ROOT)
     finally:
         writer.close()
     old = tuple(stretch.slices[:taken])
@@ -262,8 +262,8 @@ def _read(state: State, chunk: Sequence[Slice]) -> Steps[list[bytes | None]]:
     """The run of each slice; for a large one, the index of its object."""
     if len(chunk) == 1 and _is_large(piece := chunk[0]):
         row = state.objects[piece.object]
-        return [(yield Get(piece.object, row.index_position, row.size))]
-    reads: list[Op] = [Get(piece.object, piece.position, piece.position + piece.length) for piece in chunk]
+        return [(yield Get(piece.object, row.index_position, row.size, OWN_ROOT))]
+    reads: list[Op] = [Get(piece.object, piece.position, piece.position + piece.length, OWN_ROOT) for piece in chunk]
     blobs: list[bytes | None] = yield reads
     return blobs
 
@@ -287,7 +287,7 @@ def _decoded_into(
     index = parse_index(blob, name=piece.object, object_size=state.objects[piece.object].size)
     for group in _groups(find_batches(index, piece, place=place)):
         start = group[0].position
-        data = yield Get(piece.object, start, group[-1].position + group[-1].length)
+        data = yield Get(piece.object, start, group[-1].position + group[-1].length, OWN_ROOT)
         if data is None:
             return False
         for records in _decode(data, start, group, index, place):

@@ -22,7 +22,7 @@ from spark_log.journal.log_format import FORMAT_KEY, find_format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
 from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.protocol import Context
-from spark_log.journal.store_operations import Delete, Get, List, Put, Steps, run
+from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord, decode_batch
 from spark_log.metadata.recovery import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.replay import replay as replay_batch
@@ -96,7 +96,7 @@ def repair(
     clock = clock or SystemClock()
     store = with_retries(store, clock)
     context = Context(clock, random.SystemRandom() if seed is None else random.Random(seed))
-    found = run(_find(store.url), store, clock)
+    found = run(_find(store.url), Stores.of(store), clock)
     report = found.report
     if not report.needed:
         return report
@@ -109,7 +109,7 @@ def repair(
         return report
     if report.lost and not accept_loss:
         raise _not_accepted(store.url, report)
-    run(_rebuild(found, context), store, clock)
+    run(_rebuild(found, context), Stores.of(store), clock)
     return report
 
 
@@ -155,7 +155,7 @@ def _find_loss(
     report: RepairReport, known: State, newest: int, names: Sequence[str], files: Sequence[str]
 ) -> Steps[_Found]:
     """Also the state with which the log can continue without the lost versions."""
-    stored = frozenset((yield List(DATA)))
+    stored = frozenset((yield List(DATA, OWN_ROOT)))
     state, lost, holders, last = known, list[str](), [known.coordinator], known.version
     after = [name for name in names if log_version(name) > known.version]
     for key in after:

@@ -25,7 +25,7 @@ from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
-from spark_log.journal.store_operations import Get, List, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Get, List, Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
@@ -53,7 +53,7 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
 
     Writers and maintainers may run meanwhile: objects that they delete are not reported as problems.
     """
-    journal, store = log.journal, log.journal.store
+    journal, store = log.journal, log.journal.objects
     view, problems = journal.run(_chain())
     damaged = journal.run(damaged_checkpoints())
     problems += [Problem(name, f"{why}; `pylog maintain` writes a new one") for name, why in damaged.items()]
@@ -112,7 +112,7 @@ def _resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Prob
             if isinstance(entry, Slice):
                 slices[key].append(entry)
                 continue
-            data = yield Get(entry.object, entry.position, entry.position + entry.length)
+            data = yield Get(entry.object, entry.position, entry.position + entry.length, OWN_ROOT)
             rows, found = _piece(entry, data, f"topic {state.topics[key[0]].name!r}, partition {key[1]}")
             slices[key] += rows
             problems += found

@@ -169,7 +169,7 @@ def check_spans(log: Log, lines: list[str]) -> None:
 
 def check_positions(log: Log) -> None:
     """No commit in the log takes a position back, or is of an older generation than the one before it."""
-    store, newest, generation = log.journal.store, dict[int, int](), 0
+    store, newest, generation = log.journal.metadata, dict[int, int](), 0
     for name in store.list(LOG):
         batch: Batch = decode_batch(store.get(name), name)
         for record in batch.records:

@@ -18,6 +18,7 @@ from spark_log.client.reading.fetch import WHOLE_BYTES_MAX, Touched, fetch, touc
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.scan_batches import scan_batches, scan_schema
 from spark_log.conditions import as_condition
+from spark_log.journal.store_operations import Stores
 from spark_log.metadata.records import Piece
 from spark_log.node.maintain import checkpoint, merge
 from spark_log.testing.stores import CountingStore
@@ -102,18 +103,18 @@ READS: dict[str, dict[str, Any]] = {
 def fetched(log: spark_log.Log, columns: list[str], **read: Any) -> tuple[int, pa.Table]:
     """Bytes that the reads of a plan fetch, and what they give."""
     where, schema = as_condition(read.get("where")), scan_schema(columns)
-    reads, inner = log.plan("t", **read), log.journal.store
-    log.journal.store = counting = CountingStore(inner)
+    reads, inner, counting = log.plan("t", **read), log.journal.stores, CountingStore(log.journal.objects)
+    log.journal.stores = Stores.of(inner.metadata, counting)
     try:
         table = pa.Table.from_batches(scan_batches(log.journal, reads, schema, where), schema)
     finally:
-        log.journal.store = inner
+        log.journal.stores = inner
     return counting.read.total(), table
 
 
 def planned(log: spark_log.Log, **read: Any) -> Touched:
     where = as_condition(read.get("where"))
-    found = [touched(log.journal.store, one, where.window) for one in log.plan("t", **read)]
+    found = [touched(log.journal.objects, one, where.window) for one in log.plan("t", **read)]
     return Touched(*(sum(column) for column in zip(*found, strict=True))) if found else Touched(0, 0, 0)
 
 
@@ -151,7 +152,7 @@ def test_a_window_of_ordered_times_fetches_the_batches_in_it(logs: dict[str, spa
 
 def test_a_whole_read_needs_no_index_to_be_planned(logs: dict[str, spark_log.Log]) -> None:
     """Nor does a read of a window that holds the run; a part of a large run needs its own."""
-    log, counting = logs["merged"], CountingStore(logs["merged"].journal.store)
+    log, counting = logs["merged"], CountingStore(logs["merged"].journal.objects)
     for read, needed in (({}, 0), ({"where": hours(-1, 9)}, 0), ({"where": f"partition = 0 and {hours(1, 2)}"}, 1)):
         counting.read.clear()
         window = as_condition(read.get("where")).window
@@ -188,7 +189,7 @@ def decoded(log: spark_log.Log, read: SliceRead, columns: list[str]) -> int:
     """Bytes that Arrow holds for what a read gives, beyond what was fetched."""
     pool = pa.default_memory_pool()
     before = pool.bytes_allocated()
-    kept = list(fetch(log.journal.store, read, columns))
+    kept = list(fetch(log.journal.objects, read, columns))
     assert sum(part.records.num_rows for part in kept) == read.end - read.start
     return pool.bytes_allocated() - before
 
@@ -240,7 +241,7 @@ def test_an_object_that_was_merged_away_is_planned_again(tmp_path: Path) -> None
     where = as_condition(hours(60 / 10_000, 120 / 10_000))
     reads = log.plan("t", where=where)
     merge(log)
-    log.journal.store.delete({read.slice.object for read in reads})
+    log.journal.objects.delete({read.slice.object for read in reads})
     schema = scan_schema(["offset"])
     found = pa.Table.from_batches(scan_batches(log.journal, reads, schema, where), schema)
     assert found["offset"].to_pylist() == list(range(60, 120))

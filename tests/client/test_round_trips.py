@@ -12,7 +12,7 @@ import spark_log
 from spark_log.client.reading.fetch import WHOLE_BYTES_MAX
 from spark_log.journal.journal import Journal
 from spark_log.journal.opening import HOLE_PROBES
-from spark_log.journal.store_operations import Get, Steps, beside, run
+from spark_log.journal.store_operations import Get, Steps, Stores, beside, run
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.records import Piece
 from spark_log.store.base import ObjectStore
@@ -199,9 +199,10 @@ def test_steps_beside_each_other_share_their_rounds(store: SlowStore) -> None:
     store.put("a", [b"A"])
     store.put("b", [b"B"])
 
-    found, _ = trips(store, lambda: run(beside(_gets("a"), _gets("b", "a", "b")), store, clock))
+    found, _ = trips(store, lambda: run(beside(_gets("a"), _gets("b", "a", "b")), Stores.of(store), clock))
     assert found == 4
-    assert run(beside(_gets("a"), _gets("b", "a")), store, clock) == ([b"A", b"A", b"B"], [b"B", b"A", b"A", b"B"])
+    both = run(beside(_gets("a"), _gets("b", "a")), Stores.of(store), clock)
+    assert both == ([b"A", b"A", b"B"], [b"B", b"A", b"A", b"B"])
 
 
 def _gets(*keys: str) -> Steps[list[bytes]]:

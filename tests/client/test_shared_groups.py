@@ -364,7 +364,7 @@ def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team)
         txn.__exit__(None, None, None)
     assert team.log.admin.list_consumer_group_offsets("g") == {}
     with (
-        spark_log.connect(team.log.journal.store.url) as embedded,
+        spark_log.connect(team.log.journal.metadata.url) as embedded,
         pytest.raises(GroupInUse),
         embedded.consumer("t", group_id="g") as other,
     ):

@@ -97,7 +97,7 @@ def test_a_deleted_topic_with_a_missing_index_goes_with_its_objects(log: Log) ->
     pass_the_fence(log)
     state = log.journal.refresh()
     assert dict(state.partitions) == {} and dict(state.objects) == {}
-    assert log.journal.store.list("data/") == []
+    assert log.journal.objects.list("data/") == []
 
 
 @pytest.mark.parametrize("damage", ["missing", "damaged"])
@@ -111,7 +111,7 @@ def test_a_partition_that_is_trimmed_past_a_lost_index_is_sound(tmp_path: Path, 
     assert verify(log, deep=True) == []
     state = log.journal.refresh()
     assert log.read("t").num_rows == 0 and log.read("other").num_rows == 20
-    assert set(log.journal.store.list("data/")) == {*state.objects, *state.dropped}
+    assert set(log.journal.objects.list("data/")) == {*state.objects, *state.dropped}
     append_small(log, 1)
     assert log.read("t").num_rows == 3
 
@@ -124,15 +124,15 @@ def test_objects_stay_while_another_index_is_lost(tmp_path: Path) -> None:
     for index in tmp_path.glob("data/*/*.idx"):
         index.unlink()
     log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
-    before = set(log.journal.store.list("data/"))
+    before = set(log.journal.objects.list("data/"))
     log.admin.delete_records({TopicPartition("t", 0): -1})
     for _ in range(3):
         with suppress(CorruptObject):
             maintain_once(log)
-    assert before <= set(log.journal.store.list("data/"))
+    assert before <= set(log.journal.objects.list("data/"))
     log.admin.delete_records({TopicPartition("t", 1): -1})
     pass_the_fence(log)
-    assert verify(log) == [] and not before & set(log.journal.store.list("data/"))
+    assert verify(log) == [] and not before & set(log.journal.objects.list("data/"))
 
 
 def test_retention_by_size_passes_over_the_partition(log: Log, caplog: pytest.LogCaptureFixture) -> None:

@@ -24,7 +24,7 @@ def test_constant_columns_are_as_long_as_the_batch(tmp_path: Path, rows: int) ->
             log.append(topic, pa.table({"value": ["v"] * rows, "partition": [partition] * rows}))
     for topic in ("bb", "a"):
         table = pa.Table.from_batches(
-            to_batch(part, SCHEMA) for read in log.plan(topic) for part in fetch(log.journal.store, read, ["value"])
+            to_batch(part, SCHEMA) for read in log.plan(topic) for part in fetch(log.journal.objects, read, ["value"])
         )
         assert table.num_rows == 2 * rows
         assert table["topic"].unique().to_pylist() == [topic]

@@ -14,7 +14,7 @@ from tests.node.logs import new_log
 def test_pins_of_queries_of_a_log_that_nobody_writes_go(tmp_path: Path) -> None:
     """Nothing moves the fence there: a pin goes when it is as old as an upload may become."""
     log = new_log(tmp_path)
-    store, hour_ms = log.journal.store, 3_600_000
+    store, hour_ms = log.journal.metadata, 3_600_000
     pin = msgspec.json.decode(encode(pin_of(log.journal.state)))
     for hours in (1, 23, 25):
         older = {**pin, "made_ms": pin["made_ms"] - hours * hour_ms}

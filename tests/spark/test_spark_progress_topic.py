@@ -186,7 +186,7 @@ def test_a_query_sees_groups_and_topics_at_one_version(filled: spark_log.Log) ->
     """Whichever of its scans settled the version, and however long before a task asks where groups stand."""
     first = commit(filled, "a", 1)
     filled.append("t", [{"value": "x"}])
-    store, version = filled.journal.store, filled.journal.state.version
+    store, version = filled.journal.metadata, filled.journal.state.version
     pinned(store, "meta/pin/q", lambda: encode(pin_of(filled.journal.refresh())))
     for number in range(110):
         commit(filled, "a", number % 5)
@@ -206,7 +206,7 @@ def wide(log: spark_log.Log) -> spark_log.Log:
 
 def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> None:
     """They are found in the log when they are asked for."""
-    store = wide.journal.store
+    store = wide.journal.metadata
     pinned(store, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
     commit(wide, "a", 5)
     commit(wide, "b", 3)
@@ -220,7 +220,7 @@ def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> No
 
 def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> None:
     """Of many positions, when a checkpoint took its place before anybody asked where groups stood."""
-    store, version = wide.journal.store, wide.journal.state.version
+    store, version = wide.journal.metadata, wide.journal.state.version
     pinned(store, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
     for number in range(110):
         commit(wide, "a", number % 5)

@@ -150,7 +150,7 @@ def test_offsets_of_a_version_whose_loss_was_accepted_stop_a_stream(url: str, lo
     put(log, 1)
     stream = Stream(url)
     stream.run()
-    store = log.journal.store
+    store = log.journal.metadata
     store.delete([log_key(log.journal.refresh().version - 1)])
     repair(store, is_alive=lambda holder: False, accept_loss=True)
     put(spark_log.connect(url), more)

@@ -129,7 +129,7 @@ class Hurried(Journal):
 
 
 def hurry(stream: Stream, trims: Callable[[], None]) -> None:
-    journal = Hurried.open(stream.reader.journal.store, create=False)
+    journal = Hurried.open(stream.reader.journal.metadata, create=False)
     assert isinstance(journal, Hurried)
     journal.trims, stream.reader._journal = trims, journal
 

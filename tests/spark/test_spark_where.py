@@ -205,7 +205,7 @@ def test_what_cannot_match_is_not_fetched(url: str, log: spark_log.Log) -> None:
         log.append("t", [{"value": b"%04d" % n, "timestamp": START + timedelta(days=day)} for n in range(500)])
     found = reader(url, "value", where="timestamp between '2026-02-01' and '2026-02-01 12:00'", timezone="UTC")
     (task,) = tasks_of(found)
-    counting = CountingStore(log.journal.store)
+    counting = CountingStore(log.journal.objects)
     batches = list(read_batches(counting, task.reads, found.schema, found.options))
     assert sum(batch.num_rows for batch in batches) == 500
     sizes = [read.slice.length for read in log.plan("t")]

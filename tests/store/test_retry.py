@@ -164,7 +164,7 @@ def test_scans_and_consumers_outlive_failing_gets(log: spark_log.Log, failing: F
         assert sum(map(len, consumer.poll(timeout_ms=0).values())) == 3
     failing.fail("get", "data/", 3)
     (read,) = log.plan("t")
-    assert sum(part.records.num_rows for part in fetch(log.journal.store, read)) == 3
+    assert sum(part.records.num_rows for part in fetch(log.journal.objects, read)) == 3
 
 
 # -------------------------------------------------------------------------------------------------------- the layer

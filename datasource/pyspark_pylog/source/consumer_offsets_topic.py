@@ -129,7 +129,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     @cached_property
     def looks(self) -> PollBackoff:
-        return PollBackoff(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
+        return PollBackoff(self.clock, local=self.journal.metadata.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
         return ReadMaxRows(2**63 - 1)

@@ -90,7 +90,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     @cached_property
     def looks(self) -> PollBackoff:
-        return PollBackoff(self.clock, local=self.journal.store.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
+        return PollBackoff(self.clock, local=self.journal.metadata.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
 
     # ------------------------------------------------------------------------------------------------------- the driver
 

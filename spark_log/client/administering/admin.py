@@ -337,7 +337,7 @@ class Admin:
         state = self._journal.refresh()
         address = state.coordinator.address
         mode = "coordinator" if address else "embedded"
-        return ClusterDescription(self._journal.cluster_id, self._journal.store.url, state.version, mode, address)
+        return ClusterDescription(self._journal.cluster_id, self._journal.metadata.url, state.version, mode, address)
 
     def reset_clock(self, *, force: bool = False) -> int:
         """Set the log's time back to the present, after a clock that was ahead has advanced it.  Returns by how many

@@ -82,7 +82,7 @@ class Consumer:
         group = self._settings["group_id"]
         self._membership = None if group is None else open_membership(journal, self._settings)
         self._waiter = Waiter()
-        self._hearing = Slot[State](direct=journal.store.local and journal.link is None)
+        self._hearing = Slot[State](direct=journal.metadata.local and journal.link is None)
         self._reading = Reading(journal, self._membership, self._settings, self._refresh_state, self._waiter)
         self._fetch_positions: FetchPositions = {}
         self._subscribed: SubscribedTopics | None = None
@@ -101,7 +101,9 @@ class Consumer:
         """The rest of the list in progress,"""
         self._buffered_from = NOWHERE
         """and its partition."""
-        self._looks = PollBackoff(self._clock, local=journal.store.local, most_ms=self._settings["fetch_max_wait_ms"])
+        self._looks = PollBackoff(
+            self._clock, local=journal.metadata.local, most_ms=self._settings["fetch_max_wait_ms"]
+        )
         if topics:
             self.subscribe(topics)
 

@@ -37,7 +37,7 @@ class Cursor:
         self._rest: Fetched | None = None
         self._coming: Iterator[Fetched] = iter(())
         self._waiter = waiter
-        self._under_way = Slot[Fetched | None](direct=journal.store.local)
+        self._under_way = Slot[Fetched | None](direct=journal.objects.local)
 
     def ready(self, state: State) -> bool:
         """Whether a record is available."""

@@ -69,7 +69,7 @@ def upload_rows(
     clock = journal.context.clock
     spec = topic_spec(journal.state, topic)
     uploader = Uploader(
-        journal.store, epoch, journal.context.random(), partitioner=partitioner, compression=compression
+        journal.objects, epoch, journal.context.random(), partitioner=partitioner, compression=compression
     )
     try:
         for rows in conform(data, now_us=clock.now_ms() * 1000):

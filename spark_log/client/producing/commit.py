@@ -18,7 +18,7 @@ from spark_log.errors import (
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
-from spark_log.journal.store_operations import Put, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide import Committed
 from spark_log.metadata.records import CommitRecord, GroupCommit
@@ -207,7 +207,7 @@ _REPLACED = ("objects", "slices", "counts", "pieces")
 
 
 def _put(name: str, data: bytes) -> Steps[None]:
-    yield Put(name, (data,))
+    yield Put(name, (data,), OWN_ROOT)
 
 
 def index_parts(objects: Sequence[DataObject], slices: Sequence[tuple[int, Run]]) -> list[IndexPart]:

@@ -106,7 +106,7 @@ class Delivery:
 
     def _begin(self, batches: Sequence[SentBatch], deadline: int) -> Attempt:
         epoch = self._journal.recent(deadline).version
-        store = with_retries_for(self._journal.store, self._clock, deadline - self._clock.monotonic_ms())
+        store = with_retries_for(self._journal.objects, self._clock, deadline - self._clock.monotonic_ms())
         uploader = Uploader(store, epoch, self._rng, compression=self._settings["compression_type"])
         attempt = Attempt(epoch, uploader, [], [])
         try:

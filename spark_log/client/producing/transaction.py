@@ -85,7 +85,7 @@ class Transaction:
         self.epoch = self._journal.propose(InitProducer(producer=self._producer, timeout_ms=self._timeout_ms))
         self._upload_epoch = self._journal.recent().version
         self._uploader = Uploader(
-            self._journal.store,
+            self._journal.objects,
             self._upload_epoch,
             self._journal.context.random(),
             partitioner=self._settings["partitioner"],

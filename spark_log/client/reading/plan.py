@@ -78,7 +78,7 @@ def plan_reads(
     gone: set[Piece] = set()
     for _ in range(REPLAN_TRIES):
         wanted = [(rng, _overlapping(_partition(state, rng), rng, window)) for rng in ranges if rng.start < rng.end]
-        _check_indexes(journal.store.url, wanted, gone)
+        _check_indexes(journal.objects.url, wanted, gone)
         pieces = {
             entry for _, entries in wanted for entry in entries if isinstance(entry, Piece) and entry not in tables
         }

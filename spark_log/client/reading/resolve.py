@@ -128,7 +128,7 @@ def _first_at(journal: Journal, tp: TopicPartition, time_us: int) -> int | None:
 def _search(journal: Journal, rng: OffsetRange, time_us: int) -> int | None:
     """Searches the slices in offset order; the first one that reaches the time almost always has the record."""
     for read in plan_reads(journal, [rng], window=(time_us, 2**63 - 1)):
-        found = first_offset_at(journal.store, read, time_us)
+        found = first_offset_at(journal.objects, read, time_us)
         if found is not None:
             return found
     return None

@@ -39,7 +39,7 @@ def fetch_ranges(
     journal: Journal, reads: Sequence[SliceRead], columns: Sequence[str] | None, window: Window | None = None
 ) -> Iterator[Fetched]:
     """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again."""
-    for read, coming in asked_ahead(journal.store, reads):
+    for read, coming in asked_ahead(journal.objects, reads):
         yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming)
 
 
@@ -53,7 +53,7 @@ def _fetch(
 ) -> Iterator[Fetched]:
     at = read.start
     try:
-        for part in fetch(journal.store, read, columns, window, coming):
+        for part in fetch(journal.objects, read, columns, window, coming):
             yield part
             at = part.end
     except ObjectNotFound:

@@ -14,7 +14,7 @@ from spark_log.journal.log_format import FORMAT_KEY
 from spark_log.journal.object_names import META, data_key
 from spark_log.journal.opening import View
 from spark_log.journal.protocol import Context, Proposal
-from spark_log.journal.store_operations import Ask, Get, Put, Sleep, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Ask, Get, Put, Sleep, Steps
 from spark_log.metadata.decide import Decision, decide_create_topic, decide_set_configs
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.slice_index import encode_index
@@ -159,7 +159,7 @@ class Simulation:
         """Put one object of some runs."""
         encoded = self.codec.encode(runs)
         name = data_key(epoch, f"{self.context.unique()}.seg")
-        yield Put(name, encoded.chunks)
+        yield Put(name, encoded.chunks, OWN_ROOT)
         return DataObject(name, encoded.size, encoded.index_position), encoded.runs
 
     def upload(self, view: View, payload: str) -> Steps[CommitRecord]:
@@ -190,7 +190,7 @@ class Simulation:
         """A commit of so many slices that they go into an index object."""
         name = data_key(epoch, f"{self.context.unique()}.idx")
         data, pieces = encode_index(name, parts := index_parts(objects, slices))
-        yield Put(name, (data,))
+        yield Put(name, (data,), OWN_ROOT)
         named = [number for number, _ in slices]
         return CommitRecord(
             producer="",
@@ -205,7 +205,7 @@ class Simulation:
         """Rows of slices; None if one is gone."""
         rows: list[Row] = []
         for piece in slices:
-            content = yield Get(piece.object, piece.position, piece.position + piece.length)
+            content = yield Get(piece.object, piece.position, piece.position + piece.length, OWN_ROOT)
             if content is None:
                 return None
             rows += self.codec.decode(content, piece, key)
