@@ -36,7 +36,8 @@ from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.store_operations import Get, Link, List, Put, PutAnswer, PutNew, Steps, beside, run
 from spark_log.journal.upkeep import is_due, seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
-from spark_log.metadata.decide import Decision, decide_release, decide_take_over
+from spark_log.metadata.decide.coordinators import decide_release, decide_take_over
+from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore

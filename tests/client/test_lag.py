@@ -14,7 +14,7 @@ from spark_log import NewTopic, TopicPartition
 from spark_log.client.administering.lag import PartitionLag, lags_of
 from spark_log.errors import GroupIdNotFound
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import decide_commit
+from spark_log.metadata.decide.commits import decide_commit
 from spark_log.metadata.records import CommitRecord, Piece
 from spark_log.model import DataObject, Run
 from spark_log.node.maintain import maintain_once
