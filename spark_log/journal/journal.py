@@ -48,7 +48,8 @@ from spark_log.journal.store_operations import (
 )
 from spark_log.journal.upkeep import is_due, seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
-from spark_log.metadata.decide import Decision, decide_release, decide_take_over
+from spark_log.metadata.decide.coordinators import decide_release, decide_take_over
+from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore

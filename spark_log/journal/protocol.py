@@ -55,7 +55,7 @@ from spark_log.journal.opening import (
 from spark_log.journal.reserve import makes_room, with_reserve
 from spark_log.journal.store_operations import Answered, Ask, Delete, Get, Op, PutAnswer, PutNew, Sleep, Steps
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
-from spark_log.metadata.decide import Decision
+from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.records import AnyRecord, Batch, encode_batch, first_line
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State

@@ -14,8 +14,9 @@ import msgspec
 
 from spark_log.errors import ConcurrentChange, GroupIdNotFound, InvalidRequest
 from spark_log.groups.group import Roster
-from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
+from spark_log.metadata.decide import commits, groups, topics, transactions, upkeep
+from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import replay_records
 from spark_log.metadata.shared_groups import check_deletable, check_not_shared
 from spark_log.metadata.state import GroupState, State, TopicKey
@@ -34,7 +35,7 @@ class Command(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", forbi
     role: ClassVar[str] = "admin"
     """The required role: read, write or admin, each including the ones before it."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[Any]:
+    def __call__(self, state: State, now_ms: int) -> Decision[Any]:
         """Decide the command."""
         raise NotImplementedError
 
@@ -73,8 +74,8 @@ class CreateTopic(Command, frozen=True, kw_only=True, tag="create_topic"):
     configs: dict[str, str] = {}
     topic_id: str
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[str]:
-        return d.decide_create_topic(state, self.name, self.partitions, self.configs, self.topic_id)
+    def __call__(self, state: State, now_ms: int) -> Decision[str]:
+        return topics.decide_create_topic(state, self.name, self.partitions, self.configs, self.topic_id)
 
     def topics(self, state: State) -> Sequence[str]:
         return (self.name,)
@@ -86,10 +87,10 @@ class AddPartitions(Command, frozen=True, kw_only=True, tag="add_partitions"):
     known: int = 0
     """The old total.  A retry succeeds if the new total is already in place."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
-        if self.known and self.known < self.total == d.topic_named(state, self.name)[1].partitions:
-            return d.Decision((), None)
-        return d.decide_add_partitions(state, self.name, self.total)
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        if self.known and self.known < self.total == topics.topic_named(state, self.name)[1].partitions:
+            return Decision((), None)
+        return topics.decide_add_partitions(state, self.name, self.total)
 
     def topics(self, state: State) -> Sequence[str]:
         return (self.name,)
@@ -100,8 +101,8 @@ class SetConfigs(Command, frozen=True, kw_only=True, tag="set_configs"):
     """None: the log's configs."""
     changes: dict[str, str | None]
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
-        return d.decide_set_configs(state, self.name, self.changes)
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        return topics.decide_set_configs(state, self.name, self.changes)
 
     def topics(self, state: State) -> Sequence[str]:
         return () if self.name is None else (self.name,)
@@ -112,10 +113,10 @@ class DeleteTopic(Command, frozen=True, kw_only=True, tag="delete_topic"):
     topic_id: str = ""
     """Id of the topic.  A retry succeeds if the topic is gone, and a new topic of the same name is kept."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[str]:
+    def __call__(self, state: State, now_ms: int) -> Decision[str]:
         if self.topic_id and state.names.get(self.name) != self.topic_id:
-            return d.Decision((), self.topic_id)
-        return d.decide_delete_topic(state, self.name)
+            return Decision((), self.topic_id)
+        return topics.decide_delete_topic(state, self.name)
 
     def topics(self, state: State) -> Sequence[str]:
         return (self.name,)
@@ -135,13 +136,13 @@ class Trim(Command, frozen=True, kw_only=True, tag="trim"):
     known_only: bool = False
     """Skip partitions that do not exist, instead of rejecting the command."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[dict[TopicKey, int]]:
+    def __call__(self, state: State, now_ms: int) -> Decision[dict[TopicKey, int]]:
         wanted = {}
         for topic_id, partition, offset in self.starts:
             part = state.partitions.get((topic_id, partition))
             if part is not None or not self.known_only:
                 wanted[topic_id, partition] = part.readable_end if part is not None and offset == WHOLE else offset
-        return d.decide_trim(state, wanted)
+        return topics.decide_trim(state, wanted)
 
     def topics(self, state: State) -> Sequence[str]:
         return _names(state, [start.topic_id for start in self.starts])
@@ -181,9 +182,9 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     skip_older: bool = False
     """See `decide_commit`."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[d.Committed]:
+    def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
         _check_objects(self.commit)
-        decision = d.decide_commit(state, self.commit, skip_older=self.skip_older)
+        decision = commits.decide_commit(state, self.commit, skip_older=self.skip_older)
         if decision.records:  # a duplicate was applied, even if the group has another owner by now
             _check_unfenced(state, self.commit.groups, now_ms)
         return decision
@@ -199,20 +200,20 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     def producers(self) -> Sequence[str]:
         return (self.commit.producer,)
 
-    def pack(self, reply: d.Committed) -> _PackedCommitted:
+    def pack(self, reply: commits.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
         return _PackedCommitted(reply.version, rows, reply.repeated, reply.last)
 
-    def unpack(self, packed: Any) -> d.Committed:
+    def unpack(self, packed: Any) -> commits.Committed:
         version, rows, repeated, last = msgspec.convert(packed, _PackedCommitted)
-        return d.Committed(version, {(name, number): range(a, b) for name, number, a, b in rows}, repeated, last)
+        return commits.Committed(version, {(name, number): range(a, b) for name, number, a, b in rows}, repeated, last)
 
 
 def _check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int) -> None:
     """Raises GroupInUse for positions without a generation, while a stream or members own the group."""
     for commit in commits:
         if commit.generation == UNFENCED:
-            d.check_group_free(state, commit.group, now_ms)
+            groups.check_group_free(state, commit.group, now_ms)
             check_not_shared(state, commit.group)
 
 
@@ -246,11 +247,11 @@ class InitProducer(Command, frozen=True, kw_only=True, tag="init_producer"):
     producer: str
     timeout_ms: int = 0
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
         _check_transactional(self.producer)
         if self.timeout_ms < 0:
             raise InvalidRequest(f"timeout_ms: {self.timeout_ms} is below 0")
-        return d.decide_init_producer(state, self.producer, self.timeout_ms)
+        return transactions.decide_init_producer(state, self.producer, self.timeout_ms)
 
     def producers(self) -> Sequence[str]:
         return (self.producer,)
@@ -264,9 +265,9 @@ class AbortTransaction(Command, frozen=True, kw_only=True, tag="abort_transactio
     epoch: int | None = None
     """Epoch of the transaction; None: the open one."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
         _check_transactional(self.producer)
-        return d.decide_abort(state, self.producer, self.epoch)
+        return transactions.decide_abort(state, self.producer, self.epoch)
 
     def producers(self) -> Sequence[str]:
         return (self.producer,)
@@ -304,15 +305,15 @@ class CommitOffsets(Command, frozen=True, kw_only=True, tag="commit_offsets"):
     expected: tuple[Stand, ...] = ()
     """Rejected if the group has other positions, unless an earlier attempt of this commit set them."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
         commit = self.commit
         _check_unfenced(state, (commit,), now_ms)
         if self.live_only:
             live = set(state.names.values())
             commit = commit._replace(offsets=tuple(entry for entry in commit.offsets if entry.topic_id in live))
-        if not d.stands(state, commit):
+        if not groups.stands(state, commit):
             self._check_expected(state, commit)
-        return d.decide_commit_offsets(state, (commit,))
+        return groups.decide_commit_offsets(state, (commit,))
 
     def _check_expected(self, state: State, commit: r.GroupCommit) -> None:
         known = state.groups.get(commit.group, GroupState()).offsets
@@ -342,11 +343,11 @@ class JoinGroup(Command, frozen=True, kw_only=True, tag="join_group"):
     owner: str = ""
     timeout_ms: int = 0
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
         if state.groups.get(self.group, GroupState()).member != self.member:
-            d.check_group_free(state, self.group, now_ms, self.token)
+            groups.check_group_free(state, self.group, now_ms, self.token)
         check_not_shared(state, self.group)
-        return d.decide_join_group(
+        return groups.decide_join_group(
             state, self.group, self.member, token=self.token, owner=self.owner, timeout_ms=self.timeout_ms
         )
 
@@ -361,10 +362,10 @@ class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
     group: str
     member: str
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
         if not self.member or state.groups.get(self.group, GroupState()).member != self.member:
-            return d.Decision((), UNFENCED)
-        return d.decide_join_group(state, self.group, "")
+            return Decision((), UNFENCED)
+        return groups.decide_join_group(state, self.group, "")
 
     def groups(self) -> Sequence[str]:
         return (self.group,)
@@ -375,8 +376,8 @@ class SignOfLife(Command, frozen=True, kw_only=True, tag="sign_of_life"):
     group: str
     generation: int
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
-        return d.decide_sign_of_life(state, self.group, self.generation)
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        return groups.decide_sign_of_life(state, self.group, self.generation)
 
     def groups(self) -> Sequence[str]:
         return (self.group,)
@@ -389,12 +390,12 @@ class RemoveMember(Command, frozen=True, kw_only=True, tag="remove_member"):
     member: str | None = None
     """The owner at the first attempt; a newer one is kept, because that attempt may have succeeded; None: any."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
         group = known_group(state, self.group)
         check_not_shared(state, self.group)
         if self.member not in (None, group.member):
-            return d.Decision((), group.generation)
-        return d.decide_join_group(state, self.group, "")
+            return Decision((), group.generation)
+        return groups.decide_join_group(state, self.group, "")
 
     def groups(self) -> Sequence[str]:
         return (self.group,)
@@ -406,9 +407,9 @@ class SetGeneration(Command, frozen=True, kw_only=True, tag="set_generation"):
     group: str
     roster: Roster
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
-        d.check_group_free(state, self.group, now_ms)
-        return d.decide_set_generation(state, self.group, self.roster)
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
+        groups.check_group_free(state, self.group, now_ms)
+        return groups.decide_set_generation(state, self.group, self.roster)
 
 
 class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
@@ -419,13 +420,13 @@ class DeleteOffsets(Command, frozen=True, kw_only=True, tag="delete_offsets"):
     known: bool = False
     """The group existed when this was requested: a retry succeeds if it is gone."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[None]:
+    def __call__(self, state: State, now_ms: int) -> Decision[None]:
         if self.known and self.group not in state.groups:
-            return d.Decision((), None)
+            return Decision((), None)
         known_group(state, self.group)
-        d.check_group_free(state, self.group, now_ms)
+        groups.check_group_free(state, self.group, now_ms)
         check_deletable(state, self.group, self.partitions)
-        return d.decide_delete_offsets(state, self.group, self.partitions)
+        return groups.decide_delete_offsets(state, self.group, self.partitions)
 
     def topics(self, state: State) -> Sequence[str]:
         return _names(state, [topic_id for topic_id, _ in self.partitions])
@@ -446,8 +447,8 @@ def known_group(state: State, name: str) -> GroupState:
 
 
 class Fence(Command, frozen=True, kw_only=True, tag="fence"):
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        return d.decide_fence(state, now_ms)
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        return upkeep.decide_fence(state, now_ms)
 
 
 class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
@@ -456,8 +457,8 @@ class ResetClock(Command, frozen=True, kw_only=True, tag="reset_clock"):
     force: bool = False
     """Even if commits at several times are later than the present."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        return d.decide_reset_clock(state, now_ms, force=self.force)
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        return upkeep.decide_reset_clock(state, now_ms, force=self.force)
 
 
 class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
@@ -466,8 +467,8 @@ class UpdateFeature(Command, frozen=True, kw_only=True, tag="update_feature"):
     name: str
     level: int
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        return d.decide_update_feature(state, self.name, self.level)
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        return upkeep.decide_update_feature(state, self.name, self.level)
 
 
 class Expire(Command, frozen=True, kw_only=True, tag="expire"):
@@ -476,15 +477,15 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
     held: tuple[tuple[str, str, int], ...] = ()
     """(group, topic id, partition) of positions to keep, because open transactions have requested newer ones."""
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[int]:
-        return d.decide_expire(state, now_ms, frozenset(self.held))
+    def __call__(self, state: State, now_ms: int) -> Decision[int]:
+        return upkeep.decide_expire(state, now_ms, frozenset(self.held))
 
 
 class Swap(Command, frozen=True, kw_only=True, tag="swap"):
     swap: r.SwapRecord
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[bool]:
-        return d.decide_swap(state, self.swap)
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return upkeep.decide_swap(state, self.swap)
 
 
 # --------------------------------------------------------------------------------------------------------------- several
@@ -495,7 +496,7 @@ class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):
 
     commands: tuple[Single, ...]
 
-    def __call__(self, state: State, now_ms: int) -> d.Decision[list[Any]]:
+    def __call__(self, state: State, now_ms: int) -> Decision[list[Any]]:
         records: list[r.AnyRecord] = []
         replies = []
         for command in self.commands:
@@ -503,7 +504,7 @@ class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):
             state = replay_records(state, decision.records)
             records += decision.records
             replies.append(decision.reply)
-        return d.Decision(tuple(records), replies)
+        return Decision(tuple(records), replies)
 
     def topics(self, state: State) -> Sequence[str]:
         return sorted({name for command in self.commands for name in command.topics(state)})

@@ -8,7 +8,7 @@ A batch is one object of the log, `meta/log/<version>.rec`:
     {"type":"commit",…}\\n                     the records, one a line
 
 Every record that names an object has the upload epoch under which the object was written.  The order in the log decides
-conflicts; `replay.py` applies records, `decide.py` decides when to write them.
+conflicts; `replay.py` applies records, `decide/` decides when to write them.
 """
 
 from __future__ import annotations

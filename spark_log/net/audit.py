@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from spark_log.errors import SparkLogError
 from spark_log.metadata.commands import AnyCommand, SeveralCommands, SignOfLife
-from spark_log.metadata.decide import Committed
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.state import State
 
 NAMES_MAX = 100

@@ -51,7 +51,7 @@ from spark_log.metadata.commands import (
     SetGeneration,
     SeveralCommands,
 )
-from spark_log.metadata.decide import check_group_free
+from spark_log.metadata.decide.groups import check_group_free
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.shared_groups import group_in_use
 from spark_log.metadata.state import GroupState as Stored

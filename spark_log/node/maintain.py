@@ -24,7 +24,8 @@ from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
 from spark_log.journal.upkeep import fence_and_expire, is_due
-from spark_log.metadata.decide import decide_fence, decide_trim
+from spark_log.metadata.decide.topics import decide_trim
+from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 from spark_log.node.isolation import Failures, OnFailure, log_failure

@@ -39,7 +39,7 @@ from spark_log.groups.subscription import CONSUMER, Subscription, encode
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, DeleteOffsets, Expire, SetGeneration
 from spark_log.metadata.consumer_offsets import partition_of_group
-from spark_log.metadata.decide import Decision
+from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.state import State
 from spark_log.model import OffsetAndMetadata, TopicPartition

@@ -27,6 +27,7 @@ from spark_log.model import NewTopic
 from spark_log.node.maintain import maintain_once
 from spark_log.store.base import Bytes
 from spark_log.store.memory import MemoryStore
+from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 
 MINUTE_MS = 60_000
@@ -66,22 +67,6 @@ BOUNDS = {
 SILENT_DAYS = 2
 """An abandoned log writes nothing any more on the last of them."""
 TOPICS = ("trickle", "bursts")
-
-
-class HandClock:
-    """A clock that moves when it is told to, and when somebody sleeps."""
-
-    def __init__(self, begin_ms: int = BEGIN_MS) -> None:
-        self.time_ms = begin_ms
-
-    def now_ms(self) -> int:
-        return self.time_ms
-
-    def monotonic_ms(self) -> int:
-        return self.time_ms
-
-    def sleep_ms(self, milliseconds: float) -> None:
-        self.time_ms += round(milliseconds)
 
 
 class CountedStore(Wrapper):
@@ -157,7 +142,7 @@ class Month:
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
-        self._clock = HandClock()
+        self._clock = ManualClock(BEGIN_MS)
         self._store = CountedStore(MemoryStore(f"month-{seed}-{id(self)}"))
         self.log = Log(Journal.open(self._store, create=True, clock=self._clock, rng=random.Random(seed)))
         self.log.admin.incremental_alter_configs({None: CONFIGS})

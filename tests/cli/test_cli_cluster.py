@@ -12,6 +12,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CreateTopic
 from spark_log.net.address import this_host
 from spark_log.store.local import LocalStore
+from spark_log.testing.clocks import SkewedClock
 from spark_log.testing.stores import ClockedStore
 from tests.cli.commands import Pylog
 from tests.services import Services
@@ -66,17 +67,12 @@ def test_a_coordinator_that_is_gone_is_told_with_status_1(pylog: Pylog) -> None:
     assert "does not answer" in result.stdout
 
 
-class Ahead(SystemClock):
-    """Of a machine whose clock is a year ahead."""
-
-    def now_ms(self) -> int:
-        return super().now_ms() + YEAR_MS
-
-
 def poison(folder: Path) -> None:
     """As a pylog that does not check clocks."""
     store = ClockedStore(LocalStore(str(folder), "os"))
-    Journal.open(store, create=True, clock=Ahead()).propose(CreateTopic(name="t", partitions=1, topic_id="id"))
+    Journal.open(store, create=True, clock=SkewedClock(SystemClock(), YEAR_MS)).propose(
+        CreateTopic(name="t", partitions=1, topic_id="id")
+    )
 
 
 @pytest.mark.parametrize("by", ["embedded", "service"])

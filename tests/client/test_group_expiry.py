@@ -14,21 +14,12 @@ from spark_log.clock import SystemClock
 from spark_log.errors import GroupIdNotFound
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.node.maintain import maintain_once
+from spark_log.testing.clocks import SkewedClock
 from tests.cli.commands import Pylog
 from tests.client import logs
 
 T0 = TopicPartition("t", 0)
 HALF_MINUTE_MS = 30_000
-
-
-class Wall(SystemClock):
-    """The machine's clock, but for the hands on the wall, which a test turns on: sessions of members last as long as ever."""
-
-    def __init__(self) -> None:
-        self.ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.ahead_ms
 
 
 class Place:
@@ -37,7 +28,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         running = None if logs.services is None else logs.services.start(folder / "log")
         self.log = logs.new_log(folder, t=1)
-        self.wall = Wall()
+        self.wall = SkewedClock(SystemClock())
         journal = self.log.journal if running is None else running.coordinator.journal
         journal.context = replace(journal.context, clock=self.wall)
         self.log.admin.incremental_alter_configs({None: {"offsets.retention.minutes": "1"}})
@@ -48,7 +39,7 @@ class Place:
 
     def pass_half_a_minute(self) -> None:
         """And do the upkeep, as a coordinator or `pylog maintain` does."""
-        self.wall.ahead_ms += HALF_MINUTE_MS
+        self.wall.skew_ms += HALF_MINUTE_MS
         maintain_once(self.log)
 
     def told(self) -> list[int | None]:

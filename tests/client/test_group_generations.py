@@ -11,6 +11,7 @@ import spark_log
 from spark_log.errors import IllegalGeneration
 from spark_log.journal.journal import Journal
 from spark_log.node.maintain import maintain_once
+from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import ClockedStore
 from tests.client.logs import log_url, quick_store
 
@@ -97,33 +98,17 @@ def test_a_commit_that_did_not_know_of_a_deletion_leaves_nothing_behind(tmp_path
     assert list(other.admin.list_consumer_group_offsets("g")) == [spark_log.TopicPartition("stays", 0)]
 
 
-class _Hands:
-    """A clock that goes on when it is told to."""
-
-    def __init__(self) -> None:
-        self.ms = 1_800_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
-
-    def sleep_ms(self, milliseconds: float) -> None:
-        self.ms += int(milliseconds)
-
-
 def test_a_consumer_of_a_quiet_topic_keeps_its_group(tmp_path: Path) -> None:
     """Positions that have not changed for longer than they are kept are those of a group in use, and stay."""
-    hands = _Hands()
+    clock = ManualClock()
     log = spark_log.Log(
-        Journal.open(ClockedStore(quick_store(tmp_path), hands), create=True, clock=hands, rng=random.Random(7))
+        Journal.open(ClockedStore(quick_store(tmp_path), clock), create=True, clock=clock, rng=random.Random(7))
     )
     log.append("t", [{"value": "x"}])
     with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
         consumer.poll()
         for _ in range(10):  # days; positions are kept for seven
-            hands.ms += 24 * 3_600_000
+            clock.ms += 24 * 3_600_000
             consumer.poll()
             maintain_once(log)
         log.append("t", [{"value": "y"}])

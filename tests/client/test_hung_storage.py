@@ -18,6 +18,7 @@ from spark_log.journal.journal import Journal
 from spark_log.store.base import ObjectStore
 from spark_log.store.bounded_waits import CALLS_MAX, Slot, Unfinished, Waiter
 from spark_log.store.local import LocalStore
+from spark_log.testing.clocks import SkewedClock
 from spark_log.testing.slow_store import SlowStore
 from spark_log.testing.stores import ControlledStore, Wrapper
 from tests.services import Services
@@ -170,15 +171,6 @@ class LateStore(Wrapper):
                 self._free.wait()
 
 
-class TurnedClock(SystemClock):
-    """The machine's clock, and what it was put forward by."""
-
-    ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.ahead_ms
-
-
 @pytest.fixture
 def late(tmp_path: Path) -> Iterator[LateStore]:
     store = LateStore(tmp_path / "late")
@@ -320,12 +312,12 @@ def test_a_partition_whose_read_hangs_does_not_keep_others(late: LateStore) -> N
 
 def test_a_record_ends_near_its_delivery_timeout_though_the_state_is_old(late: LateStore) -> None:
     """It has to be read again before the record is uploaded."""
-    clock = TurnedClock()
+    clock = SkewedClock(SystemClock())
     log = opened(late, clock)
     log.admin.create_topics([spark_log.NewTopic("t")])
     producer = log.producer(delivery_timeout_ms=1500, linger_ms=0)
     assert producer.send("t", b"0").result(60).offset == 0
-    clock.ahead_ms = 12 * 3_600_000
+    clock.skew_ms = 12 * 3_600_000
     late.hold("meta/")
     with pytest.raises(RequestTimedOut, match="late did not answer"):
         producer.send("t", b"1").result(60)

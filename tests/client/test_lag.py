@@ -14,12 +14,13 @@ from spark_log import NewTopic, TopicPartition
 from spark_log.client.administering.lag import PartitionLag, lags_of
 from spark_log.errors import GroupIdNotFound
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import decide_commit
+from spark_log.metadata.decide.commits import decide_commit
 from spark_log.metadata.records import CommitRecord, Piece
 from spark_log.model import DataObject, Run
 from spark_log.node.maintain import maintain_once
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
+from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 from tests.client.logs import log_url
 
@@ -29,25 +30,12 @@ T0 = TopicPartition("t", 0)
 MINUTE_MS = 60_000
 
 
-class Stopped:
-    """A clock that shows NOW."""
-
-    def now_ms(self) -> int:
-        return NOW_MS
-
-    def monotonic_ms(self) -> int:
-        return NOW_MS
-
-    def sleep_ms(self, milliseconds: float) -> None:
-        """Nobody waits."""
-
-
 @pytest.fixture
 def log(tmp_path: Path) -> spark_log.Log:
     """Topic t: ten records in one append, a minute apart, the last one a minute old."""
     log = spark_log.connect(log_url(tmp_path), durability="os")
     log.admin.incremental_alter_configs({None: {"log.clock.skew.max.ms": "-1"}})
-    log.journal.context = replace(log.journal.context, clock=Stopped())
+    log.journal.context = replace(log.journal.context, clock=ManualClock(NOW_MS))
     log.append("t", [{"value": b"v" * 100, "timestamp": minutes_ago(10 - n)} for n in range(10)])
     return log
 
@@ -131,7 +119,7 @@ PARTITIONS, COMMITS = 100, 100
 def test_lag_of_many_segments_reads_few_objects() -> None:
     """Embedded, on a store that counts: 100 partitions of 100 segments each: an index for each partition at most, and no records."""
     store = CountingStore(MemoryStore("lag"))
-    journal = Journal.open(store, create=True, clock=Stopped(), rng=random.Random(7))
+    journal = Journal.open(store, create=True, clock=ManualClock(NOW_MS), rng=random.Random(7))
     log = spark_log.Log(journal)
     log.admin.create_topics([NewTopic("t", PARTITIONS)])
     topic_id = journal.state.names["t"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from spark_log.errors import CommitUnknown
-from spark_log.metadata.decide import Decision, decide_join_group
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.groups import decide_join_group
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 from spark_log.testing.stores import Wrapper

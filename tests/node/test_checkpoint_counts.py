@@ -11,7 +11,7 @@ import pytest
 import spark_log
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
-from spark_log.metadata.decide import decide_set_configs
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.node.coordinator import Coordinator, Sign, _LocalLink
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore

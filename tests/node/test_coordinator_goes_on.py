@@ -27,6 +27,7 @@ from spark_log.metadata.state import Leadership as Holder
 from spark_log.model import DataObject, Run
 from spark_log.node.coordinator import Coordinator, Sign
 from spark_log.store.local import LocalStore
+from spark_log.testing.clocks import SkewedClock
 
 
 @pytest.fixture
@@ -81,21 +82,12 @@ class Lossy:
         """Nothing is held open."""
 
 
-class Stepped(SystemClock):
-    """A clock that somebody sets."""
-
-    ahead_ms = 0
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self.ahead_ms
-
-
 def test_a_coordinator_whose_clock_is_set_wrong_steps_down_until_it_is_right(tmp_path: Path) -> None:
     """It can write nothing, which is no reason to lead; the error names the machine, which is not the client's."""
-    clock = Stepped()
+    clock = SkewedClock(SystemClock())
     with leading(LocalStore(str(tmp_path / "log"), "os"), clock, 2000) as made:
         epoch = made.epoch
-        clock.ahead_ms = 3_600_000
+        clock.skew_ms = 3_600_000
         (refused,) = made.submit([CreateTopic(name="t", partitions=1, topic_id="id")]).result(60).outcomes
         assert isinstance(refused, ClockSkewed) and platform.node() in str(refused)
         while "1:00:00 ahead of the storage's" not in made.health().reason:
@@ -103,7 +95,7 @@ def test_a_coordinator_whose_clock_is_set_wrong_steps_down_until_it_is_right(tmp
         assert not made.health().healthy
         made.check_storage()
         assert (made.leading, made.stepped_down) == (False, epoch)
-        clock.ahead_ms = 0
+        clock.skew_ms = 0
         while not made.leading:
             time.sleep(0.01)
         assert made.submit([CreateTopic(name="t", partitions=1, topic_id="id")]).result(60).outcomes == ["id"]

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import spark_log
-from spark_log.metadata.decide import decide_set_configs
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.node.maintain import maintain_once
 
 

@@ -19,7 +19,7 @@ from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.commit import PlainProducer
 from spark_log.errors import NoSpace, StorageError, UploadFenced
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import decide_set_configs
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.node.maintain import (
     checkpoint,
     collect_garbage,

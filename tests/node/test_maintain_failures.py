@@ -19,7 +19,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata.decide import decide_delete_topic, decide_trim
+from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
 from spark_log.node import merge as merging

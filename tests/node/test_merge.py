@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_log import Log, TopicPartition, connect
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA, scan_batches
-from spark_log.metadata.decide import decide_delete_topic, decide_set_configs, decide_trim
+from spark_log.metadata.decide.topics import decide_delete_topic, decide_set_configs, decide_trim
 from spark_log.metadata.records import Piece
 from spark_log.model import APPEND_TIME_IN_ROWS, CREATE_TIME
 from spark_log.node.maintain import checkpoint, expire, maintain_once, merge

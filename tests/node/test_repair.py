@@ -12,7 +12,8 @@ from spark_log.errors import CorruptObject, InvalidRequest, NoLog, UnsupportedVe
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import FORMAT_KEY
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
-from spark_log.metadata.decide import decide_set_configs, decide_take_over
+from spark_log.metadata.decide.coordinators import decide_take_over
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.state import Leadership
 from spark_log.node.repair import DAMAGED, RepairReport
 from spark_log.node.repair import repair as run_repair

@@ -13,7 +13,7 @@ from spark_log import Log, NewTopic, TopicPartition
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
 from spark_log.journal.upkeep_limits import StepLimits as SealLimits
-from spark_log.metadata.decide import decide_set_configs
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
 from spark_log.node.maintain import checkpoint, expire, maintain_once, merge

@@ -21,27 +21,12 @@ from pyspark_pylog.source.stream import LogStreamReader
 
 from spark_log.clock import Clock
 from spark_log.store.base import ObjectStore
+from spark_log.testing.clocks import ManualClock
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
 Row = tuple[str, int]
 """("t-0", offset)."""
-
-
-class Hands:
-    """A clock that goes on while somebody waits, and when it is told to."""
-
-    def __init__(self) -> None:
-        self.ms = 1_800_000_000_000
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic_ms(self) -> int:
-        return self.ms
-
-    def sleep_ms(self, milliseconds: float) -> None:
-        self.ms += int(milliseconds)
 
 
 class Stream:
@@ -51,7 +36,7 @@ class Stream:
     """
 
     def __init__(self, url: str, topics: str | None = "t", /, clock: Clock | None = None, **options: Any) -> None:
-        self.clock = clock or Hands()
+        self.clock = clock or ManualClock()
         self.options = {"path": url, "startingoffsets": "earliest"}
         if topics is not None:
             self.options["subscribe"] = topics

@@ -31,6 +31,7 @@ from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss, GroupInUse, IllegalGeneration, InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore
+from spark_log.testing.clocks import ManualClock, SkewedClock
 from spark_log.testing.stores import ClockedStore, Faults
 from tests.client.logs import Flaky
 from tests.spark.builders import (
@@ -45,19 +46,9 @@ from tests.spark.builders import (
     values,
     wait_until,
 )
-from tests.spark.driver import Hands, Stream, rows
+from tests.spark.driver import Stream, rows
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
-
-
-class Ahead(SystemClock):
-    """Of a machine on which more time has passed."""
-
-    def __init__(self, ms: int) -> None:
-        self._ms = ms
-
-    def now_ms(self) -> int:
-        return super().now_ms() + self._ms
 
 
 class Query(Stream):
@@ -276,7 +267,9 @@ def test_a_query_whose_holder_is_silent_takes_the_group_over(url: str, filled: s
     first = Query(url)
     first.plan()
     second = Query(url)
-    second.reader._journal = Journal.open(LocalStore(url, "os"), create=False, clock=Ahead(SESSION_MS))
+    second.reader._journal = Journal.open(
+        LocalStore(url, "os"), create=False, clock=SkewedClock(SystemClock(), SESSION_MS)
+    )
     second.plan()
     assert holder(filled).startswith("a stream on")
     with pytest.raises(
@@ -293,7 +286,9 @@ def test_a_query_that_died_before_its_checkpoint_knew_it_waits_for_the_session(u
     again = Query(url)
     with pytest.raises(GroupInUse, match=r"if it died, the group is free in (4[0-5]|3\d) s"):
         again.plan()
-    again.reader._journal = Journal.open(LocalStore(url, "os"), create=False, clock=Ahead(SESSION_MS))
+    again.reader._journal = Journal.open(
+        LocalStore(url, "os"), create=False, clock=SkewedClock(SystemClock(), SESSION_MS)
+    )
     assert again.plan()
     filled.admin.remove_members_from_consumer_group("g")
     assert Query(url).plan()
@@ -375,7 +370,7 @@ def test_a_consumer_may_take_the_group_of_a_query_that_is_silent(url: str, fille
     """And the query hears who it was."""
     query = Query(url)
     query.batch()
-    later = spark_log.Log(Journal.open(LocalStore(url), create=False, clock=Ahead(SESSION_MS)))
+    later = spark_log.Log(Journal.open(LocalStore(url), create=False, clock=SkewedClock(SystemClock(), SESSION_MS)))
     later.consumer("t", group_id="g").poll()
     with pytest.raises(IllegalGeneration, match="group 'g' was taken by a consumer at"):
         query.batch()
@@ -426,10 +421,10 @@ def test_a_group_that_was_taken_away_ends_its_query(url: str, filled: spark_log.
 
 def test_progress_that_cannot_be_published_is_late_and_no_more(url: str, filled: spark_log.Log) -> None:
     """The query goes on; what was not published is when the storage is back."""
-    hands = Hands()
-    store = Flaky(ClockedStore(LocalStore(url), hands), random.Random(3), Faults())
+    clock = ManualClock()
+    store = Flaky(ClockedStore(LocalStore(url), clock), random.Random(3), Faults())
     progress = GroupProgress("g", sign_s=0.05)
-    progress.join(Journal.open(store, create=False, clock=hands), Offset(ends={}, ids={}))
+    progress.join(Journal.open(store, create=False, clock=clock), Offset(ends={}, ids={}))
     at = offset_at(filled.journal.refresh(), {P0: 3, P1: 3})
     store.turn(Faults(lost_request=1.0))
     progress.reached(filled.journal, at)

@@ -24,8 +24,8 @@ from pyspark_pylog.progress.openmetrics import METRICS, QueryMetrics, openmetric
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import InvalidRequest
+from spark_log.testing.clocks import ManualClock
 from tests.spark.builders import copy, load_stream, texts, wait_until
-from tests.spark.driver import Hands
 
 RUN = UUID(int=7)
 Offsets = dict[str, Any]
@@ -36,7 +36,7 @@ class Heard(NamedTuple):
 
     listener: MetricsListener
     path: Path
-    clock: Hands
+    clock: ManualClock
 
     def start(self, number: int = 1, name: str | None = None, run: UUID = RUN) -> None:
         self.listener.onQueryStarted(QueryStartedEvent(UUID(int=number), run, name, "", set()))
@@ -79,7 +79,7 @@ SOURCE = {
 
 @pytest.fixture
 def heard(tmp_path: Path) -> Heard:
-    clock = Hands()
+    clock = ManualClock()
     path = tmp_path / "queries.prom"
     return Heard(MetricsListener(str(path), clock), path, clock)
 

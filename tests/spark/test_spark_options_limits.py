@@ -17,8 +17,9 @@ from pyspark_pylog.source.splits import task_bytes
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import InvalidRequest, StorageUnavailable
+from spark_log.testing.clocks import ManualClock
 from tests.spark.builders import asked, load, texts
-from tests.spark.driver import SCHEMA, Hands, Stream
+from tests.spark.driver import SCHEMA, Stream
 
 MIB = 1 << 20
 
@@ -130,7 +131,7 @@ class Mute:
 def test_the_driver_asks_again_while_the_storage_does_not_answer() -> None:
     """fetchOffset.numRetries is the number of looks, with fetchOffset.retryIntervalMs in between."""
     options = read_options(asked(**{"fetchOffset.numRetries": 4, "fetchOffset.retryIntervalMs": 250}), streaming=True)
-    storage, clock = Mute(3), Hands()
+    storage, clock = Mute(3), ManualClock()
     before = clock.ms
     assert patiently(storage.look, options, clock) == "seen"
     assert (storage.asked, clock.ms - before) == (4, 750)
@@ -138,7 +139,7 @@ def test_the_driver_asks_again_while_the_storage_does_not_answer() -> None:
 
 def test_the_driver_gives_up_after_the_last_look() -> None:
     """Three of them, a second apart, unless the options say otherwise; then the storage's own error."""
-    storage, clock = Mute(99), Hands()
+    storage, clock = Mute(99), ManualClock()
     before = clock.ms
     with pytest.raises(StorageUnavailable):
         patiently(storage.look, read_options(asked(), streaming=False), clock)

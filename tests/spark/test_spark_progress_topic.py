@@ -27,9 +27,10 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.consumer_offsets import partition_of_group
 from spark_log.store.local import LocalStore
 from spark_log.store.retry import RETRY_MS
+from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 from tests.spark.builders import load, load_stream
-from tests.spark.driver import Hands, Stream
+from tests.spark.driver import Stream
 
 TOPIC = "__consumer_offsets"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -250,7 +251,7 @@ def test_a_storage_that_is_away_is_asked_again(
     commit(filled, "a", 1)
     query = Query(url)
     store = Away(LocalStore(url))
-    query.reader._journal = Journal.open(store, create=False, clock=Hands())
+    query.reader._journal = Journal.open(store, create=False, clock=ManualClock())
     store.away = 2 * (len(RETRY_MS) + 1)
     assert query.changed() == [("a", "t-0", 1)]
     assert [message[:8] for message in caplog.messages] == ["try 1 of", "try 2 of"]

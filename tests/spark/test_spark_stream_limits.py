@@ -19,9 +19,10 @@ from spark_log.client.reading.plan import Chunk
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore
+from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 from tests.spark.builders import DEADLINE_S, Batches, last_commit, load_stream, texts, to_sink
-from tests.spark.driver import Hands, Row, Stream, rows
+from tests.spark.driver import Row, Stream, rows
 
 Sizes = dict[TopicPartition, int]
 
@@ -235,7 +236,7 @@ def test_a_batch_waits_for_min_offsets(url: str, log: spark_log.Log) -> None:
 def test_a_source_that_waits_for_min_offsets_does_not_spin(url: str, log: spark_log.Log) -> None:
     """It holds a call of latestOffset for as long as an idle one."""
     filled(log, 1)
-    clock = Hands()
+    clock = ManualClock()
     stream = Stream(url, clock=clock, minOffsetsPerTrigger=10)
     stream.batch()
     more(log, 1)
@@ -246,7 +247,7 @@ def test_a_source_that_waits_for_min_offsets_does_not_spin(url: str, log: spark_
 def test_an_idle_query_looks_at_a_disk_twenty_times_a_second(url: str, log: spark_log.Log) -> None:
     """More often where there was something a moment ago."""
     filled(log, 1)
-    stream = Stream(url, clock=(clock := Hands()))
+    stream = Stream(url, clock=(clock := ManualClock()))
     stream.reader._journal = Journal.open(store := Looked(LocalStore(url)), create=False, clock=clock)
     stream.batch()
     begun, looks = clock.ms, []
@@ -261,7 +262,7 @@ def test_an_idle_query_looks_at_a_disk_twenty_times_a_second(url: str, log: spar
 def test_max_trigger_delay_ends_the_wait(url: str, log: spark_log.Log) -> None:
     """Counted from the last batch that was let go, 15 minutes unless it is said."""
     filled(log, 1)
-    clock = Hands()
+    clock = ManualClock()
     stream = Stream(url, clock=clock, minOffsetsPerTrigger=10)
     stream.batch()
     more(log, 1)
@@ -279,7 +280,7 @@ def test_max_trigger_delay_ends_the_wait(url: str, log: spark_log.Log) -> None:
 def test_the_delay_goes_on_over_a_restart(url: str, log: spark_log.Log) -> None:
     """When the last batch was let go is in the checkpoint: a restart neither lets one go at once nor begins to count anew."""
     filled(log, 1)
-    clock = Hands()
+    clock = ManualClock()
     stream = Stream(url, clock=clock, minOffsetsPerTrigger=10, maxTriggerDelay="1 minute")
     stream.batch()
     more(log, 1)
@@ -292,7 +293,7 @@ def test_the_delay_goes_on_over_a_restart(url: str, log: spark_log.Log) -> None:
 def test_a_quiet_topic_does_not_wait_for_the_delay_again(url: str, log: spark_log.Log) -> None:
     """A record that comes when the delay is long over is read at once; without records there is no batch."""
     filled(log, 1)
-    clock = Hands()
+    clock = ManualClock()
     stream = Stream(url, clock=clock, minOffsetsPerTrigger=10, maxTriggerDelay="1m")
     stream.batch()
     clock.ms += 600_000
@@ -304,7 +305,7 @@ def test_a_quiet_topic_does_not_wait_for_the_delay_again(url: str, log: spark_lo
 def test_a_clock_that_was_set_back_does_not_hold_batches(url: str, log: spark_log.Log) -> None:
     """Or a query would wait for hours."""
     filled(log, 1)
-    clock = Hands()
+    clock = ManualClock()
     stream = Stream(url, clock=clock, minOffsetsPerTrigger=10)
     stream.batch()
     more(log, 1)

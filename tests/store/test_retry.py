@@ -21,31 +21,16 @@ from spark_log.store.base import Bytes, Chunks, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.store.retry import RETRY_MS, RETRY_TOTAL_MS, RetryingStore, with_retries
+from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import ClockedStore, Wrapper
-
-
-class Hands:
-    """A clock that goes on only while somebody sleeps."""
-
-    def __init__(self) -> None:
-        self.ms = 0.0
-
-    def now_ms(self) -> int:
-        return 1_800_000_000_000 + int(self.ms)
-
-    def monotonic_ms(self) -> int:
-        return int(self.ms)
-
-    def sleep_ms(self, milliseconds: float) -> None:
-        self.ms += milliseconds
 
 
 class Failing(Wrapper):
     """Raises `error` for the next `left` requests of a kind for keys that begin so; each takes `takes_ms`."""
 
-    def __init__(self, inner: ObjectStore, hands: Hands | None = None) -> None:
+    def __init__(self, inner: ObjectStore, clock: ManualClock | None = None) -> None:
         super().__init__(inner)
-        self.hands = hands
+        self.clock = clock
         self.left, self.takes_ms, self.asked = 0, 0.0, 0
         self.kind, self.prefix = "", ""
         self.error: Callable[[str], Exception] = StorageUnavailable
@@ -57,8 +42,8 @@ class Failing(Wrapper):
         if kind != self.kind or not key.startswith(self.prefix):
             return
         self.asked += 1
-        if self.hands is not None:
-            self.hands.ms += self.takes_ms
+        if self.clock is not None:
+            self.clock.ms += self.takes_ms
         if self.left:
             self.left -= 1
             raise self.error(f"{key}: 503 Slow Down")
@@ -90,18 +75,18 @@ class Failing(Wrapper):
 
 
 @pytest.fixture
-def hands() -> Hands:
-    return Hands()
+def clock() -> ManualClock:
+    return ManualClock()
 
 
 @pytest.fixture
-def failing(tmp_path: Path, hands: Hands) -> Failing:
-    return Failing(ClockedStore(LocalStore(str(tmp_path / "log"), "os"), hands), hands)
+def failing(tmp_path: Path, clock: ManualClock) -> Failing:
+    return Failing(ClockedStore(LocalStore(str(tmp_path / "log"), "os"), clock), clock)
 
 
 @pytest.fixture
-def log(failing: Failing, hands: Hands) -> spark_log.Log:
-    log = spark_log.Log(Journal.open(failing, create=True, clock=hands, rng=random.Random(7)))
+def log(failing: Failing, clock: ManualClock) -> spark_log.Log:
+    log = spark_log.Log(Journal.open(failing, create=True, clock=clock, rng=random.Random(7)))
     log.create_topic(spark_log.NewTopic("t", 1))
     return log
 
@@ -144,14 +129,14 @@ def test_a_refused_commit_is_not_in(log: spark_log.Log, failing: Failing) -> Non
 
 
 def test_a_commit_waits_longer_each_time_for_a_storage_that_takes_no_record(
-    log: spark_log.Log, failing: Failing, hands: Hands
+    log: spark_log.Log, failing: Failing, clock: ManualClock
 ) -> None:
     """A busy bucket is not asked hundreds of times a second, and not for ever."""
     failing.fail("put_new", "meta/", 10_000)
-    began = hands.ms
+    began = clock.ms
     with pytest.raises(CommitUnknown):
         log.append("t", [{"value": "v"}])
-    assert failing.asked <= 100 and hands.ms - began < 90_000
+    assert failing.asked <= 100 and clock.ms - began < 90_000
 
 
 def test_scans_and_consumers_outlive_failing_gets(log: spark_log.Log, failing: Failing) -> None:
@@ -180,11 +165,11 @@ ASKS: dict[str, Callable[[ObjectStore], object]] = {
 
 
 @pytest.fixture
-def retrying(hands: Hands) -> tuple[RetryingStore, Failing]:
+def retrying(clock: ManualClock) -> tuple[RetryingStore, Failing]:
     memory = MemoryStore(os.urandom(8).hex())
     memory.put("a", [b"1"])
-    failing = Failing(memory, hands)
-    return RetryingStore(failing, hands), failing
+    failing = Failing(memory, clock)
+    return RetryingStore(failing, clock), failing
 
 
 @pytest.mark.parametrize("kind", ASKS)
@@ -222,10 +207,12 @@ def test_a_put_if_absent_is_asked_once(retrying: tuple[RetryingStore, Failing]) 
     assert failing.asked == 1
 
 
-def test_a_request_does_not_begin_when_its_time_is_over(retrying: tuple[RetryingStore, Failing], hands: Hands) -> None:
+def test_a_request_does_not_begin_when_its_time_is_over(
+    retrying: tuple[RetryingStore, Failing], clock: ManualClock
+) -> None:
     """Refused as late, it must not be done afterwards."""
     _, failing = retrying
-    store = RetryingStore(failing, hands, until_ms=hands.monotonic_ms())
+    store = RetryingStore(failing, clock, until_ms=clock.monotonic_ms())
     failing.fail("put_new", "", 0)
     with pytest.raises(StorageUnavailable, match="did not answer"):
         store.put_new("n", b"x")
@@ -233,16 +220,16 @@ def test_a_request_does_not_begin_when_its_time_is_over(retrying: tuple[Retrying
 
 
 @pytest.mark.parametrize("takes_ms", [0, 5_000, 20_000, 60_000])
-def test_the_time_is_bounded(retrying: tuple[RetryingStore, Failing], hands: Hands, takes_ms: int) -> None:
+def test_the_time_is_bounded(retrying: tuple[RetryingStore, Failing], clock: ManualClock, takes_ms: int) -> None:
     """However long an answer takes; one that never comes is asked for twice."""
     store, failing = retrying
     failing.takes_ms = takes_ms
     failing.fail("get", "", 1000)
-    began = hands.ms
+    began = clock.ms
     with pytest.raises(StorageUnavailable):
         store.get("a")
     assert failing.asked >= 2
-    assert hands.ms - began <= RETRY_TOTAL_MS + 1.5 * RETRY_MS[0] + max(2 * takes_ms - RETRY_TOTAL_MS, takes_ms)
+    assert clock.ms - began <= RETRY_TOTAL_MS + 1.5 * RETRY_MS[0] + max(2 * takes_ms - RETRY_TOTAL_MS, takes_ms)
 
 
 def test_chunks_are_made_anew_for_each_try(retrying: tuple[RetryingStore, Failing]) -> None:

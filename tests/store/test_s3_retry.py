@@ -13,8 +13,8 @@ from spark_log.errors import StorageError, StorageUnavailable
 from spark_log.store.remote import CONNECT_TIMEOUT_S, READ_TIMEOUT_S, FsspecStore
 from spark_log.store.retry import RETRY_MS, RetryingStore
 from spark_log.store.transient import is_of_storage, is_transient
+from spark_log.testing.clocks import ManualClock
 from tests.s3_server import BAD, BUSY, RESET, Faults, s3_server
-from tests.store.test_retry import Hands
 
 KEYS = {"key": "key", "secret": "secret"}
 _numbers = itertools.count()
@@ -60,8 +60,8 @@ def test_time_limits_are_those_of_the_page_unless_they_are_set(server: tuple[str
 @pytest.mark.parametrize(("answer", "most"), [(BUSY, 1), (RESET, 2)], ids=["503", "reset"])
 def test_each_try_is_one_request(store: FsspecStore, faults: Faults, answer: tuple[str, bytes], most: int) -> None:
     """No library waits and repeats beneath; aiohttp repeats a GET once, immediately, if a connection that was idle is reset."""
-    hands = Hands()
-    retrying = RetryingStore(store, hands)
+    clock = ManualClock()
+    retrying = RetryingStore(store, clock)
     retrying.put("a", [b"x"])
     for method, ask in (("GET", lambda: retrying.get("a")), ("PUT", lambda: retrying.put("b", [b"y"]))):
         faults.fail(method, store.url.removeprefix("s3:/"), 1000, answer)
@@ -77,7 +77,7 @@ def test_a_large_put_is_repeated_whole(store: FsspecStore, faults: Faults) -> No
     """One part of the upload fails."""
     data = [bytes([n]) * (5 << 20) for n in range(4)]
     faults.fail("PUT", "/log/large", 1)
-    RetryingStore(store, Hands()).put("large", data)
+    RetryingStore(store, ManualClock()).put("large", data)
     assert store.size("large") == 20 << 20
 
 
@@ -95,7 +95,7 @@ def test_an_append_and_a_scan_outlive_a_busy_bucket(server: tuple[str, Faults], 
 
 def test_a_bad_request_is_raised_immediately(store: FsspecStore, faults: Faults) -> None:
     """It is not the storage that is away."""
-    retrying = RetryingStore(store, Hands())
+    retrying = RetryingStore(store, ManualClock())
     faults.fail("PUT", "/log/", 1000, BAD)
     with pytest.raises(StorageError, match="makes no sense") as raised:
         retrying.put("a", [b"x"])

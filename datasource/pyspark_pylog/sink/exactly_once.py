@@ -18,7 +18,8 @@ from spark_log.client.producing.commit import Identity, commit_uploads
 from spark_log.client.producing.upload import Uploaded
 from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import Committed, epoch_of_holder
+from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.decide.transactions import epoch_of_holder
 from spark_log.metadata.state import State
 from spark_log.text import counted
 

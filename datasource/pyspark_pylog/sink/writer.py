@@ -39,7 +39,7 @@ from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.decide import Committed
+from spark_log.metadata.decide.commits import Committed
 from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")

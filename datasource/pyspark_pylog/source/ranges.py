@@ -13,7 +13,7 @@ from spark_log.client.reading.plan import OffsetRange
 from spark_log.client.reading.resolve import committed_offset, offsets_for_times, partition_of, resolve
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import topic_named
+from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import GroupState, State
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, OfGroup, Position, SinceNow

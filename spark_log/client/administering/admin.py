@@ -44,7 +44,7 @@ from spark_log.metadata.commands import (
     Trim,
     known_group,
 )
-from spark_log.metadata.decide import topic_named
+from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.records import GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import Partition, State, TopicKey

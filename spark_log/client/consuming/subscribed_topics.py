@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Iterable
 
 from spark_log.errors import InvalidRequest
-from spark_log.metadata.decide import refuse_progress_topic
+from spark_log.metadata.decide.topics import refuse_progress_topic
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import TopicPartition
 

@@ -11,7 +11,7 @@ from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import Committed
+from spark_log.metadata.decide.commits import Committed
 from spark_log.model import TopicPartition
 from spark_log.segment.conform import conform
 from spark_log.segment.schema import DEFAULT_COMPRESSION

@@ -20,7 +20,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.metadata.commands import Append, Committer
-from spark_log.metadata.decide import Committed
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.records import CommitRecord, GroupCommit
 from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import State, TopicKey

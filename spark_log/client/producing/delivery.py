@@ -28,7 +28,7 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import Committed
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.state import TopicKey
 from spark_log.model import APPEND_TIME
 from spark_log.segment.conform import Rows

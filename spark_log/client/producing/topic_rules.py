@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, SparkLogError
-from spark_log.metadata.decide import topic_named
+from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import State
 from spark_log.segment.conform import Rows, micros
 from spark_log.segment.partitioners import (

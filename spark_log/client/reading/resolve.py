@@ -10,7 +10,7 @@ from spark_log.client.reading.fetch import first_offset_at
 from spark_log.client.reading.plan import OffsetRange, plan_reads
 from spark_log.errors import GroupIdNotFound, InvalidRequest, ObjectNotFound, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.metadata.decide import topic_named
+from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import GroupState, Partition, State, TopicKey
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, LatestMinus, OfGroup, Position, SinceNow

@@ -18,8 +18,8 @@ from spark_log.groups.group import Roster, RosterMember
 from spark_log.journal.opening import View
 from spark_log.journal.protocol import Context, Proposal
 from spark_log.journal.store_operations import Answered, Sleep, Steps
-from spark_log.metadata import decide as d
 from spark_log.metadata.commands import CommitOffsets, SetGeneration
+from spark_log.metadata.decide import coordinators
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import next_generation
 from spark_log.metadata.state import GroupState
@@ -66,7 +66,8 @@ def coordinator(sim: Simulation) -> Steps[None]:
 def _take_over(node: _Node, view: View) -> Steps[tuple[View, bool]]:
     epoch = node.context.epoch
     take = Proposal(
-        lambda state, now: d.decide_take_over(state, epoch - 1, node.address, "host", "cluster"), takes_over=True
+        lambda state, now: coordinators.decide_take_over(state, epoch - 1, node.address, "host", "cluster"),
+        takes_over=True,
     )
     view = yield from node.sim.propose(view, [take], node.context)
     if take.error is None:
@@ -93,7 +94,7 @@ def _lead(node: _Node, view: View) -> Steps[View]:
             return view
         view = yield from sim.run_upkeep(view, node.context)
     if sim.rng.random() < 0.5:
-        release = Proposal(lambda state, now: d.decide_release(state, epoch), takes_over=True)
+        release = Proposal(lambda state, now: coordinators.decide_release(state, epoch), takes_over=True)
         view = yield from sim.propose(view, [release], node.context)
     elif sim.rng.random() < 0.7:
         yield Sleep(sim.rng.choice((500, 3000)))  # it hangs; who asks it waits in vain
@@ -146,7 +147,7 @@ def operator(sim: Simulation) -> Steps[None]:
         yield Sleep(sim.rng.choice((1500, 4000)))
         view = yield from sim.load()
         epoch = view.state.coordinator.epoch + 1
-        release = Proposal(lambda state, now, epoch=epoch: d.decide_release(state, epoch), takes_over=True)  # type: ignore[misc]
+        release = Proposal(lambda state, now, epoch=epoch: coordinators.decide_release(state, epoch), takes_over=True)  # type: ignore[misc]
         yield from sim.propose(view, [release])
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from spark_log.metadata import records as r
-from spark_log.metadata.decide import Committed
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.state import State
 from spark_log.testing.sim.constants import Constants
 from spark_log.testing.sim.world import Violation

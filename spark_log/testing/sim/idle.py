@@ -16,7 +16,7 @@ from spark_log.journal.protocol import Proposal
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.commands import SetConfigs
-from spark_log.metadata.decide import decide_release
+from spark_log.metadata.decide.coordinators import decide_release
 from spark_log.metadata.state import State
 from spark_log.testing.sim.readers_and_upkeep import expire
 from spark_log.testing.sim.setting import Simulation

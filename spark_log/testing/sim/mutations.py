@@ -18,10 +18,11 @@ from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, che
 from spark_log.journal.opening import View
 from spark_log.journal.protocol import Context
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
-from spark_log.metadata import decide, replay, swaps
 from spark_log.metadata import records as r
+from spark_log.metadata import replay, swaps
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.decide import Decision
+from spark_log.metadata.decide import commits, coordinators, groups, upkeep
+from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
 from spark_log.metadata.replay import admits
 from spark_log.metadata.state import GroupState, ProducerState, State, TopicKey
@@ -132,7 +133,7 @@ def _commit_unfenced(state: State, record: r.CommitRecord) -> State | None:
 
 
 _without_positions = replay._without_positions
-_decide_commit, _decide_swap, _decide_expire = decide.decide_commit, decide.decide_swap, decide.decide_expire
+_decide_commit, _decide_swap, _decide_expire = commits.decide_commit, upkeep.decide_swap, upkeep.decide_expire
 
 
 def _decide_commit_unfenced(state: State, commit: r.CommitRecord, **named: bool) -> Decision[Any]:
@@ -210,7 +211,7 @@ class _NeverRaised(Exception):
     """Stands for an error that is not caught."""
 
 
-_refuse, _decide_take_over = protocol._refuse, decide.decide_take_over
+_refuse, _decide_take_over = protocol._refuse, coordinators.decide_take_over
 
 
 def _refuse_for_certain(command: protocol.Proposal, error: Any, unseen: Any) -> None:
@@ -382,15 +383,15 @@ MUTATIONS = {
     ),
     "no_fence_on_commit": Mutation(
         "commits at or below the fence are void",
-        (_replaying(r.CommitRecord, _commit_unfenced), Patch(decide, "decide_commit", _decide_commit_unfenced)),
+        (_replaying(r.CommitRecord, _commit_unfenced), Patch(commits, "decide_commit", _decide_commit_unfenced)),
     ),
     "no_fence_on_swap": Mutation(
         "swaps at or below the fence are void",
-        (_replaying(r.SwapRecord, _swap_unfenced), Patch(decide, "decide_swap", _decide_swap_unfenced)),
+        (_replaying(r.SwapRecord, _swap_unfenced), Patch(upkeep, "decide_swap", _decide_swap_unfenced)),
     ),
     "any_edition": Mutation(
         "swaps of the same partition exclude each other",
-        (_replaying(r.SwapRecord, _swap_any_edition), Patch(decide, "decide_swap", _decide_swap_any_edition)),
+        (_replaying(r.SwapRecord, _swap_any_edition), Patch(upkeep, "decide_swap", _decide_swap_any_edition)),
     ),
     "drop_at_once": Mutation(
         "dropped objects are remembered until the fence has passed",
@@ -410,7 +411,7 @@ MUTATIONS = {
     ),
     "age_gc": Mutation(
         "garbage is what lies below a fence, not what is old",
-        (Patch(garbage_collection, "garbage", _garbage_by_age), Patch(decide, "decide_fence", _decide_no_fence)),
+        (Patch(garbage_collection, "garbage", _garbage_by_age), Patch(upkeep, "decide_fence", _decide_no_fence)),
     ),
     "list_before_put": Mutation(
         "the listing of the read-back starts after the put",
@@ -426,7 +427,7 @@ MUTATIONS = {
     ),
     "fence_by_own_time": Mutation(
         "the fence goes to the version before the newest one that is old enough",
-        (Patch(decide, "decide_fence", _decide_fence_by_own_time),),
+        (Patch(upkeep, "decide_fence", _decide_fence_by_own_time),),
     ),
     "sealed_uncounted": Mutation(
         "sealing does not forget the objects of the sealed slices",
@@ -438,23 +439,27 @@ MUTATIONS = {
     ),
     "expire_any": Mutation(
         "a producer expires only when its last commit is at or below the fence",
-        (_replaying(r.ExpireProducersRecord, _expire_any), Patch(decide, "decide_expire", _decide_expire_any)),
+        (_replaying(r.ExpireProducersRecord, _expire_any), Patch(upkeep, "decide_expire", _decide_expire_any)),
     ),
     "no_birth": Mutation(
         "an unknown producer starts only under an id that was drawn above the fence",
-        (Patch(replay, "admits", _admits_any_birth), Patch(decide, "admits", _admits_any_birth)),
+        (Patch(replay, "admits", _admits_any_birth), Patch(commits, "admits", _admits_any_birth)),
     ),
     "any_epoch": Mutation(
         "a producer's older epochs are fenced",
-        (Patch(replay, "admits", _admits_any_epoch), Patch(decide, "admits", _admits_any_epoch)),
+        (Patch(replay, "admits", _admits_any_epoch), Patch(commits, "admits", _admits_any_epoch)),
     ),
     "any_generation": Mutation(
         "a group's older generations are fenced",
-        (Patch(replay, "_groups_hold", _groups_hold_always), Patch(decide, "check_generation", _check_no_generation)),
+        (
+            Patch(replay, "_groups_hold", _groups_hold_always),
+            Patch(groups, "check_generation", _check_no_generation),
+            Patch(commits, "check_generation", _check_no_generation),
+        ),
     ),
     "taken_alive": Mutation(
         "a group is not taken from a member whose session has not run out",
-        (Patch(decide, "check_group_free", _free_always),),
+        (Patch(groups, "check_group_free", _free_always),),
     ),
     "written_by_all": Mutation(
         "while a coordinator has the log, nobody else writes",
@@ -462,7 +467,7 @@ MUTATIONS = {
     ),
     "taken_from_any": Mutation(
         "a log is taken over from the coordinator that was known to be gone, not from whoever has it by then",
-        (Patch(decide, "decide_take_over", _take_over_from_any),),
+        (Patch(coordinators, "decide_take_over", _take_over_from_any),),
     ),
     "certain_after_asking": Mutation(
         "a refusal after a request whose answer was lost says that it may be in",
@@ -506,11 +511,11 @@ MUTATIONS = {
     ),
     "no_expiry": Mutation(
         "producers and groups that are idle too long are forgotten",
-        (Patch(decide, "decide_expire", _nothing_expires),),
+        (Patch(upkeep, "decide_expire", _nothing_expires),),
     ),
     "no_transaction_timeout": Mutation(
         "a transaction commits within its time",
-        (Patch(decide, "is_timed_out", _never_timed_out),),
+        (Patch(commits, "is_timed_out", _never_timed_out),),
     ),
     "one_kept_sequence": Mutation(
         "the last commits of a producer are recognized with their offsets",
@@ -524,7 +529,7 @@ MUTATIONS = {
         "a group that was forgotten goes on with higher generations",
         (
             Patch(replay, "next_generation", _generation_after_the_last),
-            Patch(decide, "next_generation", _generation_after_the_last),
+            Patch(groups, "next_generation", _generation_after_the_last),
         ),
     ),
     "records_above_fence": Mutation(

@@ -41,7 +41,7 @@ from spark_log.metadata import records as r
 from spark_log.metadata import replay
 from spark_log.metadata.checkpoint_format import decode_checkpoint
 from spark_log.metadata.consumer_offsets import PARTITIONS, progress_of
-from spark_log.metadata.decide import Committed
+from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import GroupState, State, TopicKey

@@ -15,7 +15,8 @@ from spark_log.journal.object_names import META, data_key
 from spark_log.journal.opening import View
 from spark_log.journal.protocol import Context, Proposal
 from spark_log.journal.store_operations import OWN_ROOT, Ask, Get, Put, Sleep, Steps
-from spark_log.metadata.decide import Decision, decide_create_topic, decide_set_configs
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.slice_index import encode_index
 from spark_log.metadata.state import State, TopicKey

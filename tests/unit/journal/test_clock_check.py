@@ -19,6 +19,7 @@ from spark_log.node.maintain import maintain_once
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
+from spark_log.testing.clocks import ManualClock, SkewedClock
 from spark_log.testing.slow_store import SlowStore, counts
 from spark_log.testing.stores import ClockedStore
 
@@ -27,31 +28,14 @@ YEAR = 365 * DAY
 seeds = itertools.count()
 
 
-class Hands:
-    """A clock that the test turns: the wall clock and the monotonic one alike, or the wall clock alone (`off`)."""
-
-    def __init__(self, true: Hands | None = None, off: int = 0) -> None:
-        self.true, self.off = true or self, off
-        self.ms = 1_800_000_000_000
-
-    def now_ms(self) -> int:
-        return self.true.ms + self.off
-
-    def monotonic_ms(self) -> int:
-        return self.true.ms
-
-    def sleep_ms(self, milliseconds: float) -> None:
-        self.true.ms += int(milliseconds)
-
-
 @pytest.fixture
-def true() -> Hands:
+def true() -> ManualClock:
     """The storage's clock."""
-    return Hands()
+    return ManualClock()
 
 
 @pytest.fixture
-def store(true: Hands) -> ObjectStore:
+def store(true: ManualClock) -> ObjectStore:
     return ClockedStore(MemoryStore(uuid.uuid4().hex), true)
 
 
@@ -64,15 +48,15 @@ def append(log: spark_log.Log) -> None:
 
 
 @pytest.fixture
-def honest(store: ObjectStore, true: Hands) -> spark_log.Log:
+def honest(store: ObjectStore, true: ManualClock) -> spark_log.Log:
     log = log_by(store, true)
     append(log)
     return log
 
 
-def poison(store: ObjectStore, true: Hands, off: int = 10 * YEAR) -> None:
+def poison(store: ObjectStore, true: ManualClock, off: int = 10 * YEAR) -> None:
     """As a pylog that does not check."""
-    unchecked = ClockedStore(store.inner, ahead := Hands(true, off))  # type: ignore[attr-defined]
+    unchecked = ClockedStore(store.inner, ahead := SkewedClock(true, off))  # type: ignore[attr-defined]
     append(log_by(unchecked, ahead))
 
 
@@ -81,14 +65,14 @@ def poison(store: ObjectStore, true: Hands, off: int = 10 * YEAR) -> None:
 
 @pytest.mark.parametrize("off", [10 * YEAR, -10 * YEAR, HOUR, -HOUR])
 def test_a_writer_whose_clock_is_far_off_is_refused(
-    store: ObjectStore, honest: spark_log.Log, true: Hands, off: int
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock, off: int
 ) -> None:
     """With both times, the distance and the cure; the log's time is as it was."""
     before = honest.journal.state
     with pytest.raises(
         ClockSkewed, match=r"clock of .* UTC, is .* storage's .*log.clock.skew.max.ms=600000.*NTP"
     ) as raised:
-        append(log_by(store, Hands(true, off)))
+        append(log_by(store, SkewedClock(true, off)))
     assert not raised.value.maybe_applied
     after = honest.journal.refresh()
     assert (after.version, after.time) == (before.version, before.time)
@@ -96,82 +80,82 @@ def test_a_writer_whose_clock_is_far_off_is_refused(
 
 
 @pytest.mark.parametrize("off", [10 * YEAR, -10 * YEAR])
-def test_a_log_is_not_begun_by_a_wrong_clock(store: ObjectStore, true: Hands, off: int) -> None:
+def test_a_log_is_not_begun_by_a_wrong_clock(store: ObjectStore, true: ManualClock, off: int) -> None:
     """Its first commit has no time to be compared with but the storage's."""
     with pytest.raises(ClockSkewed):
-        append(log_by(store, Hands(true, off)))
+        append(log_by(store, SkewedClock(true, off)))
 
 
 def test_a_real_disk_s_clock_counts(tmp_path: Path) -> None:
     """A process whose own clock is wrong, on a machine whose clock is right."""
 
-    class Ahead(SystemClock):
-        def now_ms(self) -> int:
-            return super().now_ms() + 10 * YEAR
-
     store = LocalStore(str(tmp_path))
     append(log_by(store, SystemClock()))
     with pytest.raises(ClockSkewed):
-        append(log_by(store, Ahead()))
+        append(log_by(store, SkewedClock(SystemClock(), 10 * YEAR)))
     assert not list(tmp_path.glob("meta/pin/*"))
 
 
-def test_an_upkeep_with_a_wrong_clock_expires_nothing(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
+def test_an_upkeep_with_a_wrong_clock_expires_nothing(
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock
+) -> None:
     """Retention goes by the clock of who applies it."""
     with pytest.raises(ClockSkewed):
-        maintain_once(log_by(store, Hands(true, 10 * YEAR)))
+        maintain_once(log_by(store, SkewedClock(true, 10 * YEAR)))
     assert honest.read("t").num_rows == 1
 
 
-def test_a_log_that_was_idle_for_months_takes_the_next_commit(honest: spark_log.Log, true: Hands) -> None:
+def test_a_log_that_was_idle_for_months_takes_the_next_commit(honest: spark_log.Log, true: ManualClock) -> None:
     """Its time is old, and the storage confirms the clock."""
     true.ms += 200 * DAY
     append(honest)
     assert honest.journal.state.time == true.ms
 
 
-def test_a_machine_that_slept_for_a_week_goes_on(store: ObjectStore, true: Hands) -> None:
+def test_a_machine_that_slept_for_a_week_goes_on(store: ObjectStore, true: ManualClock) -> None:
     """Its monotonic clock stood still: what was remembered by it does not refuse a clock."""
-    log = log_by(store, machine := Hands(true))
+    log = log_by(store, machine := SkewedClock(ManualClock()))
     append(log)
     true.ms += 7 * DAY
-    machine.monotonic_ms = lambda: true.ms - 7 * DAY  # type: ignore[method-assign]
+    machine.skew_ms += 7 * DAY
     append(log)
 
 
 def test_a_clock_that_steps_back_is_refused_until_it_is_right(
-    store: ObjectStore, honest: spark_log.Log, true: Hands
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock
 ) -> None:
     """By an hour, within a session."""
-    log = log_by(store, clock := Hands(true))
+    log = log_by(store, clock := SkewedClock(true))
     append(log)
-    clock.off = -HOUR
+    clock.skew_ms = -HOUR
     with pytest.raises(ClockSkewed):
         append(log)
-    clock.off = 0
+    clock.skew_ms = 0
     append(log)
 
 
-def test_two_wrong_clocks_do_not_confirm_each_other(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
+def test_two_wrong_clocks_do_not_confirm_each_other(
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock
+) -> None:
     """Each is compared with the storage."""
     for off in (YEAR, YEAR + MINUTE):
         with pytest.raises(ClockSkewed):
-            append(log_by(store, Hands(true, off)))
+            append(log_by(store, SkewedClock(true, off)))
 
 
-def test_the_bound_is_a_config(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
+def test_the_bound_is_a_config(store: ObjectStore, honest: spark_log.Log, true: ManualClock) -> None:
     """-1: no check."""
     honest.admin.incremental_alter_configs({None: {"log.clock.skew.max.ms": str(2 * HOUR)}})
-    append(log_by(store, Hands(true, HOUR)))
+    append(log_by(store, SkewedClock(true, HOUR)))
     honest.admin.incremental_alter_configs({None: {"log.clock.skew.max.ms": "-1"}})
-    append(log_by(store, Hands(true, YEAR)))
+    append(log_by(store, SkewedClock(true, YEAR)))
 
 
 def test_a_small_distance_is_warned_of_once(
-    store: ObjectStore, honest: spark_log.Log, true: Hands, caplog: pytest.LogCaptureFixture
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A clock that is a minute behind works."""
-    behind = log_by(store, Hands(true, -MINUTE))
+    behind = log_by(store, SkewedClock(true, -MINUTE))
     with caplog.at_level(logging.WARNING, "spark_log"):
         append(behind)
         append(behind)
@@ -179,20 +163,20 @@ def test_a_small_distance_is_warned_of_once(
 
 
 def test_a_coordinator_with_a_wrong_clock_leads_no_log_and_can_release_one(
-    store: ObjectStore, honest: spark_log.Log, true: Hands
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock
 ) -> None:
     """It stamps all batches."""
-    wrong = log_by(store, clock := Hands(true, YEAR)).journal
+    wrong = log_by(store, clock := SkewedClock(true, YEAR)).journal
     with pytest.raises(ClockSkewed):
         wrong.take_over(0, "host:1", "host")
-    clock.off = 0
+    clock.skew_ms = 0
     wrong.take_over(0, "host:1", "host")
-    clock.off = YEAR
+    clock.skew_ms = YEAR
     assert wrong.release(1)
     assert honest.journal.refresh().time <= true.ms
 
 
-def test_writers_that_agree_with_the_log_ask_nothing(true: Hands) -> None:
+def test_writers_that_agree_with_the_log_ask_nothing(true: ManualClock) -> None:
     """An append makes no other requests than without the check."""
     memory = MemoryStore(os.urandom(8).hex())
     store = SlowStore(ClockedStore(memory, true), get_ms=0, put_ms=0, jitter=False)
@@ -207,7 +191,7 @@ def test_writers_that_agree_with_the_log_ask_nothing(true: Hands) -> None:
 
 
 def test_a_poisoned_log_takes_commits_and_says_what_to_do(
-    store: ObjectStore, honest: spark_log.Log, true: Hands, caplog: pytest.LogCaptureFixture
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The clocks of its writers are right."""
     poison(store, true)
@@ -218,14 +202,16 @@ def test_a_poisoned_log_takes_commits_and_says_what_to_do(
     assert len(told) == 1 and "pylog cluster reset-clock" in told[0]
 
 
-def test_a_wrong_clock_on_a_poisoned_log_is_told_both(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
+def test_a_wrong_clock_on_a_poisoned_log_is_told_both(
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock
+) -> None:
     """Its own cure, and the log's."""
     poison(store, true)
     with pytest.raises(ClockSkewed, match=r"NTP.*pylog cluster reset-clock"):
-        append(log_by(store, Hands(true, YEAR)))
+        append(log_by(store, SkewedClock(true, YEAR)))
 
 
-def test_a_reset_puts_the_log_s_time_right(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
+def test_a_reset_puts_the_log_s_time_right(store: ObjectStore, honest: spark_log.Log, true: ManualClock) -> None:
     """Fences move again, a day after it and not before; a checkpoint and a replay have the same state."""
     poison(store, true)
     assert honest.admin.reset_clock() == 10 * YEAR
@@ -241,9 +227,11 @@ def test_a_reset_puts_the_log_s_time_right(store: ObjectStore, honest: spark_log
     assert log_by(store, true).journal.state == honest.journal.refresh()
 
 
-def test_nothing_in_the_state_is_later_than_a_reset(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
+def test_nothing_in_the_state_is_later_than_a_reset(
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock
+) -> None:
     """Groups, producers and transactions go on as if stamped by it, and end in their time."""
-    ahead = Hands(true, 10 * YEAR)
+    ahead = SkewedClock(true, 10 * YEAR)
     wrong = log_by(ClockedStore(store.inner, ahead), ahead)  # type: ignore[attr-defined]
     append(wrong)
     with wrong.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
@@ -259,14 +247,14 @@ def test_nothing_in_the_state_is_later_than_a_reset(store: ObjectStore, honest: 
     assert len(times) > 3 and max(times) <= true.ms
 
 
-def test_a_reset_by_a_wrong_clock_is_refused(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
+def test_a_reset_by_a_wrong_clock_is_refused(store: ObjectStore, honest: spark_log.Log, true: ManualClock) -> None:
     """The log's time does not go where nobody is."""
     poison(store, true)
     with pytest.raises(ClockSkewed):
-        log_by(store, Hands(true, -YEAR)).admin.reset_clock()
+        log_by(store, SkewedClock(true, -YEAR)).admin.reset_clock()
 
 
-def test_a_reset_by_a_clock_that_commits_are_later_than_wants_force(true: Hands) -> None:
+def test_a_reset_by_a_clock_that_commits_are_later_than_wants_force(true: ManualClock) -> None:
     """On a disk that is stamped by the same clock nobody else knows whether it is behind."""
     store = ClockedStore(MemoryStore(os.urandom(8).hex()), true)
     log = log_by(store, true)
@@ -282,7 +270,9 @@ def test_a_reset_by_a_clock_that_commits_are_later_than_wants_force(true: Hands)
     assert log.journal.refresh().time == true.ms
 
 
-def test_a_reset_deletes_nothing_that_a_reader_may_read(store: ObjectStore, honest: spark_log.Log, true: Hands) -> None:
+def test_a_reset_deletes_nothing_that_a_reader_may_read(
+    store: ObjectStore, honest: spark_log.Log, true: ManualClock
+) -> None:
     """What was dropped while the log's time was wrong has its whole day from the reset on."""
     for _ in range(20):
         append(honest)
@@ -305,7 +295,7 @@ def test_a_reset_deletes_nothing_that_a_reader_may_read(store: ObjectStore, hone
 class Suspended(ClockedStore):
     """The process sleeps for an hour between the storage's look at its clock and the answer, once."""
 
-    def __init__(self, inner: ObjectStore, true: Hands) -> None:
+    def __init__(self, inner: ObjectStore, true: ManualClock) -> None:
         super().__init__(inner, true)
         self.true, self.naps = true, 1
 
@@ -316,7 +306,7 @@ class Suspended(ClockedStore):
         return found
 
 
-def test_a_process_that_is_suspended_while_it_asks_asks_again(store: ObjectStore, true: Hands) -> None:
+def test_a_process_that_is_suspended_while_it_asks_asks_again(store: ObjectStore, true: ManualClock) -> None:
     """Its clock is right; an answer that is an hour old says nothing about it."""
     log = log_by(Suspended(store.inner, true), true)  # type: ignore[attr-defined]
     append(log)

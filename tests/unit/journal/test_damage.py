@@ -17,7 +17,7 @@ from spark_log.journal.checkpointing import checkpoint, checkpoint_and_truncate,
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
 from spark_log.journal.opening import open_view
-from spark_log.metadata.decide import decide_set_configs
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper
 

@@ -30,7 +30,8 @@ from spark_log.journal.log_format import FORMAT_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, log_key
 from spark_log.journal.opening import View, check_chain, follow, open_view
 from spark_log.journal.store_operations import Answered, Changes
-from spark_log.metadata import decide as d
+from spark_log.metadata.decide.commits import Committed, decide_commit
+from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.state import Leadership
 from spark_log.model import DataObject, Run
@@ -119,10 +120,10 @@ def open_log(store: ObjectStore, *, step_ms: int = 1) -> Journal:
 
 
 def create(journal: Journal, name: str = "t") -> str:
-    return journal.propose(lambda state, now: d.decide_create_topic(state, name, 1, {}, f"id-{name}"))
+    return journal.propose(lambda state, now: decide_create_topic(state, name, 1, {}, f"id-{name}"))
 
 
-def commit(journal: Journal, producer: str, sequence: int, topic: str = "id-t") -> d.Committed:
+def commit(journal: Journal, producer: str, sequence: int, topic: str = "id-t") -> Committed:
     """One record; no object is put, since nobody reads it."""
     name = f"data/{0:016x}/{producer}-{sequence}.seg"
     record = CommitRecord(
@@ -132,10 +133,10 @@ def commit(journal: Journal, producer: str, sequence: int, topic: str = "id-t") 
         objects=(DataObject(name, 100, 90),),
         slices=((0, Run(topic, 0, 0, 90, 1, 1, 1, 5, 5)),),
     )
-    return journal.propose(lambda state, now: d.decide_commit(state, record))
+    return journal.propose(lambda state, now: decide_commit(state, record))
 
 
-def offsets(results: Iterable[d.Committed]) -> list[int]:
+def offsets(results: Iterable[Committed]) -> list[int]:
     return sorted(result.ranges["id-t", 0].start for result in results)
 
 
@@ -149,7 +150,7 @@ def test_journals_of_several_processes_and_threads_share_one_log(
     create(journals[0])
     journals[1].refresh()
 
-    def write(writer: int) -> list[d.Committed]:
+    def write(writer: int) -> list[Committed]:
         return [commit(journals[writer % 2], f"w{writer}", sequence) for sequence in range(20)]
 
     with ThreadPoolExecutor(6) as pool:
@@ -274,7 +275,7 @@ def test_a_reader_that_was_stopped_sees_what_follows_with_its_next_look(
     """Also where the record that follows was deleted meanwhile, however short records are kept."""
     store, clock = make(tmp_path), TickingClock()
     writer, reader = (Journal.open(ClockedStore(store), create=True, clock=clock) for _ in range(2))
-    writer.propose(lambda state, now: d.decide_set_configs(state, None, {"gc.fence.age.ms": "4000"}))
+    writer.propose(lambda state, now: decide_set_configs(state, None, {"gc.fence.age.ms": "4000"}))
     create(writer)
     known = reader.poll().version
     clock.sleep_ms(2000)
@@ -354,7 +355,7 @@ def test_a_refresh_that_hangs_in_a_round_ends_at_the_newest_version() -> None:
     inner, clock = MemoryStore(f"journal-{next(numbers)}"), TickingClock()
     hanging = HangingStore(inner)
     writer, reader = (Journal.open(ClockedStore(one), create=True, clock=clock) for one in (inner, hanging))
-    writer.propose(lambda state, now: d.decide_set_configs(state, None, {"gc.fence.age.ms": "4000"}))
+    writer.propose(lambda state, now: decide_set_configs(state, None, {"gc.fence.age.ms": "4000"}))
     create(writer)
     known = reader.refresh().version
     commit(writer, "p", 0)
@@ -550,7 +551,7 @@ def test_a_late_change_is_known_to_be_unsent_although_another_joins() -> None:
         journal._queue_lock = QueueLock(another_joins)
         late = journal.context.clock.monotonic_ms()
         with pytest.raises(CoordinatorNotAvailable, match="other changes of this process wait") as caught:
-            journal.propose(lambda state, now: d.decide_create_topic(state, "late", 1, {}, "id-late"), late)
+            journal.propose(lambda state, now: decide_create_topic(state, "late", 1, {}, "id-late"), late)
         link.go_on.set()
         assert not caught.value.maybe_applied
         assert (first.result(30), [one.result(30) for one in joined]) == ("id-first", ["id-another"])

@@ -15,7 +15,7 @@ from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import prune
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata.decide import decide_set_configs
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.stores import Wrapper

@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from spark_log.metadata import decide as d
-from spark_log.metadata.decide import Decision
+from spark_log.metadata.decide.commits import Committed, decide_commit
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
+from spark_log.metadata.decide.upkeep import decide_fence, decide_swap
 from spark_log.metadata.records import Batch, CommitRecord, GroupCommit, OffsetEntry, Piece
 from spark_log.metadata.replay import next_version, replay
 from spark_log.metadata.slice_index import decode_piece, slices_of
@@ -47,12 +49,12 @@ class History:
         """A topic; its id is its name with the version."""
         given = {key.replace("_", "."): value for key, value in configs.items()}
         topic_id = f"{name}-{self.state.version}"
-        return self.do(lambda state, now: d.decide_create_topic(state, name, partitions, given, topic_id))
+        return self.do(lambda state, now: decide_create_topic(state, name, partitions, given, topic_id))
 
-    def commit(self, *runs: tuple[str, int, int], **fields: Any) -> d.Committed:
+    def commit(self, *runs: tuple[str, int, int], **fields: Any) -> Committed:
         """Commit runs of (topic id, partition, rows), in one object."""
         commit = self.upload(*runs, **fields)
-        return self.do(lambda state, now: d.decide_commit(state, commit))
+        return self.do(lambda state, now: decide_commit(state, commit))
 
     def upload(self, *runs: tuple[str, int, int], **fields: Any) -> CommitRecord:
         """The record of a commit, not written."""
@@ -89,14 +91,14 @@ class History:
         swap, data = build_swap(self.state.version, [rewrite], name, objects)
         if data:
             self.indexes[name] = data
-        return bool(self.do(lambda state, now: d.decide_swap(state, swap)))
+        return bool(self.do(lambda state, now: decide_swap(state, swap)))
 
     def pass_fence(self) -> int:
         """Let everything up to here grow old."""
         self.now += 100_000_000
-        self.do(lambda state, now: d.decide_set_configs(state, None, {"num.partitions": str(now % 1000 + 1)}))
+        self.do(lambda state, now: decide_set_configs(state, None, {"num.partitions": str(now % 1000 + 1)}))
         self.now += 100_000_000
-        return int(self.do(d.decide_fence))
+        return int(self.do(decide_fence))
 
     def recount(self) -> dict[str, int]:
         """Live slices of each object, from the entries themselves."""

@@ -29,8 +29,26 @@ from spark_log.errors import (
 )
 from spark_log.groups.group import Roster
 from spark_log.metadata import commands as c
-from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
+from spark_log.metadata.decide.commits import Committed, decide_commit
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.groups import (
+    check_group_free,
+    decide_commit_offsets,
+    decide_delete_offsets,
+    decide_join_group,
+    decide_set_generation,
+    decide_sign_of_life,
+)
+from spark_log.metadata.decide.topics import (
+    decide_add_partitions,
+    decide_create_topic,
+    decide_delete_topic,
+    decide_set_configs,
+    decide_trim,
+)
+from spark_log.metadata.decide.transactions import decide_init_producer, epoch_of_holder
+from spark_log.metadata.decide.upkeep import decide_expire, decide_fence, decide_swap
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import APPEND_TIME, DataObject, Slice
@@ -57,11 +75,11 @@ def test_a_repeated_commit_gets_the_first_offsets_and_adds_nothing(log: History)
     """A retry whose first try was in is told where that went."""
     topic = log.create()
     commit = log.upload((topic, 0, 3), producer="p", sequence=0)
-    first = log.do(lambda state, now: d.decide_commit(state, commit))
+    first = log.do(lambda state, now: decide_commit(state, commit))
     log.commit((topic, 0, 1))
     version = log.state.version
-    again = log.do(lambda state, now: d.decide_commit(state, commit))
-    assert again == d.Committed(first.version, first.ranges, repeated=True, last=0)
+    again = log.do(lambda state, now: decide_commit(state, commit))
+    assert again == Committed(first.version, first.ranges, repeated=True, last=0)
     assert log.state.version == version
 
 
@@ -112,7 +130,7 @@ def test_a_repeated_batch_may_lie_otherwise_over_partitions_and_topics(log: Hist
     topic, other = log.create(partitions=3), log.create("dead")
     first = log.commit((topic, 0, 4), (other, 0, 2), producer="q", sequence=0, birth=-1, dense=False, source="s")
     again = log.commit((topic, 2, 5), (topic, 1, 1), producer="q", sequence=0, birth=-1, dense=False, source="s")
-    assert again == d.Committed(first.version, first.ranges, repeated=True, last=0)
+    assert again == Committed(first.version, first.ranges, repeated=True, last=0)
 
 
 def test_a_batch_of_the_last_number_with_other_rows_is_a_conflict(log: History) -> None:
@@ -121,7 +139,7 @@ def test_a_batch_of_the_last_number_with_other_rows_is_a_conflict(log: History) 
     log.commit((topic, 0, 2), producer="q", sequence=4, birth=-1, dense=False)
     with pytest.raises(SequenceConflict, match="commit 4 has 3 rows, and in the log it has 2 rows"):
         log.commit((topic, 0, 1), (other, 0, 2), producer="q", sequence=4, birth=-1, dense=False)
-    log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+    log.do(lambda state, now: decide_delete_topic(state, "t"))
     log.prune((topic, 0))
     assert (topic, 0) not in log.state.partitions
     assert log.commit((other, 0, 2), producer="q", sequence=4, birth=-1, dense=False).repeated
@@ -143,12 +161,12 @@ def test_an_applications_older_version_is_skipped(log: History) -> None:
     topic = log.create()
     log.commit((topic, 0, 2), producer="app:a:t", sequence=5, birth=-1, dense=False)
 
-    def again(version: int, rows: int) -> d.Committed:
+    def again(version: int, rows: int) -> Committed:
         commit = log.upload((topic, 0, rows), producer="app:a:t", sequence=version, birth=-1, dense=False)
-        return log.do(lambda state, now: d.decide_commit(state, commit, skip_older=True))
+        return log.do(lambda state, now: decide_commit(state, commit, skip_older=True))
 
-    assert again(5, 2) == d.Committed(log.state.version, {(topic, 0): range(2)}, repeated=True, last=5)
-    assert again(4, 3) == d.Committed(log.state.version, {}, repeated=True, last=5)
+    assert again(5, 2) == Committed(log.state.version, {(topic, 0): range(2)}, repeated=True, last=5)
+    assert again(4, 3) == Committed(log.state.version, {}, repeated=True, last=5)
     with pytest.raises(SequenceConflict, match="commit 5 has 3 rows, and in the log it has 2 rows"):
         again(5, 3)
 
@@ -165,9 +183,9 @@ def test_a_transactional_application_writes_a_version_once(log: History) -> None
 def test_an_older_epoch_of_a_producer_is_fenced(log: History) -> None:
     """Who takes a transactional id over fences who held it, and starts at sequence 0."""
     topic = log.create()
-    assert log.do(lambda state, now: d.decide_init_producer(state, "x")) == 0
+    assert log.do(lambda state, now: decide_init_producer(state, "x")) == 0
     log.commit((topic, 0, 1), producer="x", epoch=0, sequence=0, birth=-1)
-    assert log.do(lambda state, now: d.decide_init_producer(state, "x")) == 1
+    assert log.do(lambda state, now: decide_init_producer(state, "x")) == 1
     with pytest.raises(ProducerFenced) as caught:
         log.commit((topic, 0, 1), producer="x", epoch=0, sequence=1, birth=-1)
     assert caught.value.current == 1
@@ -178,12 +196,12 @@ def test_a_new_holder_takes_over_and_the_former_one_is_fenced_for_good(log: Hist
     """A new query under a known producerId: a new epoch that starts afresh; the old query cannot come back."""
     topic = log.create()
     log.commit((topic, 0, 1), producer="s", holder="query1", sequence=8, birth=-1, dense=False)
-    epoch = d.epoch_of_holder(log.state, "s", "query2")
+    epoch = epoch_of_holder(log.state, "s", "query2")
     taken = log.commit((topic, 0, 1), producer="s", holder="query2", epoch=epoch, sequence=0, birth=-1, dense=False)
     assert (epoch, taken.ranges) == (1, {(topic, 0): range(1, 2)})
-    assert d.epoch_of_holder(log.state, "s", "query2") == 1
+    assert epoch_of_holder(log.state, "s", "query2") == 1
     with pytest.raises(ProducerFenced, match="query1 was replaced by query2"):
-        d.epoch_of_holder(log.state, "s", "query1")
+        epoch_of_holder(log.state, "s", "query1")
     for stale in (0, 2):
         with pytest.raises(ProducerFenced):
             log.commit((topic, 0, 1), producer="s", holder="query1", epoch=stale, sequence=9, birth=-1, dense=False)
@@ -216,21 +234,21 @@ def test_a_commit_does_not_name_objects_that_are_in_the_log(log: History) -> Non
     upload = log.upload((second, 0, 5), producer="thief")
     (live,) = log.state.objects
     log.commit((first, 0, 1))
-    log.do(lambda state, now: d.decide_trim(state, {(first, 0): 8}))
+    log.do(lambda state, now: decide_trim(state, {(first, 0): 8}))
     for objects, slices in (
         ((DataObject(live, 1000, 900),), upload.slices),
         ((*upload.objects, *upload.objects), (*upload.slices, (1, upload.slices[0][1]))),
     ):
         stolen = replace(upload, objects=objects, slices=slices)
         with pytest.raises(InvalidRequest, match=re.escape(objects[0].name)):
-            log.do(lambda state, now, stolen=stolen: d.decide_commit(state, stolen))
+            log.do(lambda state, now, stolen=stolen: decide_commit(state, stolen))
         before = log.state
         log.write(stolen)
         assert (log.state.objects, log.state.partitions) == (before.objects, before.partitions)
     assert log.prune((first, 0)) and live in log.state.dropped
     stolen = replace(upload, objects=(DataObject(live, 1000, 900),))
     with pytest.raises(InvalidRequest, match="in the log already"):
-        log.do(lambda state, now: d.decide_commit(state, stolen))
+        log.do(lambda state, now: decide_commit(state, stolen))
 
 
 def test_a_swap_does_not_bring_in_objects_that_are_in_the_log(log: History) -> None:
@@ -248,10 +266,10 @@ def test_a_deleted_topic_refuses_what_was_on_its_way(log: History) -> None:
     """Also under the name of a new topic: records go by the id."""
     topic = log.create("t")
     commit = log.upload((topic, 0, 1))
-    log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+    log.do(lambda state, now: decide_delete_topic(state, "t"))
     assert log.create("t") != topic
     with pytest.raises(UnknownTopicOrPartition, match="deleted"):
-        log.do(lambda state, now: d.decide_commit(state, commit))
+        log.do(lambda state, now: decide_commit(state, commit))
 
 
 def test_a_partition_that_a_topic_does_not_have_is_refused(log: History) -> None:
@@ -288,7 +306,7 @@ def test_names_that_differ_only_in_dots_and_underscores_collide(log: History) ->
 def test_creating_a_topic_again_under_its_id_is_no_change(log: History) -> None:
     """A retry whose first try was in."""
     for _ in range(2):
-        assert log.do(lambda state, now: d.decide_create_topic(state, "t", 1, {}, "id")) == "id"
+        assert log.do(lambda state, now: decide_create_topic(state, "t", 1, {}, "id")) == "id"
     assert log.state.version == 1
 
 
@@ -296,8 +314,8 @@ def test_partitions_can_only_be_added(log: History) -> None:
     """As in Kafka there is no way down."""
     topic = log.create(partitions=2)
     with pytest.raises(InvalidPartitions, match="has 2 partitions already"):
-        log.do(lambda state, now: d.decide_add_partitions(state, "t", 2))
-    log.do(lambda state, now: d.decide_add_partitions(state, "t", 5))
+        log.do(lambda state, now: decide_add_partitions(state, "t", 2))
+    log.do(lambda state, now: decide_add_partitions(state, "t", 5))
     assert log.commit((topic, 4, 1)).ranges == {(topic, 4): range(1)}
 
 
@@ -307,7 +325,7 @@ def test_trimming_moves_the_start_forward_and_never_back(log: History) -> None:
     log.commit((topic, 0, 10))
 
     def trim(start: int) -> dict[TopicKey, int]:
-        return cast(dict[TopicKey, int], log.do(lambda state, now: d.decide_trim(state, {(topic, 0): start})))
+        return cast(dict[TopicKey, int], log.do(lambda state, now: decide_trim(state, {(topic, 0): start})))
 
     assert trim(4) == {(topic, 0): 4}
     version = log.state.version
@@ -322,7 +340,7 @@ def test_deleting_a_topic_frees_its_name_and_forgets_its_positions(log: History)
     """Its slices stay until they are pruned; then nothing of it is left."""
     topic = log.create()
     log.commit((topic, 0, 1), groups=(positions("g", topic, 1),))
-    log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+    log.do(lambda state, now: decide_delete_topic(state, "t"))
     assert "t" not in log.state.names and not log.state.groups["g"].offsets
     assert log.counts() == log.recount() != {}
     assert log.prune((topic, 0))
@@ -333,16 +351,16 @@ def test_deleting_a_topic_frees_its_name_and_forgets_its_positions(log: History)
 def test_topics_cannot_be_deleted_where_the_log_says_so(log: History) -> None:
     """delete.topic.enable."""
     log.create()
-    log.do(lambda state, now: d.decide_set_configs(state, None, {"delete.topic.enable": "false"}))
+    log.do(lambda state, now: decide_set_configs(state, None, {"delete.topic.enable": "false"}))
     with pytest.raises(TopicDeletionDisabled):
-        log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+        log.do(lambda state, now: decide_delete_topic(state, "t"))
 
 
 def test_a_topic_that_is_not_there_is_named_with_its_neighbours(log: History) -> None:
     """The next thing to try is in the message."""
     log.create("orders")
     with pytest.raises(UnknownTopicOrPartition, match="did you mean orders"):
-        log.do(lambda state, now: d.decide_delete_topic(state, "order"))
+        log.do(lambda state, now: decide_delete_topic(state, "order"))
 
 
 def test_configs_are_set_and_go_back_to_their_defaults(log: History) -> None:
@@ -350,7 +368,7 @@ def test_configs_are_set_and_go_back_to_their_defaults(log: History) -> None:
     log.create(retention_ms="5")
 
     def change(value: str | None) -> None:
-        log.do(lambda state, now: d.decide_set_configs(state, "t", {"retention.ms": value}))
+        log.do(lambda state, now: decide_set_configs(state, "t", {"retention.ms": value}))
 
     change("7")
     version = log.state.version
@@ -364,9 +382,9 @@ def test_only_a_config_that_there_is_goes_back_to_its_default(log: History) -> N
     """A slip of the pen is told, with the nearest name."""
     log.create()
     with pytest.raises(InvalidConfig, match="did you mean retention.ms"):
-        log.do(lambda state, now: d.decide_set_configs(state, "t", {"retention.mss": None}))
+        log.do(lambda state, now: decide_set_configs(state, "t", {"retention.mss": None}))
     with pytest.raises(InvalidConfig, match="unknown cluster config"):
-        log.do(lambda state, now: d.decide_set_configs(state, None, {"num.partition": None}))
+        log.do(lambda state, now: decide_set_configs(state, None, {"num.partition": None}))
 
 
 # --------------------------------------------------------------------------------------------------------------- groups
@@ -375,23 +393,23 @@ def test_only_a_config_that_there_is_goes_back_to_its_default(log: History) -> N
 def test_a_consumer_of_an_older_generation_is_refused(log: History) -> None:
     """A newer one owns the group: neither positions alone nor positions with records are taken."""
     topic = log.create()
-    first = log.do(lambda state, now: d.decide_join_group(state, "g", "m1"))
-    second = log.do(lambda state, now: d.decide_join_group(state, "g", "m2"))
+    first = log.do(lambda state, now: decide_join_group(state, "g", "m1"))
+    second = log.do(lambda state, now: decide_join_group(state, "g", "m2"))
     assert first < second
     stale = positions("g", topic, 0, generation=first)
     with pytest.raises(IllegalGeneration) as caught:
-        log.do(lambda state, now: d.decide_commit_offsets(state, (stale,)))
+        log.do(lambda state, now: decide_commit_offsets(state, (stale,)))
     assert caught.value.current == second
     with pytest.raises(IllegalGeneration):
         log.commit((topic, 0, 1), groups=(stale,))
     assert log.state.partitions[topic, 0].end == 0
-    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 5, generation=second),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 5, generation=second),)))
     assert log.state.groups["g"].offsets[topic, 0].offset == 5
 
 
 def test_joining_again_as_the_same_member_keeps_the_generation(log: History) -> None:
     """A retry whose first try was in."""
-    first, again = (log.do(lambda state, now: d.decide_join_group(state, "g", "m")) for _ in range(2))
+    first, again = (log.do(lambda state, now: decide_join_group(state, "g", "m")) for _ in range(2))
     assert first == again
     assert log.state.version == 1
 
@@ -399,9 +417,9 @@ def test_joining_again_as_the_same_member_keeps_the_generation(log: History) -> 
 def hold(log: History, member: str, token: str) -> int:
     """Take group g as a member with a session of 100 ms."""
 
-    def decide(state: State, now: int) -> d.Decision[int]:
-        d.check_group_free(state, "g", now, token)
-        return d.decide_join_group(state, "g", member, token=token, owner=f"query {token}", timeout_ms=100)
+    def decide(state: State, now: int) -> Decision[int]:
+        check_group_free(state, "g", now, token)
+        return decide_join_group(state, "g", member, token=token, owner=f"query {token}", timeout_ms=100)
 
     return log.do(decide)
 
@@ -414,11 +432,11 @@ def test_a_member_that_is_alive_keeps_its_group(log: History) -> None:
         with pytest.raises(GroupInUse, match=r"held by query a since 1970-01-01T00:00:01.*free in 1 s") as caught:
             hold(log, "m2", "b")
         assert caught.value.owner == "query a"
-        log.do(lambda state, now: d.decide_sign_of_life(state, "g", first))
+        log.do(lambda state, now: decide_sign_of_life(state, "g", first))
     log.now += 101
     assert hold(log, "m2", "b") > first
     with pytest.raises(IllegalGeneration):
-        log.do(lambda state, now: d.decide_sign_of_life(state, "g", first))
+        log.do(lambda state, now: decide_sign_of_life(state, "g", first))
 
 
 def test_a_commit_is_known_again_though_its_group_was_taken_meanwhile(log: History) -> None:
@@ -438,7 +456,7 @@ def test_a_query_that_comes_back_has_its_group_at_once(log: History) -> None:
     first = hold(log, "m1", "a")
     assert hold(log, "m2", "a") > first
     with pytest.raises(IllegalGeneration):
-        log.do(lambda state, now: d.decide_sign_of_life(state, "g", first))
+        log.do(lambda state, now: decide_sign_of_life(state, "g", first))
 
 
 def test_positions_committed_by_the_member_are_a_sign_of_life(log: History) -> None:
@@ -446,11 +464,11 @@ def test_positions_committed_by_the_member_are_a_sign_of_life(log: History) -> N
     topic = log.create()
     generation = hold(log, "m1", "a")
     log.now += 80
-    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
     log.now += 80
     with pytest.raises(GroupInUse):
         hold(log, "m2", "b")
-    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 2),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 2),)))
     log.now += 30
     hold(log, "m2", "b")
 
@@ -458,35 +476,35 @@ def test_positions_committed_by_the_member_are_a_sign_of_life(log: History) -> N
 def test_a_group_that_is_left_is_free(log: History) -> None:
     """And so is one without a session."""
     hold(log, "m1", "a")
-    log.do(lambda state, now: d.decide_join_group(state, "g", ""))
+    log.do(lambda state, now: decide_join_group(state, "g", ""))
     hold(log, "m2", "b")
-    log.do(lambda state, now: d.decide_join_group(state, "g", "consumer"))
+    log.do(lambda state, now: decide_join_group(state, "g", "consumer"))
     hold(log, "m3", "c")
 
 
 def test_positions_of_a_group_in_use_do_not_expire(log: History) -> None:
     """The time counts from when the group was last in use, as in Kafka: partitions may be idle for long."""
     topic = log.create()
-    log.do(lambda state, now: d.decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
+    log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
     generation = hold(log, "m1", "a")
-    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1, generation=generation),)))
     log.now += 70_000
-    log.do(lambda state, now: d.decide_sign_of_life(state, "g", generation))
-    assert log.do(d.decide_expire) == 0
+    log.do(lambda state, now: decide_sign_of_life(state, "g", generation))
+    assert log.do(decide_expire) == 0
     log.now += 70_000
-    assert log.do(d.decide_expire) == 1
+    assert log.do(decide_expire) == 1
     assert "g" not in log.state.groups
 
 
 def test_a_group_that_never_committed_expires_as_well(log: History) -> None:
     """Otherwise each name that a consumer ever joined with would stay in the state for ever."""
     log.create()
-    log.do(lambda state, now: d.decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
-    log.do(lambda state, now: d.decide_join_group(state, "g", "m1"))
+    log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
+    log.do(lambda state, now: decide_join_group(state, "g", "m1"))
     log.now += 50_000
-    assert log.do(d.decide_expire) == 0
+    assert log.do(decide_expire) == 0
     log.now += 20_000
-    assert log.do(d.decide_expire) == 1
+    assert log.do(decide_expire) == 1
     assert "g" not in log.state.groups
 
 
@@ -495,10 +513,10 @@ def test_a_group_deleted_in_the_version_of_a_join_is_gone_and_its_generation_is_
     state = next_version(log.state, log.now)
     generations = []
     for member in ("m1", "m2"):
-        join = d.decide_join_group(state, "g", member)
+        join = decide_join_group(state, "g", member)
         generations.append(join.reply)
         state = replay_records(state, join.records)
-        state = replay_records(state, d.decide_delete_offsets(state, "g", ()).records)
+        state = replay_records(state, decide_delete_offsets(state, "g", ()).records)
         assert "g" not in state.groups
     assert generations == [1, 2]
 
@@ -506,14 +524,14 @@ def test_a_group_deleted_in_the_version_of_a_join_is_gone_and_its_generation_is_
 def test_generations_do_not_grow_with_the_log(log: History) -> None:
     """They fit into the 32 bits of Kafka's protocol, however old the log is."""
     state = dataclasses.replace(log.state, version=2**40)
-    join = d.decide_join_group(state, "g", "m")
+    join = decide_join_group(state, "g", "m")
     assert join.reply == 1
     state = replay_records(state, join.records)
-    state = replay_records(state, d.decide_join_group(state, "other", "m").records)
-    state = replay_records(state, d.decide_join_group(state, "other", "n").records)
-    state = replay_records(state, d.decide_delete_offsets(state, "other", ()).records)
-    assert d.decide_join_group(state, "g", "n").reply == 2, "of a group that is there, its own"
-    assert d.decide_join_group(state, "new", "m").reply == 3, "it may be one that was deleted"
+    state = replay_records(state, decide_join_group(state, "other", "m").records)
+    state = replay_records(state, decide_join_group(state, "other", "n").records)
+    state = replay_records(state, decide_delete_offsets(state, "other", ()).records)
+    assert decide_join_group(state, "g", "n").reply == 2, "of a group that is there, its own"
+    assert decide_join_group(state, "new", "m").reply == 3, "it may be one that was deleted"
 
 
 @pytest.mark.parametrize("again", ["bookmark", "roster"])
@@ -521,40 +539,40 @@ def test_a_group_that_comes_back_is_above_its_former_generations(log: History, a
     """Also if it comes back by positions that nobody fenced, or by members of a coordinator."""
     topic = log.create()
     for member in ("m1", "m2"):
-        log.do(lambda state, now, member=member: d.decide_join_group(state, "g", member))
-    log.do(lambda state, now: d.decide_delete_offsets(state, "g", ()))
+        log.do(lambda state, now, member=member: decide_join_group(state, "g", member))
+    log.do(lambda state, now: decide_delete_offsets(state, "g", ()))
     if again == "bookmark":
-        log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 1),)))
-        assert log.do(lambda state, now: d.decide_join_group(state, "g", "m3")) == 3
+        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 1),)))
+        assert log.do(lambda state, now: decide_join_group(state, "g", "m3")) == 3
     else:
         with pytest.raises(IllegalGeneration):
-            log.do(lambda state, now: d.decide_set_generation(state, "g", Roster(2)))
-        log.do(lambda state, now: d.decide_set_generation(state, "g", Roster(3)))
+            log.do(lambda state, now: decide_set_generation(state, "g", Roster(2)))
+        log.do(lambda state, now: decide_set_generation(state, "g", Roster(3)))
 
 
 def test_a_bookmark_is_kept_longer_than_a_group(log: History) -> None:
     """A job that runs once a month would begin anew otherwise."""
     topic = log.create()
-    log.do(lambda state, now: d.decide_set_configs(state, None, {"streaming.identity.retention.ms": "2000000000"}))
-    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("monthly", topic, 1),)))
+    log.do(lambda state, now: decide_set_configs(state, None, {"streaming.identity.retention.ms": "2000000000"}))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("monthly", topic, 1),)))
     log.now += 1_900_000_000
-    assert log.do(d.decide_expire) == 0
+    assert log.do(decide_expire) == 0
     log.now += 200_000_000
-    assert log.do(d.decide_expire) == 1
+    assert log.do(decide_expire) == 1
 
 
 def test_positions_that_stand_already_write_nothing(log: History) -> None:
     """A consumer that polls an idle topic leaves the log alone."""
     topic = log.create()
     for _ in range(2):
-        log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 3),)))
+        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 3),)))
     assert log.state.version == 2
 
 
 def test_positions_of_unknown_partitions_are_refused(log: History) -> None:
     """Nothing can be committed for what is not there."""
     with pytest.raises(UnknownTopicOrPartition):
-        log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", "nothing", 3),)))
+        log.do(lambda state, now: decide_commit_offsets(state, (positions("g", "nothing", 3),)))
 
 
 @pytest.mark.parametrize("offset", [-1, -5])
@@ -564,8 +582,8 @@ def test_a_negative_offset_is_not_a_position(log: History, offset: int) -> None:
     moved = positions("g", topic, offset)
     commit = log.upload((topic, 0, 1), groups=(moved,))
     for decide in (
-        lambda state, now: d.decide_commit_offsets(state, (moved,)),
-        lambda state, now: d.decide_commit(state, commit),
+        lambda state, now: decide_commit_offsets(state, (moved,)),
+        lambda state, now: decide_commit(state, commit),
     ):
         with pytest.raises(
             InvalidRequest, match=rf"group 'g': invalid offset {offset} for orders-0: expected 0 or more"
@@ -579,9 +597,9 @@ def test_a_note_is_as_long_as_kafkas_at_most(log: History) -> None:
     longest, longer = (
         r.GroupCommit("g", -1, (r.OffsetEntry(topic, 0, 1, note),)) for note in ("\u00e9" * 2048, "\u00e9" * 2049)
     )
-    log.do(lambda state, now: d.decide_commit_offsets(state, (longest,)))
+    log.do(lambda state, now: decide_commit_offsets(state, (longest,)))
     with pytest.raises(OffsetMetadataTooLarge, match="of t-0 has 4098 bytes; at most 4096"):
-        log.do(lambda state, now: d.decide_commit_offsets(state, (longer,)))
+        log.do(lambda state, now: decide_commit_offsets(state, (longer,)))
     with pytest.raises(OffsetMetadataTooLarge):
         log.commit((topic, 0, 1), groups=(longer,))
     assert log.state.partitions[topic, 0].end == 0
@@ -591,10 +609,10 @@ def test_positions_are_forgotten_one_by_one_or_with_their_group(log: History) ->
     """No partitions named: the group goes."""
     topic = log.create(partitions=2)
     both = tuple(positions("g", topic, 1, partition=number) for number in range(2))
-    log.do(lambda state, now: d.decide_commit_offsets(state, both))
-    log.do(lambda state, now: d.decide_delete_offsets(state, "g", ((topic, 0),)))
+    log.do(lambda state, now: decide_commit_offsets(state, both))
+    log.do(lambda state, now: decide_delete_offsets(state, "g", ((topic, 0),)))
     assert set(log.state.groups["g"].offsets) == {(topic, 1)}
-    log.do(lambda state, now: d.decide_delete_offsets(state, "g", ()))
+    log.do(lambda state, now: decide_delete_offsets(state, "g", ()))
     assert "g" not in log.state.groups
 
 
@@ -602,12 +620,12 @@ def test_a_position_that_was_forgotten_is_remembered_as_such_for_a_while(log: Hi
     """Until the fence has passed that, or it is committed again."""
     topic = log.create(partitions=2)
     both = tuple(positions("g", topic, 1, partition=number) for number in range(2))
-    log.do(lambda state, now: d.decide_commit_offsets(state, both))
-    log.do(lambda state, now: d.decide_delete_topic(state, "t"))
+    log.do(lambda state, now: decide_commit_offsets(state, both))
+    log.do(lambda state, now: decide_delete_topic(state, "t"))
     gone = (log.state.version, log.state.time)
     assert dict(log.state.forgotten) == {("g", "t", 0): gone, ("g", "t", 1): gone}
     topic = log.create()
-    log.do(lambda state, now: d.decide_commit_offsets(state, (positions("g", topic, 2),)))
+    log.do(lambda state, now: decide_commit_offsets(state, (positions("g", topic, 2),)))
     assert dict(log.state.forgotten) == {("g", "t", 1): gone}
     log.pass_fence()
     assert not log.state.forgotten
@@ -623,9 +641,9 @@ def test_the_fence_stops_before_the_newest_version_that_is_old_enough(log: Histo
         log.now += 1_000_000
     log.now += 86_400_000 - 2_000_000
     log.create("d")
-    assert log.do(d.decide_fence) == 1
+    assert log.do(decide_fence) == 1
     version = log.state.version
-    assert log.do(d.decide_fence) == 1 and log.state.version == version
+    assert log.do(decide_fence) == 1 and log.state.version == version
 
 
 def test_an_idle_log_writes_one_fence_and_no_more(log: History) -> None:
@@ -635,7 +653,7 @@ def test_an_idle_log_writes_one_fence_and_no_more(log: History) -> None:
     version = log.state.version
     for _ in range(3):
         log.now += 100_000_000
-        log.do(d.decide_fence)
+        log.do(decide_fence)
     assert log.state.version <= version + 1
 
 
@@ -645,9 +663,9 @@ def test_a_producer_expires_only_below_the_fence_and_after_its_time(log: History
     log.commit((topic, 0, 1), producer="plain")
     log.commit((topic, 0, 1), producer="stream", birth=-1, dense=False)
     log.now += 100_000_000
-    assert log.do(d.decide_expire) == 0
+    assert log.do(decide_expire) == 0
     log.pass_fence()
-    assert log.do(d.decide_expire) == 1
+    assert log.do(decide_expire) == 1
     assert set(log.state.producers) == {"stream"}
 
 
@@ -660,5 +678,5 @@ def test_a_swap_that_does_not_fit_any_more_is_not_written(log: History) -> None:
     assert log.seal((topic, 0))
     late = r.SwapRecord(upload_epoch=log.state.version, changes=(r.Change(topic, 0, edition, 0, 4),))
     version = log.state.version
-    assert log.do(lambda state, now: d.decide_swap(state, late)) is False
+    assert log.do(lambda state, now: decide_swap(state, late)) is False
     assert log.state.version == version

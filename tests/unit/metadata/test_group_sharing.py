@@ -9,8 +9,9 @@ from spark_log.errors import GroupInUse, IllegalGeneration
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.groups.subscription import Subscription, encode
 from spark_log.metadata import commands as c
-from spark_log.metadata import decide as d
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.decide.groups import decide_join_group
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.records import Batch, ReleaseRecord, TakeOverRecord
 from spark_log.metadata.replay import replay
 from tests.unit.metadata.history import History, positions
@@ -126,11 +127,11 @@ def test_without_a_coordinator_members_are_gone(log: Led) -> None:
 
 def test_an_embedded_consumer_ends_the_roster(log: Led) -> None:
     """And a coordinator's next generation ends its time in turn."""
-    log.do(lambda state, now: d.decide_join_group(state, "g", "m"))
+    log.do(lambda state, now: decide_join_group(state, "g", "m"))
     generation = log.state.groups["g"].generation
     share(log, generation + 1, member("a", "t"))
     assert log.state.groups["g"].member == ""
-    log.do(lambda state, now: d.decide_join_group(state, "g", "m"))
+    log.do(lambda state, now: decide_join_group(state, "g", "m"))
     assert log.state.groups["g"].roster is None
     assert log.state.groups["g"].generation > generation + 1
 
@@ -138,7 +139,7 @@ def test_an_embedded_consumer_ends_the_roster(log: Led) -> None:
 def test_positions_of_topics_that_members_read_do_not_expire(log: Led) -> None:
     """Those of topics that none reads any more do, and may be deleted (OffsetMetadataManager's conditions)."""
     read, unread = log.create("read"), log.create("unread")
-    log.do(lambda state, now: d.decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
+    log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
     share(log, 5, member("a", "read"))
     for topic in (read, unread):
         log.do(c.CommitOffsets(commit=positions("g", topic, 1, generation=5)))
@@ -153,7 +154,7 @@ def test_positions_of_topics_that_members_read_do_not_expire(log: Led) -> None:
 def test_an_empty_group_expires_with_all_its_positions(log: Led) -> None:
     """The time counts from when the last member went; positions that open transactions ask for stay."""
     topic = log.create(partitions=2)
-    log.do(lambda state, now: d.decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
+    log.do(lambda state, now: decide_set_configs(state, None, {"offsets.retention.minutes": "1"}))
     share(log, 5, member("a", "t"))
     log.do(c.CommitOffsets(commit=positions("g", topic, 1, generation=5)))
     log.now += MINUTE

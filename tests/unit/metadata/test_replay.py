@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 
 from spark_log.errors import SparkLogError
 from spark_log.groups.group import Roster, RosterMember
-from spark_log.metadata import decide as d
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
+from spark_log.metadata.decide.groups import (
+    decide_commit_offsets,
+    decide_delete_offsets,
+    decide_join_group,
+    decide_set_generation,
+)
+from spark_log.metadata.decide.topics import decide_add_partitions, decide_delete_topic, decide_set_configs, decide_trim
+from spark_log.metadata.decide.transactions import decide_init_producer, epoch_of_holder
+from spark_log.metadata.decide.upkeep import decide_expire
 from spark_log.metadata.records import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
@@ -49,46 +57,46 @@ def _carry_out(log: History, kind: str, which: int, amount: int) -> None:
             stamp = "LogAppendTime" if amount == 5 else "CreateTime"
             log.create(name, 1 + amount % 3, message_timestamp_type=stamp)
         case "delete":
-            log.do(lambda state, now: d.decide_delete_topic(state, name))
+            log.do(lambda state, now: decide_delete_topic(state, name))
         case "grow":
-            log.do(lambda state, now: d.decide_add_partitions(state, name, amount))
+            log.do(lambda state, now: decide_add_partitions(state, name, amount))
         case "configs":
             log.do(
-                lambda state, now: d.decide_set_configs(state, name, {"retention.ms": str(amount) if amount else None})
+                lambda state, now: decide_set_configs(state, name, {"retention.ms": str(amount) if amount else None})
             )
         case "trim":
-            log.do(lambda state, now: d.decide_trim(state, {key: amount}))
+            log.do(lambda state, now: decide_trim(state, {key: amount}))
         case "commit":
             log.commit((topic, 0, amount + 1), (*key, 1), groups=(positions("g", topic, amount),) if amount % 2 else ())
         case "stream":
             log.commit((*key, 1), producer="q", birth=-1, dense=False, sequence=len(log.batches))
         case "sink":
-            epoch = d.epoch_of_holder(log.state, "s", name)
+            epoch = epoch_of_holder(log.state, "s", name)
             log.commit((*key, 1), producer="s", holder=name, epoch=epoch, birth=-1, dense=False, sequence=amount)
         case "init":
-            log.do(lambda state, now: d.decide_init_producer(state, "x"))
+            log.do(lambda state, now: decide_init_producer(state, "x"))
         case "transaction":
             known = log.state.producers.get("x", None)
             epoch, last = (known.epoch, known.last) if known else (0, -1)
             log.commit((*key, 2), producer="x", epoch=epoch, birth=-1, sequence=last + 1)
         case "positions":
-            log.do(lambda state, now: d.decide_commit_offsets(state, (positions("h", topic, amount),)))
+            log.do(lambda state, now: decide_commit_offsets(state, (positions("h", topic, amount),)))
         case "join":
             session = {"token": name, "owner": "a query", "timeout_ms": amount}
-            log.do(lambda state, now: d.decide_join_group(state, "g", f"m{amount}", **session))
+            log.do(lambda state, now: decide_join_group(state, "g", f"m{amount}", **session))
         case "share":
             people = tuple(RosterMember(f"m{n}", None, "", "", 1, 1, b"", bytes([n])) for n in range(amount))
             at = log.state.groups["g"].generation if "g" in log.state.groups else 0
-            log.do(lambda state, now: d.decide_set_generation(state, "g", Roster(at + which, members=people)))
+            log.do(lambda state, now: decide_set_generation(state, "g", Roster(at + which, members=people)))
         case "forget":
-            log.do(lambda state, now: d.decide_delete_offsets(state, "g", (key,) if amount else ()))
+            log.do(lambda state, now: decide_delete_offsets(state, "g", (key,) if amount else ()))
         case "seal" | "prune":
             for topic_key in sorted(log.state.partitions):
                 log.seal(topic_key) if kind == "seal" else log.prune(topic_key)
         case "fence":
             log.pass_fence()
         case "expire":
-            log.do(d.decide_expire)
+            log.do(decide_expire)
 
 
 @given(commands, st.data())
@@ -186,7 +194,7 @@ def test_an_object_that_lost_its_last_slice_is_remembered_until_the_fence_has_pa
     topic = log.create()
     log.commit((topic, 0, 3))
     (name,) = log.state.objects
-    log.do(lambda state, now: d.decide_trim(state, {(topic, 0): 3}))
+    log.do(lambda state, now: decide_trim(state, {(topic, 0): 3}))
     log.prune((topic, 0))
     assert dict(log.state.objects) == {} and dict(log.state.dropped) == {name: log.state.version}
     log.pass_fence()

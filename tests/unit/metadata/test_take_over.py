@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark_log.errors import NotCoordinator
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
-from spark_log.metadata.decide import decide_release, decide_take_over
+from spark_log.metadata.decide.coordinators import decide_release, decide_take_over
 from spark_log.metadata.records import (
     AnyRecord,
     Batch,

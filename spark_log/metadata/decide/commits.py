@@ -1,0 +1,149 @@
+"""Decisions: commits of records, with the positions of groups that are committed with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from spark_log.errors import (
+    InvalidRequest,
+    OutOfOrderSequence,
+    ProducerFenced,
+    SequenceConflict,
+    TransactionTimedOut,
+    UnknownProducerId,
+    UnknownTopicOrPartition,
+    UploadFenced,
+)
+from spark_log.metadata import records as r
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.groups import check_generation, check_positions
+from spark_log.metadata.decide.transactions import is_timed_out
+from spark_log.metadata.replay import admits, known_objects
+from spark_log.metadata.state import ProducerState, State, TopicKey
+from spark_log.text import counted
+
+
+class Committed(NamedTuple):
+    """The offsets of a commit's records."""
+
+    version: int
+    ranges: dict[TopicKey, range]
+    """By (topic id, partition).  Empty for a duplicate so old that its offsets have expired."""
+    repeated: bool
+    """The commit is a duplicate: nothing was added."""
+    last: int = -1
+    """For a duplicate: the sequence of the producer's last commit."""
+
+
+def decide_commit(state: State, commit: r.CommitRecord, *, skip_older: bool = False) -> Decision[Committed]:
+    """Commit slices and positions under (producer, epoch, sequence); a duplicate returns the offsets of the first
+    commit.
+
+    skip_older:  a sequence below the last one succeeds without effect, whatever its content: a version of an
+                 application.
+    Raises SequenceConflict for a sequence below a stream's last one, and for the last one with other content.
+    """
+    known = state.producers.get(commit.producer)
+    if known is not None and commit.epoch == known.epoch and commit.holder == known.holder:
+        if not commit.dense and not (skip_older and commit.sequence < known.last):
+            _check_repeat(known, commit)
+        for kept in known.kept:
+            if kept.sequence == commit.sequence:
+                return Decision((), Committed(kept.version, _ranges(kept.ranges), repeated=True, last=known.last))
+        if not commit.dense and commit.sequence <= known.last:
+            return Decision((), Committed(known.version, {}, repeated=True, last=known.last))
+    _check_producer(state, commit)
+    _check_time(state, commit)
+    if commit.upload_epoch <= state.fence:
+        raise UploadFenced(
+            f"the upload began at version {commit.upload_epoch}, older than the fence at {state.fence}: write the data again"
+        )
+    _check_objects(state, commit)
+    _check_topics(state, commit)
+    for group in commit.groups:
+        check_generation(state, group)
+        check_positions(state, group)
+    return Decision((commit,), Committed(state.version, _next_ranges(state, commit), repeated=False))
+
+
+def _ranges(rows: Iterable[tuple[str, int, int, int]]) -> dict[TopicKey, range]:
+    return {(topic_id, number): range(start, end) for topic_id, number, start, end in rows}
+
+
+def _check_repeat(known: ProducerState, commit: r.CommitRecord) -> None:
+    """Spark replays only a query's newest batch, with the same source offsets.  Its rows may go to other partitions or
+    topics: rows that were bad may be valid now."""
+    if commit.sequence > known.last:
+        return
+    last = known.kept[-1]
+    if commit.sequence < last.sequence:
+        why = f"commit {commit.sequence} is older than the last one, {last.sequence}"
+    elif last.source and commit.source and last.source != commit.source:
+        why = f"commit {commit.sequence} read other source offsets than the commit of that number in the log"
+    elif (then := sum(map(len, _ranges(last.ranges).values()))) != (now := sum(_rows(commit).values())):
+        why = f"commit {commit.sequence} has {counted(now, 'row')}, and in the log it has {counted(then, 'row')}"
+    else:
+        return
+    raise SequenceConflict(f"producer {commit.producer}: {why}", last=last.sequence, version=last.version)
+
+
+def _check_producer(state: State, commit: r.CommitRecord) -> None:
+    if admits(state, commit):
+        return
+    known, name = state.producers.get(commit.producer), commit.producer
+    if known is None:
+        raise UnknownProducerId(
+            f"producer {name} is not known (any more): commit {commit.sequence} may have been in before it was forgotten"
+        )
+    if commit.epoch != known.epoch or commit.holder != known.holder:
+        raise ProducerFenced(
+            f"producer {name}: epoch {commit.epoch} is not the one in force, {known.epoch}: a newer one has taken over",
+            current=known.epoch,
+        )
+    raise OutOfOrderSequence(f"producer {name}: commit {commit.sequence} does not follow {known.last}")
+
+
+def _check_time(state: State, commit: r.CommitRecord) -> None:
+    """A transaction that is listed as timed out must not commit later."""
+    known = state.producers.get(commit.producer)
+    if known is not None and is_timed_out(known, state.time):
+        raise TransactionTimedOut(
+            f"producer {commit.producer}: its transaction was open for {state.time - known.time} ms, longer than "
+            f"transaction_timeout_ms ({known.timeout_ms}): nothing of it is in; do it again, or give it more time"
+        )
+
+
+def _check_objects(state: State, commit: r.CommitRecord) -> None:
+    """Raises InvalidRequest for an object that is already in the log."""
+    known = known_objects(state, commit.objects)
+    if known:
+        raise InvalidRequest(
+            f"object {known[0]!r} is in the log already, or named twice: each commit names objects that were uploaded for it "
+            "alone; upload the data again"
+        )
+
+
+def _check_topics(state: State, commit: r.CommitRecord) -> None:
+    named = {(run.topic_id, run.partition) for _, run in commit.slices} | {(t, p) for t, p, _ in commit.pieces}
+    for topic_id, number in sorted(named):
+        topic = state.topics.get(topic_id)
+        if topic is None or topic.deleted:
+            raise UnknownTopicOrPartition(f"topic id {topic_id} was deleted while records for it were uploaded")
+        if number >= topic.partitions:
+            raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}, it has {topic.partitions}")
+
+
+def _rows(commit: r.CommitRecord) -> dict[TopicKey, int]:
+    rows: dict[TopicKey, int] = {}
+    for _, run in commit.slices:
+        rows[run.topic_id, run.partition] = rows.get((run.topic_id, run.partition), 0) + run.rows
+    for topic_id, number, piece in commit.pieces:
+        rows[topic_id, number] = rows.get((topic_id, number), 0) + piece.end - piece.start
+    return rows
+
+
+def _next_ranges(state: State, commit: r.CommitRecord) -> dict[TopicKey, range]:
+    rows = _rows(commit)
+    ends = {key: state.partitions[key].end for key in rows}
+    return {key: range(ends[key], ends[key] + count) for key, count in rows.items()}

@@ -1,0 +1,138 @@
+"""Decisions: topics, partitions and configs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+
+from spark_log.errors import (
+    InvalidPartitions,
+    InvalidTopic,
+    OffsetOutOfRange,
+    TopicAlreadyExists,
+    TopicDeletionDisabled,
+    UnknownTopicOrPartition,
+)
+from spark_log.metadata import records as r
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.state import State, Topic, TopicKey
+from spark_log.model import PROGRESS_TOPIC
+from spark_log.settings import (
+    check_config_names,
+    check_topic_name,
+    cluster_config,
+    collision_key,
+    validate_cluster_configs,
+    validate_topic_configs,
+)
+from spark_log.text import counted
+
+PARTITIONS_MAX = 100_000
+
+
+def topic_named(state: State, name: str) -> tuple[str, Topic]:
+    """(id, topic) of a live topic.  Raises UnknownTopicOrPartition, with the nearest names."""
+    topic_id = state.names.get(name)
+    if topic_id is None:
+        refuse_progress_topic(name)
+        raise UnknownTopicOrPartition(f"topic {name!r} does not exist{_nearest(name, state.names)}")
+    return topic_id, state.topics[topic_id]
+
+
+def refuse_progress_topic(name: str) -> None:
+    """Raises InvalidTopic for `__consumer_offsets`, in operations that do not support it."""
+    if name == PROGRESS_TOPIC:
+        raise InvalidTopic(
+            f"topic {name!r} has the positions of groups and is read-only: read it by Spark with the option subscribe, "
+            "log.read, log.scan and `pylog consume`; change groups by `pylog group seek` and `pylog group delete`"
+        )
+
+
+def _nearest(name: str, names: Iterable[str]) -> str:
+    near = get_close_matches(name, list(names), n=3)
+    return f"; did you mean {' or '.join(near)}?" if near else "; `pylog topic list` shows the topics"
+
+
+def decide_create_topic(
+    state: State, name: str, partitions: int, configs: Mapping[str, str], topic_id: str
+) -> Decision[str]:
+    """Create a topic with the caller's id.  The reply is the id."""
+    check_topic_name(name)
+    refuse_progress_topic(name)
+    values, _ = validate_topic_configs(configs)
+    if state.names.get(name) == topic_id:
+        return Decision((), topic_id)
+    if name in state.names:
+        raise TopicAlreadyExists(f"topic {name!r} exists already")
+    key = collision_key(name)
+    twin = (
+        next((other for other in state.names if collision_key(other) == key), None)
+        if "." in name or "_" in name
+        else None
+    )
+    if twin is not None:
+        raise InvalidTopic(
+            f"topic {name!r} collides with {twin!r}: names that differ only in '.' and '_' are the same to Kafka's tools"
+        )
+    if not 1 <= partitions <= PARTITIONS_MAX:
+        raise InvalidPartitions(f"topic {name!r}: {partitions} partitions; give a number from 1 to {PARTITIONS_MAX}")
+    return Decision(
+        (r.CreateTopicRecord(topic_id=topic_id, name=name, partitions=partitions, configs=values),), topic_id
+    )
+
+
+def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]:
+    """Raise a topic's partition count to `total`; as in Kafka, it never decreases."""
+    topic_id, topic = topic_named(state, name)
+    if total <= topic.partitions:
+        raise InvalidPartitions(
+            f"topic {name!r} has {counted(topic.partitions, 'partition')} already; the new total must be larger, not {total}"
+        )
+    if total > PARTITIONS_MAX:
+        raise InvalidPartitions(f"topic {name!r}: {total} partitions are more than {PARTITIONS_MAX}")
+    return Decision((r.AddPartitionsRecord(topic_id=topic_id, total=total),), None)
+
+
+def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str | None]) -> Decision[None]:
+    """Set configs of a topic, or of the log if `name` is None; a value of None restores the default."""
+    given = {key: value for key, value in changes.items() if value is not None}
+    unset = {key: None for key, value in changes.items() if value is None}
+    validate = validate_cluster_configs if name is None else validate_topic_configs
+    values, _ = validate(given)
+    topic_id, current = "", state.configs
+    if name is not None:
+        topic_id, topic = topic_named(state, name)
+        current = topic.configs
+    # The configs in place may come from a newer pylog.
+    check_config_names((key for key in unset if key not in current), cluster=name is None)
+    new: dict[str, str | None] = {**values, **unset}
+    if all(current.get(key) == value for key, value in new.items()):
+        return Decision((), None)
+    return Decision((r.SetConfigsRecord(topic_id=topic_id, configs=new),), None)
+
+
+def decide_delete_topic(state: State, name: str) -> Decision[str]:
+    """Delete a topic: its name is free immediately, and its positions are removed.  The reply is its id."""
+    topic_id, _ = topic_named(state, name)
+    if not cluster_config(state.configs, "delete.topic.enable"):
+        raise TopicDeletionDisabled(f"topic {name!r}: delete.topic.enable is false for this log")
+    return Decision((r.DeleteTopicRecord(topic_id=topic_id),), topic_id)
+
+
+def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[TopicKey, int]]:
+    """Raise partitions' starts; a lower start changes nothing.  The reply is the starts in effect."""
+    records, reply = [], {}
+    for key, start in starts.items():
+        part = state.partitions.get(key)
+        if part is None:
+            raise UnknownTopicOrPartition(f"partition {key[1]} of topic id {key[0]} does not exist")
+        if not 0 <= start <= part.readable_end:
+            raise OffsetOutOfRange(
+                f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: possible are {part.start} to its end, {part.readable_end}",
+                start=part.start,
+                end=part.readable_end,
+            )
+        if start > part.start:
+            records.append(r.TrimRecord(topic_id=key[0], partition=key[1], start=start))
+        reply[key] = max(start, part.start)
+    return Decision(tuple(records), reply)

@@ -1,0 +1,111 @@
+"""Decisions: upkeep: the fence, the log's time, feature levels, expired producers and positions, swaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from spark_log.errors import (
+    ClockSkewed,
+    InvalidRequest,
+)
+from spark_log.metadata import records as r
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.features import SUPPORTED, levels_of
+from spark_log.metadata.replay import known_objects
+from spark_log.metadata.shared_groups import expired_positions, members_in_force
+from spark_log.metadata.state import GroupState, State, TopicKey
+from spark_log.positions import format_timestamp_ms
+from spark_log.settings import (
+    cluster_config,
+)
+
+STREAM_RETENTION = "streaming.identity.retention.ms"
+
+
+def decide_fence(state: State, now_ms: int) -> Decision[int]:
+    """Advance the fence to the version before the newest one stamped older than `gc.fence.age.ms`.
+
+    It is the version before, because a record is stamped after its writer saw its predecessor, but may be written long
+    after that.  The reply is the fence in effect.
+    """
+    limit = now_ms - cluster_config(state.configs, "gc.fence.age.ms")
+    upto = max((version for version, time in state.times if time <= limit), default=0) - 1
+    if upto <= state.fence:
+        return Decision((), state.fence)
+    return Decision((r.FenceRecord(upto=upto),), upto)
+
+
+def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Decision[int]:
+    """Set the log's time back to the present; the reply is by how many ms it was ahead, 0 if it was not.
+
+    Raises ClockSkewed if commits at several times are later than this clock, unless `force`.  A slow clock cannot be
+    distinguished from a right one after a long time of writes by a fast one.
+    """
+    ahead = state.time - now_ms
+    later = [(version, time) for version, time in state.times if time > now_ms]
+    if len(later) > 1 and not force:
+        (first, since), (last, until) = later[0], later[-1]
+        raise ClockSkewed(
+            f"the writer's clock, {format_timestamp_ms(now_ms)}, is earlier than the commits from version {first} "
+            f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set it (NTP); if "
+            "it is right, and another one was ahead for that long, reset with --force (force=True)"
+        )
+    return Decision((r.ResetClockRecord(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
+
+
+def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
+    """Raise a feature to a level; the reply is the level before.  Raises InvalidRequest."""
+    levels = levels_of(state.features)
+    if name not in levels:
+        raise InvalidRequest(f"feature {name!r} is unknown: expected one of {', '.join(levels)}")
+    if not levels[name] <= level <= SUPPORTED[name]:
+        raise InvalidRequest(
+            f"feature {name}: invalid level {level}: expected {levels[name]}, the level of the log, to {SUPPORTED[name]}, "
+            "the highest that this pylog supports; a level is never lowered"
+        )
+    return Decision((r.FeatureLevelRecord(name=name, level=level),) if level > levels[name] else (), levels[name])
+
+
+def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:
+    """Remove idle producers and expired positions of groups.  The reply counts them.
+
+    held:  (group, topic id, partition) of positions to keep.
+    """
+    ages = {
+        True: cluster_config(state.configs, "producer.id.expiration.ms"),
+        False: cluster_config(state.configs, STREAM_RETENTION),
+    }
+    idle = sorted(
+        name
+        for name, known in state.producers.items()
+        if known.version <= state.fence and known.time < now_ms - ages[known.plain]
+    )
+    records: list[r.AnyRecord] = [r.ExpireProducersRecord(producers=tuple(idle))] if idle else []
+    usual = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
+    for name, group in sorted(state.groups.items()):
+        # Never joined: a bookmark.  Its next run may be a month later, and would begin from the start.
+        limit = usual if group.generation else min(usual, now_ms - ages[False])
+        expired = (
+            expired_positions(state, name, limit) if group.roster is not None else _expired_alone(group, usual, limit)
+        )
+        old = tuple(sorted(key for key in expired if (name, *key) not in held))
+        whole = len(old) == len(group.offsets) and not members_in_force(state, name)
+        if old or (whole and group.seen <= limit):
+            records.append(r.DeleteOffsetsRecord(group=name, partitions=() if whole else old))
+    return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsetsRecord) for x in records))
+
+
+def _expired_alone(group: GroupState, usual: int, limit: int) -> Iterator[TopicKey]:
+    """For a group without members.  Kafka's rule: the time counts from the group's last use."""
+    if group.seen <= usual:
+        yield from (key for key, position in group.offsets.items() if position.time <= limit)
+
+
+def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
+    """Write a prepared swap.  The reply is False, and nothing is written, if it would be void."""
+    fits = swap.upload_epoch > state.fence and not known_objects(state, swap.objects)
+    fits = fits and all(
+        (part := state.partitions.get((c.topic_id, c.partition))) is not None and part.edition == c.edition
+        for c in swap.changes
+    )
+    return Decision((swap,), True) if fits and swap.changes else Decision((), False)
