@@ -33,6 +33,7 @@ from spark_log.model import APPEND_TIME, Slice
 from spark_log.node.merge import Progress
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import ObjectStore
+from spark_log.text import counted
 
 CHAIN_TRIES = 2
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
@@ -174,9 +175,11 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
     for name in sorted({*live, *state.objects}):
         row = state.objects.get(name)
         if row is None:
-            yield Problem(name, f"{live[name]} slices name it, and it is not among the live objects")
+            yield Problem(
+                name, f"the log has {counted(live[name], 'slice')} in it, but it is not among the live objects"
+            )
         elif row.live != live[name]:
-            yield Problem(name, f"{row.live} live slices are counted, but there are {live[name]}")
+            yield Problem(name, f"its live slices are counted as {row.live}, but there are {live[name]}")
 
 
 # --------------------------------------------------------------------------------------------------------------- objects
@@ -235,7 +238,9 @@ def _run_of(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
     if crc != piece.crc:
         yield Problem(piece.object, f"the checksum of the data in {place.at(piece.position)} is not the slice's")
     if rows != piece.end - piece.start:
-        yield Problem(piece.object, f"{place.at(piece.position)} has {rows} records, not {piece.end - piece.start}")
+        yield Problem(
+            piece.object, f"{place.at(piece.position)} has {counted(rows, 'record')}, not {piece.end - piece.start:,}"
+        )
 
 
 def _times(piece: Slice, place: Place, ref: BatchRef, batch: pa.RecordBatch) -> Iterator[Problem]:
