@@ -234,6 +234,11 @@ class CorruptObject(SparkLogError):
     """Bytes differ from those written.  Nothing was skipped; the message names object, position and partition."""
 
 
+class LogRestored(SparkLogError):
+    """An older copy of the log was restored while this process used it: restart it, and compare its commits with the
+    log."""
+
+
 class RecordDeserialization(SparkLogError):
     """The user's deserializer fails at a record.  `poll` returns the records before it first; `seek` skips it."""
 
