@@ -35,6 +35,7 @@ from spark_log.cli.base import parse_duration
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
 from spark_log.errors import GroupIdNotFound, InvalidConfig, InvalidRequest, NoLog, SequenceConflict, SparkLogError
 from spark_log.settings import TOPIC_CONFIGS, validate_topic_configs
+from spark_log.text import counted
 
 TIMEOUT_MS = 60_000
 NOTE = "kafka:"
@@ -234,7 +235,7 @@ def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log
     after = offsets.copied()
     for name in sources:
         total, before = records_of(name, after), records_of(name, copied)
-        print(f"{name}: {total - before:,} records copied, {total:,} in all", flush=True)
+        print(f"{name}: {counted(total - before, 'record')} copied, {total:,} in all", flush=True)
     return seed_groups(log, offsets, sources, groups)
 
 
@@ -440,8 +441,8 @@ def plan(args: argparse.Namespace, kafka: Kafka, storage: Mapping[str, str]) -> 
     for name, source in sources.items():
         offsets = left(name, source, copied)
         print(
-            f"{name}: {source.partitions} partitions, {offsets:,} offsets to copy, {records_of(name, copied):,} "
-            "records are in"
+            f"{name}: {counted(source.partitions, 'partition')}, {counted(offsets, 'offset')} to copy, "
+            f"{counted(records_of(name, copied), 'record')} copied before"
         )
         for note in carried(source.configs)[1]:
             print(f"{name}: {note}")

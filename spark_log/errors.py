@@ -233,6 +233,18 @@ class NoLog(StorageError):
 class CorruptObject(SparkLogError):
     """Bytes differ from those written.  Nothing was skipped; the message names object, position and partition."""
 
+    def __init__(self, message: str, *, start: int | None = None, end: int | None = None) -> None:
+        super().__init__(message)
+        self.start = start
+        """First offset of the partition that cannot be read; None if it is not known."""
+        self.end = end
+        """The offset after the last one: reading can continue there."""
+
+
+class LogRestored(SparkLogError):
+    """An older copy of the log was restored while this process used it: restart it, and compare its commits with the
+    log."""
+
 
 class RecordDeserialization(SparkLogError):
     """The user's deserializer fails at a record.  `poll` returns the records before it first; `seek` skips it."""

@@ -12,6 +12,7 @@ from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text
 from spark_log.errors import SparkLogError
 from spark_log.net.address import is_coordinator
+from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -190,7 +191,7 @@ def _coordinator(
 
 def _log(log: Log) -> Check:
     state = log.journal.state
-    return Check("log", True, f"{log.url}, version {state.version}, {len(state.names)} topics")
+    return Check("log", True, f"{log.url}, version {state.version}, {counted(len(state.names), 'topic')}")
 
 
 def _holder(log: Log, url: str, asked: list[str]) -> list[Check]:
@@ -214,12 +215,17 @@ def _clock(log: Log) -> Check:
 
     state = log.journal.state
     bound = cluster_config(state.configs, "log.clock.skew.max.ms")
+    if bound < 0:  # no clock is rejected, but a time that is far ahead still prevents expiry
+        bound = cluster_config({}, "log.clock.skew.max.ms")
     ahead = state.time - log.journal.context.clock.now_ms()
-    # Without max.clock.error.ms no clock is rejected, but a time that is far ahead still prevents expiry.
-    if ahead > (bound if bound >= 0 else cluster_config({}, "log.clock.skew.max.ms")):
-        says = f"the log's time is {duration_text(ahead)} ahead of this machine's clock: `pylog cluster reset-clock`"
-        return Check("clock", False, says)
-    return Check("clock", True, "the log's time is not ahead")
+    if ahead <= 0:
+        return Check("clock", True, f"the last commit's time is {duration_text(-ahead)} behind this machine's clock")
+    says = f"the log's time is {duration_text(ahead)} ahead of this machine's clock"
+    if ahead > bound:
+        return Check("clock", False, f"{says}: `pylog cluster reset-clock`")
+    if ahead >= bound / 2:
+        says = f"warning: {says}, and only {duration_text(bound)} are tolerated: synchronize the clocks of all writers"
+    return Check("clock", True, says)
 
 
 def _upkeep(log: Log) -> Check:
@@ -232,5 +238,7 @@ def _upkeep(log: Log) -> Check:
         return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
     behind = state.version - checkpoint_version(max(log.journal.metadata.list(CHECKPOINTS), default=""))
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
-        return Check("checkpoint", False, f"{behind} versions ago: a committing process writes one, see its log")
-    return Check("checkpoint", True, f"{behind} versions ago")
+        return Check(
+            "checkpoint", False, f"{counted(behind, 'version')} ago: a committing process writes one, see its log"
+        )
+    return Check("checkpoint", True, f"{counted(behind, 'version')} ago")

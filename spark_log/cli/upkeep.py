@@ -27,7 +27,8 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
     """Run retention, merging, sealing, checkpointing and gc, once.
 
     Several processes may run it concurrently, beside writers and readers. A duty that fails, or a partition that
-    cannot be read, is reported and does not stop the others. The exit status of a single run is then 1.
+    cannot be read, is reported and does not stop the others. The exit status of a single run is then 1. If the log's
+    coordinator does not answer for 30 s, the run ends.
 
     \b
     Example:

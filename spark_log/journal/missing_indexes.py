@@ -33,7 +33,9 @@ def damaged_object(name: str, topic: str, partition: int, start: int, end: int, 
     return CorruptObject(
         f"{name} is damaged: offsets {start} to {end - 1} of topic {topic!r}, partition {partition} cannot be read: "
         f"{why}. Restore it from a copy under the same name (`pylog verify --deep` lists all that is damaged), or read on at "
-        f"offset {end}, or remove what lies before: `pylog topic trim {topic} -p {partition} --to {end}`"
+        f"offset {end}, or remove what lies before: `pylog topic trim {topic} -p {partition} --to {end}`",
+        start=start,
+        end=end,
     )
 
 

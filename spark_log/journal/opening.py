@@ -6,10 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from spark_log.errors import (
-    CorruptObject,
-    SparkLogError,
-)
+from spark_log.errors import CorruptObject, LogRestored, SparkLogError
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key, log_version
 from spark_log.journal.store_operations import Answered, Changes, Get, List, Op, Steps
 from spark_log.metadata.checkpoint_format import decode_checkpoint
@@ -183,7 +180,7 @@ def catch_up(
                fence.
     wave:      number of versions to read at a time, at first.
     base:      the checkpoint from which the log is being opened: this also looks for records beyond the end.
-    Raises CorruptObject for a record that is damaged or missing.
+    Raises CorruptObject for a record that is damaged or missing, LogRestored if an older copy of the log was restored.
     """
     state, head, wave, names = view.state, view.head, len(found) or wave, None
     last: Sequence[bytes | None] = ()
@@ -230,7 +227,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     """Whether the log is still the log of the view.
 
     False: open it again.  An older copy was restored, and has reached the view's version by now, or that is not known.
-    Raises CorruptObject if the restored copy has not reached it: commits of this process are not in it.
+    Raises LogRestored if the restored copy has not reached it: commits of this process are not in it.
 
     last:  the start of the record of the view's version, read again; empty if it was not read.
     """
@@ -240,7 +237,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
         if newest is not None:
             return newest == view.checkpoint
         if last[0] is None:
-            raise restored_error(f"version {version} was")
+            raise restored_error(f"version {version}")
         logger.warning("version %d has changed: an older copy of the log was restored, opening it again", version)
         return False
     if not went_back(view, names):
@@ -248,7 +245,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     reads: list[Op] = [Get(log_key(version)), Get(view.checkpoint, 0, 1)]
     record, known = yield reads
     if record is None and known is None:
-        raise restored_error(f"version {version} and {view.checkpoint} were")
+        raise restored_error(f"version {version} and {view.checkpoint}")
     if known is None:
         logger.warning("%s is gone: an older copy of the log was restored, opening it again", view.checkpoint)
     return known is not None
@@ -264,9 +261,9 @@ def newest_checkpoint_from(view: View) -> Steps[str | None]:
     return newest if checkpoint_version(newest) >= view.state.version else None
 
 
-def restored_error(what: str) -> CorruptObject:
-    return CorruptObject(
-        f"{what} in the log, and not any more: an older copy of the log was restored; end this process, and compare "
+def restored_error(what: str) -> LogRestored:
+    return LogRestored(
+        f"{what} disappeared from the log: an older copy of the log was restored; restart this process, and compare "
         "its commits with the log"
     )
 

@@ -34,6 +34,7 @@ from spark_log.errors import (
     CoordinatorNotAvailable,
     CorruptObject,
     InvalidRequest,
+    LogRestored,
     SparkLogError,
     StorageError,
     StorageUnavailable,
@@ -254,7 +255,7 @@ def _hand_over(view: View, commands: Sequence[Proposal], context: Context, unsee
             wait = min(2 * wait, ASK_AGAIN_MS_MAX)
             try:
                 view = yield from refresh(view)
-            except StorageError as failed:
+            except (StorageError, CorruptObject, LogRestored) as failed:
                 failed.maybe_applied |= any(command.sent for command in waiting)
                 raise
             continue
@@ -332,10 +333,10 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
                 # now, the record stays.
                 if (yield Get(log_key(view.state.version))) is None:
                     yield Delete([key])
-                raise restored_error(f"version {view.state.version} was")
+                raise restored_error(f"version {view.state.version}")
         seen: dict[str, int] = {}
         view = yield from refresh(view, seen)
-    except (StorageError, CorruptObject) as error:
+    except (StorageError, CorruptObject, LogRestored) as error:
         error.maybe_applied = True
         raise
     return view, seen

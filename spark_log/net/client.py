@@ -69,6 +69,10 @@ START_S = (0.1, 0.2, 0.4, 0.8, 1.6, 3.0)
 KAFKA = "this is a Kafka broker, not pylog; Spark reads and writes it with format('kafka')"
 NOT_KAFKA = ": it closed the connection, as a Kafka broker does, and did not answer Kafka's ApiVersions request either"
 NO_COORDINATOR = "start one with `pylog serve`, or open a log without a coordinator by its storage's URL"
+GONE = (
+    "; it has the log: start it again, or another one on this log, with `pylog serve`; if it is gone for good, "
+    "`pylog cluster release --force` gives the log back to embedded writers"
+)
 SILENT = "check the address, and that the coordinator's process runs and is not suspended"
 IDLE_S = 30.0
 """A connection that was idle for longer is not reused: the other side may be about to close it."""
@@ -223,9 +227,7 @@ class HttpLink:
                 continue
             self._last = endpoint
             return data
-        hint = (
-            "" if self._target.addresses else "; if it is gone for good, `pylog cluster release --force` frees the log"
-        )
+        hint = "" if self._target.addresses else GONE
         raise CoordinatorNotAvailable("; ".join(said) + hint)
 
     def _candidates(self, holder: Leadership) -> list[Endpoint]:

@@ -1,4 +1,8 @@
-"""Isolation of failures in upkeep: an unreadable partition, or a failed duty, does not stop the others."""
+"""Isolation of failures in upkeep: an unreadable partition, or a failed duty, does not stop the others.
+
+If the coordinator is gone or refuses the maintainer, the run ends: every other change would fail too, after the same
+wait.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
-from spark_log.errors import CorruptObject, SparkLogError, StorageUnavailable
+from spark_log.errors import (
+    AuthenticationFailed,
+    CoordinatorNotAvailable,
+    CorruptObject,
+    NotCoordinator,
+    SparkLogError,
+    StorageUnavailable,
+)
 from spark_log.journal.index_reads import read_pieces
 from spark_log.journal.opening import View, refresh
 from spark_log.journal.store_operations import Steps
@@ -29,7 +40,7 @@ def raise_failure(what: str, error: Exception) -> None:
 
 class Failures:
     """Failures of one run.  Each is logged: an error of the log or its storage as a sentence, a bug with its
-    traceback."""
+    traceback.  Errors of reaching the coordinator are raised."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -38,6 +49,8 @@ class Failures:
         """One sentence per failure."""
 
     def __call__(self, what: str, error: Exception) -> None:
+        if isinstance(error, CoordinatorNotAvailable | NotCoordinator | AuthenticationFailed):
+            raise error
         self.errors.append(error)
         self.problems.append(f"{what} failed: {error if isinstance(error, SparkLogError) else repr(error)}")
         log_failure(f"upkeep of {self._url}: {what} failed", error)
@@ -48,7 +61,7 @@ class Failures:
             raise self.errors[0]
 
     def attempt(self, what: str, steps: Steps[Result], otherwise: Result) -> Steps[Result]:
-        """The result of `steps`, or `otherwise` if they fail."""
+        """The result of `steps`, or `otherwise` if they fail.  Raises if the coordinator cannot be reached."""
         try:
             return (yield from steps)
         except Exception as error:  # noqa: BLE001  after any error, the other duties run

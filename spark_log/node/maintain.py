@@ -120,14 +120,17 @@ def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainRepo
 
 
 def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainReport:
-    """As `maintain_once`, but failures are logged and listed in the report.  Raises the errors of opening the log."""
+    """As `maintain_once`, but failures are logged and listed in the report.
+
+    Raises the errors of opening the log and of reaching its coordinator.
+    """
     return _run_duties(log, progress)[0]
 
 
 def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[MaintainReport]:
     """Runs that start every `interval_ms`, until the caller stops iterating.
 
-    Raises the errors of opening the log in the first run, so that the caller sees whether it works.  Later failures are
+    The first run raises as `maintain_round` does, so that the caller sees whether it works.  Later failures are
     logged.
     """
     clock = log.journal.context.clock

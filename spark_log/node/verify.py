@@ -3,7 +3,7 @@
 Checks of the metadata: the chain of records; the checkpoints and the records between them can be read; partitions have
 no gaps; slice indexes can be decoded and match their pieces; the count of live slices of each object is right.  Checks
 of the objects: each exists and has its size.  `deep` also reads every byte: checksums of runs and batches, indexes
-against runs, timestamps against their bounds.
+against runs, timestamps against their bounds.  Offsets that cannot be read are those at which a reader fails.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 from crc32c import crc32c
 
 from spark_log.client.log import Log
-from spark_log.client.reading.fetch import load_index
+from spark_log.client.reading.fetch import fetch, load_index
 from spark_log.client.reading.plan import SliceRead
 from spark_log.errors import CorruptObject, ObjectNotFound, UnsupportedVersion
 from spark_log.journal.checkpointing import damaged_between, damaged_checkpoints
@@ -33,6 +34,7 @@ from spark_log.model import APPEND_TIME, Slice
 from spark_log.node.merge import Progress
 from spark_log.segment.reader import BatchRef, Place, decode_batch, find_batches
 from spark_log.store.base import ObjectStore
+from spark_log.text import counted
 
 CHAIN_TRIES = 2
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
@@ -62,7 +64,7 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
     slices, found = journal.run(_resolve(view.state))
     problems += found
     problems += _counts(view.state, slices)
-    problems += _objects(store, view.state, progress)
+    problems += _objects(store, view.state, slices, progress)
     if deep:
         problems += _contents(store, view.state, slices, progress)
     return _still_named(journal, problems, view.state, slices) if problems else []
@@ -174,23 +176,41 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
     for name in sorted({*live, *state.objects}):
         row = state.objects.get(name)
         if row is None:
-            yield Problem(name, f"{live[name]} slices name it, and it is not among the live objects")
+            yield Problem(
+                name, f"the log has {counted(live[name], 'slice')} in it, but it is not among the live objects"
+            )
         elif row.live != live[name]:
-            yield Problem(name, f"{row.live} live slices are counted, but there are {live[name]}")
+            yield Problem(name, f"its live slices are counted as {row.live}, but there are {live[name]}")
 
 
 # --------------------------------------------------------------------------------------------------------------- objects
 
 
-def _objects(store: ObjectStore, state: State, progress: Progress | None) -> Iterator[Problem]:
+def _objects(
+    store: ObjectStore, state: State, slices: Mapping[TopicKey, Sequence[Slice]], progress: Progress | None
+) -> Iterator[Problem]:
     for number, (name, row) in enumerate(sorted(state.objects.items())):
         size = store.size(name)
         if size is None:
-            yield Problem(name, "the object is not there")
+            yield Problem(
+                name, f"the object is not there: {'; '.join(_held(state, name, slices)) or 'no offsets are lost'}"
+            )
         elif size != row.size:
             yield Problem(name, f"the object has {size} bytes, not {row.size}")
         if progress is not None:
             progress("objects", number + 1, len(state.objects))
+
+
+def _held(state: State, name: str, slices: Mapping[TopicKey, Sequence[Slice]]) -> Iterator[str]:
+    """The offsets of each partition in an object."""
+    for key, rows in slices.items():
+        ranges = list[tuple[int, int]]()
+        for piece in rows:
+            if piece.object == name:
+                start = ranges.pop()[0] if ranges and ranges[-1][1] == piece.start else piece.start
+                ranges.append((start, piece.end))
+        for start, end in ranges:
+            yield f"offsets {start} to {end - 1} of {_name(state, key)} cannot be read"
 
 
 def _contents(
@@ -206,18 +226,39 @@ def _contents(
 
 
 def _content(store: ObjectStore, state: State, key: TopicKey, piece: Slice) -> Iterator[Problem]:
-    """Check one run, batch by batch, like a reader."""
+    """Check one run.  If something is wrong and a reader fails, the offsets at which it does."""
     row = state.objects.get(piece.object)
     if row is None:
         return  # reported by `_counts`
     name = state.topics[key[0]].name
     read = SliceRead(name, *key, piece.start, piece.end, piece, row.index_position, row.size)
+    problems = list(_checked(store, read))
+    yield from (list(_unreadable(store, read)) if problems else []) or problems
+
+
+def _checked(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
+    """The problems of a run, up to the first part that cannot be read."""
     try:
         yield from _run_of(store, read)
     except ObjectNotFound:
         return  # reported before, or replaced meanwhile
     except (CorruptObject, UnsupportedVersion) as error:
-        yield Problem(piece.object, str(error))
+        yield Problem(read.slice.object, str(error))
+
+
+def _unreadable(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
+    """The damaged offsets that a reader meets if it continues after each."""
+    while read.start < read.end:
+        try:
+            for _ in fetch(store, read):
+                pass
+        except CorruptObject as error:
+            yield Problem(read.slice.object, str(error))
+            read = msgspec.structs.replace(read, start=error.end or read.end)
+        except (ObjectNotFound, UnsupportedVersion):
+            return
+        else:
+            return
 
 
 def _run_of(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
@@ -235,7 +276,9 @@ def _run_of(store: ObjectStore, read: SliceRead) -> Iterator[Problem]:
     if crc != piece.crc:
         yield Problem(piece.object, f"the checksum of the data in {place.at(piece.position)} is not the slice's")
     if rows != piece.end - piece.start:
-        yield Problem(piece.object, f"{place.at(piece.position)} has {rows} records, not {piece.end - piece.start}")
+        yield Problem(
+            piece.object, f"{place.at(piece.position)} has {counted(rows, 'record')}, not {piece.end - piece.start:,}"
+        )
 
 
 def _times(piece: Slice, place: Place, ref: BatchRef, batch: pa.RecordBatch) -> Iterator[Problem]:

@@ -19,6 +19,7 @@ from spark_log.model import Run, Slice
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import TAIL_BYTES, Index, parse_index
 from spark_log.segment.schema import RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+from spark_log.text import counted
 
 __all__ = [
     "TAIL_BYTES",
@@ -141,7 +142,9 @@ def decode_batch(
     except (pa.ArrowException, OSError, StopIteration) as error:
         raise _undecodable(error, where) from error
     if batch.num_rows != ref.rows:
-        raise CorruptObject(f"the batch in {where} has {batch.num_rows} rows, but the index says {ref.rows}")
+        raise CorruptObject(
+            f"the batch in {where} has {counted(batch.num_rows, 'row')}, but the index says {ref.rows:,}"
+        )
     return _project(batch, columns)
 
 
@@ -179,7 +182,7 @@ def _batches(
     expected = run.end - run.start if isinstance(run, Slice) else run.rows
     if rows != expected:
         raise UnsupportedVersion(
-            f"the data in {where} has {rows} rows for {expected} offsets: a newer pylog has compacted it; upgrade pylog"
+            f"the data in {where} has {counted(rows, 'row')} for {counted(expected, 'offset')}: a newer pylog has compacted it; upgrade pylog"
         )
 
 
@@ -189,7 +192,7 @@ def _rows_of_run(index: Index, run: Run | Slice, place: Place) -> tuple[int, int
     low, high = (int(row) for row in np.searchsorted(numbers["position"], (run.position, run.position + run.length)))
     if high - low != run.batches:
         raise CorruptObject(
-            f"the index of {place.at(run.position)} has {high - low} batches, but the data has {run.batches}"
+            f"the index of {place.at(run.position)} has {counted(high - low, 'batch', 'batches')}, but the data has {run.batches:,}"
         )
     first, last, rows = (numbers[name][low:high] for name in ("first", "last", "rows"))
     thinned = np.flatnonzero((rows != last - first + 1) | (first != np.cumsum(rows) - rows))

@@ -196,7 +196,7 @@ def test_a_transaction_that_is_stopped_for_too_long_commits_nothing(
             process.wait_until(lambda: process.lines()[-1].startswith("held"))
             value = process.lines()[-1].split()[1]
             with process.in_trouble("stopped"):
-                eventually(lambda: state_of(log) == "CompleteAbort")
+                eventually(lambda: state_of(log) in ("PrepareAbort", "CompleteAbort"))
                 if successor:
                     with log.transaction("job") as txn:
                         txn.append("t", [{"value": "successor"}])

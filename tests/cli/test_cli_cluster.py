@@ -18,6 +18,7 @@ from tests.cli.commands import Pylog
 from tests.services import Services
 
 YEAR_MS = 365 * 86_400_000
+MINUTE_MS = 60_000
 
 
 def test_a_log_that_is_embedded_is_healthy(pylog: Pylog) -> None:
@@ -67,12 +68,38 @@ def test_a_coordinator_that_is_gone_is_told_with_status_1(pylog: Pylog) -> None:
     assert "does not answer" in result.stdout
 
 
-def poison(folder: Path) -> None:
+def poison(folder: Path, ahead_ms: int = YEAR_MS) -> None:
     """As a pylog that does not check clocks."""
-    store = ClockedStore(LocalStore(str(folder), "os"))
-    Journal.open(store, create=True, clock=SkewedClock(SystemClock(), YEAR_MS)).propose(
-        CreateTopic(name="t", partitions=1, topic_id="id")
-    )
+    store, create = ClockedStore(LocalStore(str(folder), "os")), CreateTopic(name="t", partitions=1, topic_id="id")
+    Journal.open(store, create=True, clock=SkewedClock(SystemClock(), ahead_ms)).propose(create)
+
+
+def test_one_topic_is_not_called_topics(tmp_path: Path) -> None:
+    """Nor one version versions."""
+    poison(tmp_path / "log", 0)
+    found = Pylog(tmp_path / "log").json("cluster", "health")
+    says = {check["check"]: check["says"] for check in found["checks"]}
+    assert says["log"].endswith("version 1, 1 topic") and says["checkpoint"] == "1 version ago"
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "says"),
+    [
+        (-180 * MINUTE_MS, r"^the last commit's time is 3 h behind this machine's clock$"),
+        (4 * MINUTE_MS, r"^the log's time is [34] min.* ahead of this machine's clock$"),
+        (
+            8 * MINUTE_MS,
+            r"^warning: the log's time is [78] min.* ahead of this machine's clock, .* 10 min .*synchronize",
+        ),
+    ],
+    ids=["behind", "ahead", "warning"],
+)
+def test_health_shows_the_distance_of_the_clock_within_its_bound(tmp_path: Path, ahead_ms: int, says: str) -> None:
+    """From half the bound on it warns, and the log is still healthy."""
+    poison(tmp_path / "log", ahead_ms)
+    found = Pylog(tmp_path / "log").json("cluster", "health")
+    [clock] = [check["says"] for check in found["checks"] if check["check"] == "clock"]
+    assert found["healthy"] and re.search(says, clock)
 
 
 @pytest.mark.parametrize("by", ["embedded", "service"])

@@ -139,7 +139,7 @@ def test_a_transaction_that_took_too_long_commits_nothing(tmp_path: Path) -> Non
     ):
         txn.send("orders", b"1")
         time.sleep(0.4)
-        assert [one.state for one in log.admin.list_transactions()] == ["CompleteAbort"]
+        assert [one.state for one in log.admin.list_transactions()] == ["PrepareAbort"]
         with pytest.raises(TransactionTimedOut):
             txn.append("orders", [{"value": "2"}])
     with log.transaction("t", transaction_timeout_ms=60_000) as txn:

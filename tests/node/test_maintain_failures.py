@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, NewTopic, connect
-from spark_log.errors import CorruptObject, StorageError
+from spark_log.clock import SystemClock
+from spark_log.errors import CoordinatorNotAvailable, CorruptObject, StorageError
 from spark_log.journal.journal import Journal
 from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
@@ -22,6 +23,8 @@ from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
+from spark_log.net.address import Target, this_host
+from spark_log.net.client import HttpLink
 from spark_log.node import merge as merging
 from spark_log.node.maintain import (
     collect_garbage,
@@ -35,6 +38,7 @@ from spark_log.node.maintain import (
 from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
+from spark_log.testing.month import HandClock
 from spark_log.testing.stores import Wrapper
 from tests.cli.commands import Pylog
 from tests.node.logs import HOUR_MS, append_small, new_log, rows
@@ -281,3 +285,25 @@ def test_the_command_goes_on_for_ever(tmp_path: Path) -> None:
             assert process.wait(60) == 0
         finally:
             process.kill()
+
+
+# ------------------------------------------------------------------------------------------------- without a coordinator
+
+
+@pytest.mark.parametrize("duties", [maintain_once, maintain_round], ids=["once", "round"])
+def test_a_coordinator_that_is_gone_is_waited_for_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, duties: Callable[[Log], object]
+) -> None:
+    """Although retention, merging and other duties have changes to make; one error says what to do."""
+    three_topics(tmp_path, **EIGHT_DAYS).journal.take_over(0, "127.0.0.1:1", this_host())
+    clock = HandClock(SystemClock().now_ms())
+    log = Log(Journal.open(LocalStore(str(tmp_path), "os"), create=False, clock=clock, link=HttpLink(Target(()))))
+    before = clock.time_ms
+    caplog.clear()
+    with (
+        caplog.at_level(logging.WARNING, "spark_log"),
+        pytest.raises(CoordinatorNotAvailable, match=r"127\.0\.0\.1:1.*pylog serve.*pylog cluster release --force"),
+    ):
+        duties(log)
+    assert clock.time_ms - before < 2 * log.journal.context.patience_ms
+    assert caplog.records == []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from spark_log import Log, connect
+from spark_log import Log, TopicPartition, connect
+from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.node.maintain import checkpoint, maintain_once
 from spark_log.node.verify import verify
@@ -47,7 +49,7 @@ def test_an_object_that_is_gone(log: Log, tmp_path: Path) -> None:
     """Its name is said."""
     gone = segment(log, tmp_path)
     gone.unlink()
-    assert f"{gone.relative_to(tmp_path)}: the object is not there" in messages(log)
+    assert f"{gone.relative_to(tmp_path)}: the object is not there: offsets " in messages(log)
 
 
 def test_an_object_that_was_cut(log: Log, tmp_path: Path) -> None:
@@ -68,6 +70,47 @@ def test_a_flipped_bit_is_found_by_reading_deep(log: Log, tmp_path: Path) -> Non
     found = messages(log, deep=True)
     assert str(file.relative_to(tmp_path)) in found
     assert "topic 't'" in found
+
+
+def met(log: Log) -> list[str]:
+    """The errors that a consumer meets which continues after each."""
+    found, tp = list[str](), TopicPartition("t", 0)
+    with log.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([tp])
+        while consumer.position(tp) < consumer.end_offsets([tp])[tp]:
+            try:
+                consumer.poll(1000)
+            except CorruptObject as error:
+                found.append(str(error))
+                consumer.seek(tp, error.end or 0)
+    return found
+
+
+def test_the_damaged_offsets_are_those_that_a_consumer_meets(tmp_path: Path) -> None:
+    """Several batches of a large slice, and all of a small slice that has one damaged byte."""
+    log = new_log(tmp_path)
+    for rows in (60_000, 3, 100):
+        log.append("t", [{"value": os.urandom(100)} for _ in range(rows)])
+    large, small, _ = (read.slice for read in log.plan("t"))
+    for piece, quarters in ((large, (1, 2)), (small, (2,))):
+        data = bytearray((tmp_path / piece.object).read_bytes())
+        for quarter in quarters:
+            data[piece.position + quarter * piece.length // 4] ^= 1
+        (tmp_path / piece.object).write_bytes(data)
+    found = [problem.message for problem in verify(log, deep=True)]
+    assert found == met(log) and len(found) == 3
+
+
+def test_the_offsets_of_an_object_that_is_gone_are_those_that_a_consumer_misses(log: Log, tmp_path: Path) -> None:
+    """By partition."""
+    gone = segment(log, tmp_path)
+    lost = [read for read in log.plan("t") if tmp_path / read.slice.object == gone]
+    gone.unlink()
+    for number in {read.partition for read in lost}:
+        slices = [read.slice for read in lost if read.partition == number]
+        with pytest.raises(ObjectNotFound, match=f"offsets {slices[0].start} to "):
+            log.read("t", partition=number, start=slices[0].start)
+        assert f"offsets {slices[0].start} to {slices[-1].end - 1} of t-{number} cannot be read" in messages(log)
 
 
 def test_an_object_of_another_version_is_found_by_reading_deep(log: Log, tmp_path: Path) -> None:
@@ -105,10 +148,10 @@ def test_a_slice_of_an_object_that_is_not_live(log: Log, tmp_path: Path) -> None
         file.unlink()
     (tmp_path / f"meta/ckpt/{state.version:020}-damaged").write_bytes(encode_checkpoint(damaged))
     with connect(str(tmp_path)) as again:
-        assert f"{gone}: 1 slices name it, and it is not among the live objects" in messages(again)
+        assert f"{gone}: the log has 1 slice in it, but it is not among the live objects" in messages(again)
         (tmp_path / gone).unlink()
         append_small(again, 1, first=500)
-        assert f"{gone}: 1 slices name it, and it is not among the live objects" in messages(again, deep=True)
+        assert f"{gone}: the log has 1 slice in it, but it is not among the live objects" in messages(again, deep=True)
 
 
 def test_a_checkpoint_that_cannot_be_read(log: Log, tmp_path: Path) -> None:

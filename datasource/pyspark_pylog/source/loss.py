@@ -39,7 +39,7 @@ class Loss:
 def report(losses: Sequence[Loss], fail: bool) -> None:
     """Raise an error with the ranges if `fail`, else log one warning for each.  Raises DataLoss."""
     if losses and fail:
-        more = f"; and {len(losses) - NAMED} more ranges" if len(losses) > NAMED else ""
+        more = f"; and {counted(len(losses) - NAMED, 'more range')}" if len(losses) > NAMED else ""
         named = "; ".join(map(str, losses[:NAMED]))
         raise DataLoss(f"{named}{more}; set failOnDataLoss=false to go on with what is there")
     for loss in losses:

@@ -17,6 +17,7 @@ from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import GroupState, State
 from spark_log.model import TopicPartition
 from spark_log.positions import At, AtTime, OfGroup, Position, SinceNow
+from spark_log.text import counted
 
 
 def wanted_partitions(state: State, options: ReadOptions) -> list[TopicPartition]:
@@ -53,8 +54,8 @@ def _check_there(options: ReadOptions, tps: Iterable[TopicPartition]) -> None:
         for topic, number in sorted(bounds.partitions):
             if number >= counts[topic]:
                 raise InvalidRequest(
-                    f"option {bounds.option} names {topic}-{number}, and topic {topic!r} has {counts[topic]} partitions "
-                    f"(0 to {counts[topic] - 1})"
+                    f"option {bounds.option} names {topic}-{number}, and topic {topic!r} has "
+                    f"{counted(counts[topic], 'partition')} (0 to {counts[topic] - 1})"
                 )
 
 

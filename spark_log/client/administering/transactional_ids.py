@@ -22,8 +22,8 @@ class TransactionListing(NamedTuple):
     transactional_id: str
     producer_epoch: int
     state: str
-    """Kafka's: Ongoing, CompleteCommit, CompleteAbort (also after a timeout), or Empty: the id was taken over, but no
-    transaction has begun."""
+    """Kafka's: Ongoing; PrepareAbort, if it timed out but a commit that is being written can still succeed, until the
+    log's next change; CompleteCommit, CompleteAbort; or Empty: the id was taken over, but no transaction has begun."""
     last_change_ms: int
     """When it began if it is ongoing, otherwise when it ended."""
     timeout_ms: int
@@ -41,7 +41,7 @@ class TransactionDescription(NamedTuple):
 def list_transactions(state: State, now_ms: int) -> list[TransactionListing]:
     """All transactional ids, sorted."""
     return [
-        _listing(name.removeprefix(TRANSACTIONAL), known, now_ms)
+        _listing(name.removeprefix(TRANSACTIONAL), known, state.time, now_ms)
         for name, known in sorted(state.producers.items())
         if name.startswith(TRANSACTIONAL)
     ]
@@ -62,16 +62,20 @@ def describe_transactions(state: State, ids: Iterable[str], now_ms: int) -> dict
             for topic_id, number, start, end in kept.ranges
             if topic_id in state.topics and not state.topics[topic_id].deleted
         }
-        found[name] = TransactionDescription(_listing(name, known, now_ms), offsets)
+        found[name] = TransactionDescription(_listing(name, known, state.time, now_ms), offsets)
     return found
 
 
-def _listing(name: str, known: ProducerState, now_ms: int) -> TransactionListing:
+def _listing(name: str, known: ProducerState, log_time_ms: int, now_ms: int) -> TransactionListing:
+    """
+    log_time_ms:  a commit that was decided before this time is decided again, because its version is taken.
+    """
     ended = known.time
     if known.kept:
         state = "CompleteCommit"
-    elif is_timed_out(known, now_ms):
-        state, ended = "CompleteAbort", known.time + known.timeout_ms
+    elif is_timed_out(known, max(log_time_ms, now_ms)):
+        state = "CompleteAbort" if is_timed_out(known, log_time_ms) else "PrepareAbort"
+        ended += known.timeout_ms
     elif known.timeout_ms:
         state = "Ongoing"
     else:

@@ -36,6 +36,7 @@ from spark_log.segment.reader import (
 )
 from spark_log.segment.schema import TIMESTAMP
 from spark_log.store.base import ObjectStore
+from spark_log.text import counted
 
 WHOLE_BYTES_MAX = 1 << 20
 """A run up to this size is read in one request."""
@@ -133,8 +134,8 @@ def _whole(
             first += records.num_rows
         if first != piece.end:
             raise CorruptObject(
-                f"the data in {place.at(piece.position)} has {first - piece.start} records, not "
-                f"{piece.end - piece.start}"
+                f"the data in {place.at(piece.position)} has {counted(first - piece.start, 'record')}, not "
+                f"{piece.end - piece.start:,}"
             )
 
 

@@ -12,7 +12,14 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.errors import CorruptObject, ObjectNotFound, OutOfOrderSequence, SparkLogError, UnknownProducerId
+from spark_log.errors import (
+    CorruptObject,
+    LogRestored,
+    ObjectNotFound,
+    OutOfOrderSequence,
+    SparkLogError,
+    UnknownProducerId,
+)
 from spark_log.journal.checkpointing import checkpoint, checkpoint_and_truncate, truncate
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
@@ -184,9 +191,9 @@ def test_a_client_of_a_log_that_was_restored_from_an_older_copy_says_so(
         log.append("t", [{"value": b"newer"}])
     shutil.rmtree(folder)
     shutil.copytree(copy, folder)
-    with pytest.raises(CorruptObject, match="an older copy of the log was restored"):
+    with pytest.raises(LogRestored, match="an older copy of the log was restored"):
         log.journal.refresh()
-    with pytest.raises(CorruptObject, match="an older copy of the log was restored") as raised:
+    with pytest.raises(LogRestored, match="an older copy of the log was restored") as raised:
         log.append("t", [{"value": b"lost"}])
     assert raised.value.maybe_applied
     assert values(store) == VALUES
@@ -214,7 +221,7 @@ def test_a_record_that_a_restored_log_has_taken_for_its_own_is_not_deleted(store
             other.append("t", [{"value": value}])
 
     between.after_misses(last, 1, overtake)
-    with pytest.raises(CorruptObject, match="an older copy of the log was restored") as raised:
+    with pytest.raises(LogRestored, match="an older copy of the log was restored") as raised:
         late.append("t", [{"value": b"late"}])
     assert raised.value.maybe_applied
     assert set(new) <= set(values(store)) <= {*VALUES, *new, b"late"}
