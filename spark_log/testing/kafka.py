@@ -55,7 +55,7 @@ class Broker(NamedTuple):
 
 
 def fetch(directory: Path) -> str:
-    """Download the jars into `directory` unless they are there; return the connector's jars as `spark.jars` takes them."""
+    """Download the jars into `directory` unless they are there; return the connector's, for `spark.jars`."""
     directory.mkdir(parents=True, exist_ok=True)
     _retrieve(directory, "broker", BROKER_JARS, transitive=True)
     _retrieve(directory, "connector", CONNECTOR_JARS, transitive=False)

@@ -134,7 +134,7 @@ class Size(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """What the log requested from its storage."""
+    """The requests to the log's storage."""
 
     gets: int
     listings: int
@@ -261,7 +261,7 @@ def excesses(days: Sequence[Day]) -> list[str]:
 
 
 def unrest(last: Day) -> list[str]:
-    """What an abandoned log still does on its last day."""
+    """The activity of an abandoned log on its last day."""
     requests = last.requests
     busy = {"puts": requests.puts, "deletes": requests.deletes}
     return [f"an abandoned log has {count} {name} a day" for name, count in busy.items() if count]

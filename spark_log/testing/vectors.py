@@ -26,7 +26,7 @@ from spark_log.testing.group_vectors import group_cases
 
 
 def murmur2_cases(vectors: Mapping[str, Any]) -> Iterator[Case]:
-    """The hash of every key, its positive part and the partition for each count; then the sticky partitioner's cases."""
+    """The hash, its positive part and the partition of every key and count; then the sticky partitioner's cases."""
     for vector in vectors.get("vectors", ()):
         yield _key_case(vector)
     for vector in vectors.get("builtin_partitioner_for_null_keys", ()):

@@ -139,7 +139,7 @@ def consumer(sim: Simulation, group: str) -> Steps[None]:
 
 
 def query(sim: Simulation, group: str, token: str) -> Steps[None]:
-    """Hold the group by heartbeats.  A restarted query keeps its identity; it is refused while another owner is alive."""
+    """Hold the group by heartbeats.  A restarted query keeps its identity, and is refused while another owner lives."""
     view = yield from sim.load()
     for _ in range(3):
         join = Proposal(commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS))

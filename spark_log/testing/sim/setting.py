@@ -35,7 +35,7 @@ PATIENCE_MS = 4000
 
 
 class Simulation:
-    """What actors share.  The seed decides every draw."""
+    """The state that actors share.  The seed decides every draw."""
 
     def __init__(self, seed: int, *, transcript: bool = False) -> None:
         self.rng = rng = random.Random(seed)
@@ -101,7 +101,7 @@ class Simulation:
         return view
 
     def shares_rounds(self, view: View) -> bool:
-        """Whether a view is so young that nothing it needs for its next steps can have been deleted, as in `Journal`."""
+        """Whether a view is so young that nothing it needs next can have been deleted, as in `Journal`."""
         return self.together and self.now - view.state.time < self.age // 4
 
     def propose(self, view: View, commands: Sequence[Proposal], context: Context | None = None) -> Steps[View]:

@@ -22,7 +22,7 @@ P_SWITCH = 0.1
 
 
 class Process(Protocol):
-    """What threads need from their process."""
+    """A process, as far as its threads need it."""
 
     world: World
 

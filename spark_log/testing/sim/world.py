@@ -174,7 +174,7 @@ class Actor:
     decided: State | None = None
     """The state on which its next batch was decided."""
     main: Actor | None = None
-    """Of a thread: the main thread of its process, which has the clock and dies first.  None: this is the main thread."""
+    """The main thread of a thread's process, which has the clock and dies first.  None: this is the main thread."""
     dead: bool = False
     """Its requests may still be answered."""
 

@@ -40,7 +40,7 @@ BATCHES = 13
 
 
 class WriterOutcome(Enum):
-    """What a writer knows about a commit."""
+    """The outcome of a commit, as its writer knows it."""
 
     DONE = "done"
     AGAIN = "again"
@@ -149,7 +149,7 @@ class PlainIdentity:
 
 
 def plain_writer(sim: Simulation, name: str) -> Steps[None]:
-    """A random producer id with sequences from 0.  A refused payload may be dropped; the next one takes its sequence."""
+    """A random producer id with sequences from 0.  A refused payload may be dropped; the next takes its sequence."""
     view = yield from sim.load()
     identity, left = PlainIdentity(sim, name), sim.rng.randint(4, 14)
     while left > 0:
