@@ -288,7 +288,7 @@ class KafkaPython(Side):
             return [timed(lambda value=value: producer.send(topic, value).get(60)) for value in values]
 
 
-# --------------------------------------------------------------------------------------------------------- measuring them
+# ------------------------------------------------------------------------------------------------------- measuring them
 
 
 def timed(run: Callable[[], object]) -> float:

@@ -123,7 +123,7 @@ def messages(count: int, rng: random.Random) -> list[bytes]:
     return [pool[n % len(pool)] for n in range(count)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- measuring
+# ------------------------------------------------------------------------------------------------------------ measuring
 
 
 def moves(all_sides: Sequence[Side], rows: int, rounds: int, warm: int) -> Rounds:
@@ -195,7 +195,7 @@ def pauses_of(all_sides: Sequence[Side], rounds: int) -> dict[str, list[float]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------------- telling
+# -------------------------------------------------------------------------------------------------------------- telling
 
 
 def rates(rounds: Rounds, work: str, side: str) -> list[float]:

@@ -115,7 +115,7 @@ def called(slope: float) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ the tables
+# ----------------------------------------------------------------------------------------------------------- the tables
 
 
 def by_partitions(sizes: Sizes) -> Table:
@@ -143,7 +143,8 @@ def by_partitions(sizes: Sizes) -> Table:
         "partitions",
         list(map(float, sizes.partitions)),
         costs,
-        "records are gathered in runs of a partition, and short runs cost by their number: about 0.1 ms a run of a task",
+        "records are gathered in runs of a partition, and short runs "
+        "cost by their number: about 0.1 ms a run of a task",
     )
 
 
@@ -175,8 +176,8 @@ def by_commits(sizes: Sizes) -> Table:
         "commits in the log",
         list(map(float, sizes.commits)),
         costs,
-        "a commit is two files and a listing; the state keeps a row for each object until `pylog maintain` merges them: "
-        "each open reads it, and once in 100 commits it is written",
+        "a commit is two files and a listing; the state keeps a row for each object until `pylog "
+        "maintain` merges them: each open reads it, and once in 100 commits it is written",
     )
 
 
@@ -201,9 +202,9 @@ def maintained(sizes: Sizes) -> Table:
         "commits in the log",
         list(map(float, sizes.maintained)),
         costs,
-        "merging leaves a few segments of many commits, so the state has a few rows; those of the objects that they replaced "
-        "go when `gc.fence.age.ms` (a day) is over: what is read at an open is the commits of a day at most, of two if "
-        "`pylog maintain` runs once in one",
+        "merging leaves a few segments of many commits, so the state has a few rows; those of the "
+        "objects that they replaced go when `gc.fence.age.ms` (a day) is over: what is read at an "
+        "open is the commits of a day at most, of two if `pylog maintain` runs once in one",
     )
 
 
@@ -243,7 +244,8 @@ def by_record_size(sizes: Sizes) -> Table:
         "bytes of a record",
         list(map(float, sizes.records)),
         costs,
-        "below about 1 kB columns are handled by the batch and a record costs its share of a batch; above, its bytes: copy, compression, checksum, disk",
+        "below about 1 kB columns are handled by the batch and a record costs its "
+        "share of a batch; above, its bytes: copy, compression, checksum, disk",
     )
 
 
@@ -275,7 +277,8 @@ def by_writers(sizes: Sizes) -> Table:
         "writers",
         list(map(float, sizes.writers)),
         costs,
-        "one log has one next version: writers take it in turn, a writer that loses the race retries, and two cores are shared",
+        "one log has one next version: writers take it in turn, a writer "
+        "that loses the race retries, and two cores are shared",
     )
 
 
@@ -326,9 +329,10 @@ def by_slices(sizes: Sizes) -> Table:
         "slices of a topic",
         list(map(float, sizes.slices)),
         costs,
-        "a plan makes an object of every slice that is read, 1 µs each, and of no other; slices are sealed when there are many, "
-        "and the rows of those indexes that overlap are unpacked, 0.1 µs each, of no other partition; an open reads the "
-        "checkpoint, 2 µs for each object of the log, and the slices where there are too few commits for a seal, as in the smallest",
+        "a plan makes an object of every slice that is read, 1 µs each, and of no other; slices are "
+        "sealed when there are many, and the rows of those indexes that overlap are unpacked, 0.1 µs "
+        "each, of no other partition; an open reads the checkpoint, 2 µs for each object of the log, "
+        "and the slices where there are too few commits for a seal, as in the smallest",
     )
 
 

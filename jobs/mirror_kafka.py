@@ -122,7 +122,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-# ------------------------------------------------------------------------------------------------------- what is in Kafka
+# ----------------------------------------------------------------------------------------------------- what is in Kafka
 
 
 class Kafka:
@@ -214,7 +214,7 @@ def _is_set(config: Any) -> bool:
     return source == "DYNAMIC_TOPIC_CONFIG" or of_brokers
 
 
-# ----------------------------------------------------------------------------------------------------------- the copying
+# ---------------------------------------------------------------------------------------------------------- the copying
 
 
 def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log) -> bool:
@@ -362,7 +362,7 @@ def start_copy(
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ the groups
+# ----------------------------------------------------------------------------------------------------------- the groups
 
 Positions = Mapping[str, Mapping[TopicPartition, int]]
 """Committed positions of groups, as Kafka's offsets."""
@@ -426,7 +426,7 @@ def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMet
         return {}
 
 
-# --------------------------------------------------------------------------------------------------------------- running
+# -------------------------------------------------------------------------------------------------------------- running
 
 
 def plan(args: argparse.Namespace, kafka: Kafka, storage: Mapping[str, str]) -> None:

@@ -432,7 +432,8 @@ def reference_markdown() -> str:
             "",
             "### When records expire",
             "",
-            "`pylog maintain` removes whole segments from the front of a partition, as Kafka does. A segment is removed",
+            "`pylog maintain` removes whole segments from the front of "
+            "a partition, as Kafka does. A segment is removed",
             "when its newest record is older than `retention.ms` and all earlier segments are removed. Merged segments",
             "span `segment.ms`, or an eighth of `retention.ms` if that is less. A record is kept for at least",
             "`retention.ms`, and at most that span longer, plus the time between two runs.",

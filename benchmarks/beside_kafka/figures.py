@@ -73,7 +73,7 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
-# ------------------------------------------------------------------------------------------------------------- the table
+# ------------------------------------------------------------------------------------------------------------ the table
 
 
 def table(parts: Sequence[Part], latencies: Sequence[Latency], facts: Sequence[Fact]) -> str:
@@ -154,7 +154,7 @@ def _at_least(target: float | None) -> str:
     return "" if target is None else f"≥ {target:g}"
 
 
-# ---------------------------------------------------------------------------------------------------------------- as JSON
+# -------------------------------------------------------------------------------------------------------------- as JSON
 
 
 def as_json(parts: Sequence[Part], latencies: Sequence[Latency], facts: Sequence[Fact]) -> dict[str, Any]:

@@ -487,7 +487,7 @@ class Swap(Command, frozen=True, kw_only=True, tag="swap"):
         return d.decide_swap(state, self.swap)
 
 
-# --------------------------------------------------------------------------------------------------------------- several
+# -------------------------------------------------------------------------------------------------------------- several
 
 
 class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):

@@ -126,7 +126,8 @@ def decide_create_topic(
     )
     if twin is not None:
         raise InvalidTopic(
-            f"topic {name!r} collides with {twin!r}: names that differ only in '.' and '_' are the same to Kafka's tools"
+            f"topic {name!r} collides with {twin!r}: names that differ "
+            "only in '.' and '_' are the same to Kafka's tools"
         )
     if not 1 <= partitions <= PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {name!r}: {partitions} partitions; give a number from 1 to {PARTITIONS_MAX}")
@@ -140,7 +141,8 @@ def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]
     topic_id, topic = topic_named(state, name)
     if total <= topic.partitions:
         raise InvalidPartitions(
-            f"topic {name!r} has {counted(topic.partitions, 'partition')} already; the new total must be larger, not {total}"
+            f"topic {name!r} has {counted(topic.partitions, 'partition')} "
+            f"already; the new total must be larger, not {total}"
         )
     if total > PARTITIONS_MAX:
         raise InvalidPartitions(f"topic {name!r}: {total} partitions are more than {PARTITIONS_MAX}")
@@ -182,7 +184,8 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
             raise UnknownTopicOrPartition(f"partition {key[1]} of topic id {key[0]} does not exist")
         if not 0 <= start <= part.readable_end:
             raise OffsetOutOfRange(
-                f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: possible are {part.start} to its end, {part.readable_end}",
+                f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: "
+                f"possible are {part.start} to its end, {part.readable_end}",
                 start=part.start,
                 end=part.readable_end,
             )
@@ -216,7 +219,8 @@ def decide_commit(state: State, commit: r.CommitRecord, *, skip_older: bool = Fa
     _check_time(state, commit)
     if commit.upload_epoch <= state.fence:
         raise UploadFenced(
-            f"the upload began at version {commit.upload_epoch}, older than the fence at {state.fence}: write the data again"
+            f"the upload began at version {commit.upload_epoch}, older "
+            f"than the fence at {state.fence}: write the data again"
         )
     _check_objects(state, commit)
     _check_topics(state, commit)
@@ -253,7 +257,8 @@ def _check_producer(state: State, commit: r.CommitRecord) -> None:
     known, name = state.producers.get(commit.producer), commit.producer
     if known is None:
         raise UnknownProducerId(
-            f"producer {name} is not known (any more): commit {commit.sequence} may have been in before it was forgotten"
+            f"producer {name} is not known (any more): commit "
+            f"{commit.sequence} may have been in before it was forgotten"
         )
     if commit.epoch != known.epoch or commit.holder != known.holder:
         raise ProducerFenced(
@@ -283,8 +288,8 @@ def _check_objects(state: State, commit: r.CommitRecord) -> None:
     known = known_objects(state, commit.objects)
     if known:
         raise InvalidRequest(
-            f"object {known[0]!r} is in the log already, or named twice: each commit names objects that were uploaded for it "
-            "alone; upload the data again"
+            f"object {known[0]!r} is in the log already, or named twice: each commit "
+            "names objects that were uploaded for it alone; upload the data again"
         )
 
 
@@ -371,7 +376,8 @@ def check_generation(state: State, commit: r.GroupCommit) -> None:
     current = state.groups.get(commit.group, GroupState()).generation
     if commit.generation not in (-1, current):
         raise IllegalGeneration(
-            f"group {commit.group!r}: generation {commit.generation} was replaced by {current}: a newer consumer owns it",
+            f"group {commit.group!r}: generation {commit.generation} was "
+            f"replaced by {current}: a newer consumer owns it",
             current=current,
         )
 
@@ -381,12 +387,14 @@ def _check_positions(state: State, commit: r.GroupCommit) -> None:
     for entry in commit.offsets:
         if entry.offset < 0:
             raise InvalidRequest(
-                f"group {commit.group!r}: invalid offset {entry.offset} for {_partition_name(state, entry)}: expected 0 or more"
+                f"group {commit.group!r}: invalid offset {entry.offset} for "
+                f"{_partition_name(state, entry)}: expected 0 or more"
             )
         if check_metadata(entry.metadata) is not Code.NONE:
             raise OffsetMetadataTooLarge(
-                f"group {commit.group!r}: the metadata of {_partition_name(state, entry)} has {len(entry.metadata.encode())} bytes; at most {METADATA_BYTES_MAX} are possible: commit less, and keep the "
-                "rest in a topic"
+                f"group {commit.group!r}: the metadata of {_partition_name(state, entry)} has "
+                f"{len(entry.metadata.encode())} bytes; at most {METADATA_BYTES_MAX} are possible: commit less, and "
+                "keep the rest in a topic"
             )
 
 
@@ -429,9 +437,9 @@ def check_group_free(state: State, group: str, now_ms: int, token: str = "") -> 
     left = held.seen + held.session.timeout_ms - now_ms
     if left > 0:
         raise GroupInUse(
-            f"group {group!r} is held by {held.session.owner} since {format_timestamp_ms(held.session.since)}, last sign of "
-            f"life at {format_timestamp_ms(held.seen)}: stop that one, or use another group; if it died, the group is "
-            f"free in {-(-left // 1000)} s",
+            f"group {group!r} is held by {held.session.owner} since {format_timestamp_ms(held.session.since)}, last "
+            f"sign of life at {format_timestamp_ms(held.seen)}: stop that one, or use another group; if it died, the "
+            f"group is free in {-(-left // 1000)} s",
             owner=held.session.owner,
         )
 
@@ -481,7 +489,7 @@ def decide_delete_offsets(state: State, group: str, keys: tuple[TopicKey, ...]) 
     return Decision((r.DeleteOffsetsRecord(group=group, partitions=keys),) if found else (), None)
 
 
-# ---------------------------------------------------------------------------------------------------------- coordinators
+# --------------------------------------------------------------------------------------------------------- coordinators
 
 
 def decide_take_over(state: State, expected: int, address: str, host: str, cluster_id: str) -> Decision[int]:
@@ -540,8 +548,8 @@ def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Dec
         (first, since), (last, until) = later[0], later[-1]
         raise ClockSkewed(
             f"the writer's clock, {format_timestamp_ms(now_ms)}, is earlier than the commits from version {first} "
-            f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set it (NTP); if "
-            "it is right, and another one was ahead for that long, reset with --force (force=True)"
+            f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set "
+            "it (NTP); if it is right, and another one was ahead for that long, reset with --force (force=True)"
         )
     return Decision((r.ResetClockRecord(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
 
@@ -553,8 +561,8 @@ def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
         raise InvalidRequest(f"feature {name!r} is unknown: expected one of {', '.join(levels)}")
     if not levels[name] <= level <= SUPPORTED[name]:
         raise InvalidRequest(
-            f"feature {name}: invalid level {level}: expected {levels[name]}, the level of the log, to {SUPPORTED[name]}, "
-            "the highest that this pylog supports; a level is never lowered"
+            f"feature {name}: invalid level {level}: expected {levels[name]}, the level of the log, to "
+            f"{SUPPORTED[name]}, the highest that this pylog supports; a level is never lowered"
         )
     return Decision((r.FeatureLevelRecord(name=name, level=level),) if level > levels[name] else (), levels[name])
 

@@ -98,7 +98,7 @@ def _missing(view: View, names: Sequence[str]) -> list[Problem]:
     return []
 
 
-# -------------------------------------------------------------------------------------------------------------- metadata
+# ------------------------------------------------------------------------------------------------------------- metadata
 
 
 def _resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Problem]]]:
@@ -179,7 +179,7 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
             yield Problem(name, f"{row.live} live slices are counted, but there are {live[name]}")
 
 
-# --------------------------------------------------------------------------------------------------------------- objects
+# -------------------------------------------------------------------------------------------------------------- objects
 
 
 def _objects(store: ObjectStore, state: State, progress: Progress | None) -> Iterator[Problem]:

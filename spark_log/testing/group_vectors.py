@@ -118,7 +118,7 @@ class Shell:
             return {self.resolve(key): self.resolve(one) for key, one in value.items()}
         return value
 
-    # -------------------------------------------------------------------------------------------------------- the machine
+    # ------------------------------------------------------------------------------------------------------ the machine
 
     def send(self, request: Request, failing: Code = Code.NONE) -> int:
         """failing: the journal's answer to the writes of this step."""
@@ -153,7 +153,7 @@ class Shell:
         batch = r.Batch(id="vectors", time=self.now_ms * MINUTE_MS, epoch=1, records=records)
         self.state = replay(self.state, batch)
 
-    # -------------------------------------------------------------------------------------------------- time and members
+    # ------------------------------------------------------------------------------------------------- time and members
 
     def advance_time(self, asked: Mapping[str, Any]) -> None:
         end = self.now_ms + asked["ms"]
@@ -273,7 +273,7 @@ class Shell:
                 pass
         return found
 
-    # ------------------------------------------------------------------------------------------------------------ offsets
+    # ---------------------------------------------------------------------------------------------------------- offsets
 
     def offset_commit(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         found = self._found(self.send(self._commit_request(asked)))

@@ -51,7 +51,7 @@ class Broker(NamedTuple):
     """The value for `spark.jars`, set when the session's JVM starts."""
 
 
-# --------------------------------------------------------------------------------------------------------------- fetching
+# ------------------------------------------------------------------------------------------------------------- fetching
 
 
 def fetch(directory: Path) -> str:
@@ -112,7 +112,7 @@ def _java(classpath: str, main: str, *options: str) -> list[str]:
     return [str(Path(home) / "bin" / "java") if home else "java", *options, "-cp", classpath, main]
 
 
-# ----------------------------------------------------------------------------------------------------- starting, stopping
+# --------------------------------------------------------------------------------------------------- starting, stopping
 
 
 def start(directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None) -> Broker:

@@ -118,7 +118,7 @@ class WriteOptions:
     """Warnings about options without effect, to be logged once."""
 
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
 def read_options(options: Options, *, streaming: bool) -> ReadOptions:
@@ -206,7 +206,8 @@ def _check_progress_topic(options: Options, topics: set[str]) -> None:
         return
     if topics != {PROGRESS_TOPIC}:
         raise InvalidRequest(
-            f"{PROGRESS_TOPIC} is read alone: leave out {', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the frames"
+            f"{PROGRESS_TOPIC} is read alone: leave out {', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the "
+            "frames"
         )
     for name in OF_OBJECTS:
         if name in options:
@@ -281,7 +282,7 @@ def _bytes_per_trigger(options: Options) -> int | None:
     return size(options, "maxbytespertrigger") or DEFAULT_BYTES_PER_TRIGGER
 
 
-# --------------------------------------------------------------------------------------------------------------- writing
+# -------------------------------------------------------------------------------------------------------------- writing
 
 
 def write_options(options: Options, *, streaming: bool) -> WriteOptions:
@@ -346,7 +347,8 @@ def _compression(options: Options) -> str:
     name = "kafka.compression.type" if "compression" not in options else "compression"
     if options.get(name, "").strip().lower() in ("gzip", "snappy"):
         raise InvalidRequest(
-            f"option {name}: {options[name]!r} is not there in Arrow, and nothing else is put in its place; use zstd or lz4"
+            f"option {name}: {options[name]!r} is not there in Arrow, and "
+            "nothing else is put in its place; use zstd or lz4"
         )
     return one_of(options, name, *COMPRESSIONS)
 
@@ -396,7 +398,7 @@ def _only(options: Options, names: tuple[str, ...], where: str) -> None:
             raise InvalidRequest(f"option {spelt(name)} is for {where}")
 
 
-# ---------------------------------------------------------------------------------------------------------------- shared
+# --------------------------------------------------------------------------------------------------------------- shared
 
 
 def _location(options: Options) -> Location:

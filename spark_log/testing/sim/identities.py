@@ -32,7 +32,7 @@ class Identities:
         """The start and the timeout of each transaction."""
         self._generations: dict[str, int] = {}
 
-    # ---------------------------------------------------------------------------------------------------------- producers
+    # -------------------------------------------------------------------------------------------------------- producers
 
     def init(self, record: r.InitProducerRecord, after: State) -> None:
         """A transactional id was taken over."""
@@ -79,7 +79,7 @@ class Identities:
         if epoch > self._epochs.get(producer, -1):
             raise Violation(f"acked: epoch {epoch} of {producer} is not in the log")
 
-    # ------------------------------------------------------------------------------------------------------------- groups
+    # ----------------------------------------------------------------------------------------------------------- groups
 
     def generation(self, group: str) -> int:
         """The last generation that a group received, even if the group was deleted since."""

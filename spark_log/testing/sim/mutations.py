@@ -54,7 +54,7 @@ def _replaying(kind: type[r.Record], function: Callable[[State, Any], State | No
     return Patch(replay._REPLAY, kind, function)
 
 
-# ------------------------------------------------------------------------------------------------ putting and reading back
+# --------------------------------------------------------------------------------------------- putting and reading back
 
 Appended = Steps[tuple[View, dict[str, int]]]
 
@@ -124,7 +124,7 @@ def _decide_all_certain(state: State, commands: Sequence[protocol.Proposal], now
     return _decide_all(state, commands, now, ())
 
 
-# -------------------------------------------------------------------------------------------------- the fence and its kin
+# ------------------------------------------------------------------------------------------------ the fence and its kin
 
 
 def _commit_unfenced(state: State, record: r.CommitRecord) -> State | None:
@@ -293,7 +293,7 @@ def _confirmed_if_damaged(view: View, names: Sequence[str], base: opening.Base |
     return bool(base and view.damaged) or opening.follows_checkpoint(view, max(names, default=""))
 
 
-# --------------------------------------------------------------------------------------------------- what is removed, and when
+# -------------------------------------------------------------------------------------------- what is removed, and when
 
 _trim, _expired = replay._trim, retention.expired
 

@@ -87,7 +87,7 @@ class Oracle:
     def state(self) -> State:
         return self.states[-1]
 
-    # ------------------------------------------------------------------------------------------------ what the store does
+    # ---------------------------------------------------------------------------------------------- what the store does
 
     def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
         if key.startswith(CHECKPOINTS):
@@ -158,7 +158,7 @@ class Oracle:
         if known != {record.key: record.value for record in progress.records if record.value is not None}:
             raise Violation(f"progress: records from {start} on do not lead to the positions of {progress.version}")
 
-    # ----------------------------------------------------------------------------------------------------- what records do
+    # -------------------------------------------------------------------------------------------------- what records do
 
     def _note(self, record: r.AnyRecord, before: State, after: State) -> None:
         match record:
@@ -274,7 +274,7 @@ class Oracle:
                     raise Violation(f"positions: {key} went back from {self._positions[key]} to {entry.offset}")
                 self._positions[key] = entry.offset
 
-    # ------------------------------------------------------------------------------------------------ what actors were told
+    # -------------------------------------------------------------------------------------------- what actors were told
 
     def check_view(self, view: View, since: int = 0) -> None:
         """An actor has read a view.  since: version of the log when the read began."""
@@ -335,7 +335,7 @@ class Oracle:
         if self.rows.get(key, [])[start : start + len(rows)] != rows:
             raise Violation(f"offsets: {key} from {start} is not what was committed")
 
-    # --------------------------------------------------------------------------------------------------------------- checks
+    # ----------------------------------------------------------------------------------------------------------- checks
 
     def _check_state(self, state: State, where: str) -> None:
         if state.version >= len(self.states) or self.states[state.version] != state:

@@ -83,7 +83,7 @@ class Simulation:
         self._names += 1
         return f"{stem}{self._names}"
 
-    # ---------------------------------------------------------------------------------------------------- views, checked
+    # --------------------------------------------------------------------------------------------------- views, checked
 
     def load(self) -> Steps[View]:
         since = self.oracle.state.version
@@ -148,7 +148,7 @@ class Simulation:
         if self.rng.random() < self.p_pause:
             yield Sleep(self.rng.choice(self.pauses))
 
-    # ------------------------------------------------------------------------------------------------------------- objects
+    # ---------------------------------------------------------------------------------------------------------- objects
 
     def put_object(
         self, epoch: int, runs: Sequence[tuple[TopicKey, Rows]]
