@@ -282,8 +282,8 @@ class _Parser:
     def _refuse(self) -> NoReturn:
         part = self._whole_part()
         if not part:
-            self._say(f"a comparison is missing; possible are {FORMS}")
-        self._say(f"{part!r} cannot be used by a read: possible are {FORMS}; leave other conditions to the query")
+            self._say(f"a comparison is missing; expected {FORMS}")
+        self._say(f"{part!r} cannot be used by a read: expected {FORMS}; leave other conditions to the query")
 
     def _whole_part(self) -> str:
         """The text that is being parsed, up to the next AND outside of parentheses."""

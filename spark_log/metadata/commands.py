@@ -438,7 +438,7 @@ def known_group(state: State, name: str) -> GroupState:
     """Raises GroupIdNotFound."""
     group = state.groups.get(name)
     if group is None:
-        raise GroupIdNotFound(f"group {name!r} is not known; log.admin.list_consumer_groups() shows those that are")
+        raise GroupIdNotFound(f"group {name!r} is unknown; log.admin.list_consumer_groups() lists the known ones")
     return group
 
 

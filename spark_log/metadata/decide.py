@@ -126,11 +126,12 @@ def decide_create_topic(
     )
     if twin is not None:
         raise InvalidTopic(
-            f"topic {name!r} collides with {twin!r}: names that differ "
-            "only in '.' and '_' are the same to Kafka's tools"
+            f"topic {name!r} collides with {twin!r}: names that differ only in '.' and '_' are equal in Kafka's tools"
         )
     if not 1 <= partitions <= PARTITIONS_MAX:
-        raise InvalidPartitions(f"topic {name!r}: {partitions} partitions; give a number from 1 to {PARTITIONS_MAX}")
+        raise InvalidPartitions(
+            f"topic {name!r}: {partitions} partitions; expected a number from 1 to {PARTITIONS_MAX}"
+        )
     return Decision(
         (r.CreateTopicRecord(topic_id=topic_id, name=name, partitions=partitions, configs=values),), topic_id
     )
@@ -142,10 +143,10 @@ def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]
     if total <= topic.partitions:
         raise InvalidPartitions(
             f"topic {name!r} has {counted(topic.partitions, 'partition')} "
-            f"already; the new total must be larger, not {total}"
+            f"already; expected a larger new total, not {total}"
         )
     if total > PARTITIONS_MAX:
-        raise InvalidPartitions(f"topic {name!r}: {total} partitions are more than {PARTITIONS_MAX}")
+        raise InvalidPartitions(f"topic {name!r}: {total} partitions; expected at most {PARTITIONS_MAX}")
     return Decision((r.AddPartitionsRecord(topic_id=topic_id, total=total),), None)
 
 
@@ -185,7 +186,7 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
         if not 0 <= start <= part.readable_end:
             raise OffsetOutOfRange(
                 f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: "
-                f"possible are {part.start} to its end, {part.readable_end}",
+                f"expected an offset from {part.start} to its end, {part.readable_end}",
                 start=part.start,
                 end=part.readable_end,
             )
@@ -257,12 +258,12 @@ def _check_producer(state: State, commit: r.CommitRecord) -> None:
     known, name = state.producers.get(commit.producer), commit.producer
     if known is None:
         raise UnknownProducerId(
-            f"producer {name} is not known (any more): commit "
-            f"{commit.sequence} may have been in before it was forgotten"
+            f"producer {name} is unknown or has expired: commit "
+            f"{commit.sequence} may have been applied before it expired"
         )
     if commit.epoch != known.epoch or commit.holder != known.holder:
         raise ProducerFenced(
-            f"producer {name}: epoch {commit.epoch} is not the one in force, {known.epoch}: a newer one has taken over",
+            f"producer {name}: epoch {commit.epoch} is fenced: the current epoch is {known.epoch}, of a newer producer",
             current=known.epoch,
         )
     raise OutOfOrderSequence(f"producer {name}: commit {commit.sequence} does not follow {known.last}")
@@ -274,7 +275,7 @@ def _check_time(state: State, commit: r.CommitRecord) -> None:
     if known is not None and is_timed_out(known, state.time):
         raise TransactionTimedOut(
             f"producer {commit.producer}: its transaction was open for {state.time - known.time} ms, longer than "
-            f"transaction_timeout_ms ({known.timeout_ms}): nothing of it is in; do it again, or give it more time"
+            f"transaction_timeout_ms ({known.timeout_ms}): nothing was committed; repeat it, or raise the timeout"
         )
 
 
@@ -288,8 +289,8 @@ def _check_objects(state: State, commit: r.CommitRecord) -> None:
     known = known_objects(state, commit.objects)
     if known:
         raise InvalidRequest(
-            f"object {known[0]!r} is in the log already, or named twice: each commit "
-            "names objects that were uploaded for it alone; upload the data again"
+            f"object {known[0]!r} is in the log already, or named twice: a commit "
+            "may only name objects that were uploaded for it; upload the data again"
         )
 
 
@@ -328,7 +329,7 @@ def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> De
     if timeout_ms > limit:
         raise InvalidTxnTimeout(
             f"transaction {producer.partition(':')[2]!r}: transaction_timeout_ms={timeout_ms} is above this log's "
-            f"transaction.max.timeout.ms, {limit}: ask for less, or raise that with `pylog config alter`"
+            f"transaction.max.timeout.ms, {limit}: use a shorter timeout, or raise the limit with `pylog config alter`"
         )
     known = state.producers.get(producer)
     record = r.InitProducerRecord(producer=producer, timeout_ms=timeout_ms)
@@ -344,13 +345,13 @@ def decide_abort(state: State, producer: str, epoch: int | None) -> Decision[int
     known, name = state.producers.get(producer), producer.partition(":")[2]
     if known is None:
         raise InvalidRequest(
-            f"transactional id {name!r} is not known; log.admin.list_transactions() shows those that are"
+            f"transactional id {name!r} is unknown; log.admin.list_transactions() lists the known ones"
         )
     if known.aborted or (epoch is not None and epoch != known.epoch):
         return Decision((), known.epoch)
     if known.kept:
         raise InvalidTxnState(
-            f"transaction {name!r} has committed with epoch {known.epoch}: none is open under that id"
+            f"transaction {name!r} has committed with epoch {known.epoch}: no transaction of this id is open"
         )
     return Decision((r.InitProducerRecord(producer=producer, aborted=True),), known.epoch + 1)
 
@@ -393,7 +394,7 @@ def _check_positions(state: State, commit: r.GroupCommit) -> None:
         if check_metadata(entry.metadata) is not Code.NONE:
             raise OffsetMetadataTooLarge(
                 f"group {commit.group!r}: the metadata of {_partition_name(state, entry)} has "
-                f"{len(entry.metadata.encode())} bytes; at most {METADATA_BYTES_MAX} are possible: commit less, and "
+                f"{len(entry.metadata.encode())} bytes; expected at most {METADATA_BYTES_MAX}: commit less, and "
                 "keep the rest in a topic"
             )
 
@@ -438,7 +439,7 @@ def check_group_free(state: State, group: str, now_ms: int, token: str = "") -> 
     if left > 0:
         raise GroupInUse(
             f"group {group!r} is held by {held.session.owner} since {format_timestamp_ms(held.session.since)}, last "
-            f"sign of life at {format_timestamp_ms(held.seen)}: stop that one, or use another group; if it died, the "
+            f"heartbeat at {format_timestamp_ms(held.seen)}: stop that consumer, or use another group; if it died, the "
             f"group is free in {-(-left // 1000)} s",
             owner=held.session.owner,
         )

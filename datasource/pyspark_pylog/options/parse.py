@@ -206,8 +206,8 @@ def _check_progress_topic(options: Options, topics: set[str]) -> None:
         return
     if topics != {PROGRESS_TOPIC}:
         raise InvalidRequest(
-            f"{PROGRESS_TOPIC} is read alone: leave out {', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the "
-            "frames"
+            f"{PROGRESS_TOPIC} cannot be read with other topics: leave out "
+            f"{', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the frames"
         )
     for name in OF_OBJECTS:
         if name in options:
@@ -347,8 +347,7 @@ def _compression(options: Options) -> str:
     name = "kafka.compression.type" if "compression" not in options else "compression"
     if options.get(name, "").strip().lower() in ("gzip", "snappy"):
         raise InvalidRequest(
-            f"option {name}: {options[name]!r} is not there in Arrow, and "
-            "nothing else is put in its place; use zstd or lz4"
+            f"option {name}: {options[name]!r} is unsupported, because Arrow does not have it; use zstd or lz4"
         )
     return one_of(options, name, *COMPRESSIONS)
 
@@ -372,7 +371,7 @@ def _partitioner(options: Options) -> str:
 def _kafkas_partitioner(name: str) -> str:
     if name not in PARTITIONERS:
         raise InvalidRequest(
-            f"option kafka.partitioner.class: {name!r} is a class for the JVM that has no like here; possible are "
+            f"option kafka.partitioner.class: {name!r} is a JVM class without an equivalent in pylog; expected "
             f"{', '.join(PARTITIONERS)}, or a class of yours in Python: partitioner=module:Class"
         )
     return PARTITIONERS[name]

@@ -57,7 +57,7 @@ def check_one_frame(url: str, topic: str | None, name: str, batch: SinkBatch) ->
         to = f"topic {topic!r}" if topic else "the topics that rows name"
         raise InvalidRequest(
             f"spark_log.sink: batch {batch.number} has two frames for {to} under the name "
-            f"{name!r}, and the second one would pass for a repeat of the first: give "
+            f"{name!r}, and the second one would count as a repeat of the first: give "
             "each a name, spark_log.sink(URL, name=…), or union the frames"
         )
 
