@@ -9,9 +9,9 @@ export PYSPARK_DRIVER_PYTHON := $(BIN)/python
 # SPARK_HOME takes precedence over the Spark in the environment.
 unexport SPARK_HOME
 
-# The editable install links file by file, so it is repeated when dependencies or the set of files change, not their contents.
+# The editable install links file by file: repeat it when dependencies or the set of files change, not for new contents.
 FILES := $(shell { cat setup.cfg pyproject.toml; find spark_log datasource jobs conf -type f -not -name '*.pyc' | LC_ALL=C sort; } 2>/dev/null | sha256sum | cut -c1-16)
-# Everything that tests and benchmarks need, and the half of it that runs a job.
+# ALL: everything that tests and benchmarks need.  RUN: the half of it that runs a job.
 ALL := $(VENV)/installed-all-$(FILES)
 RUN := $(VENV)/installed-run-$(FILES)
 LINKED := $(if $(wildcard build/__editable__*),,links-are-gone)
@@ -26,7 +26,7 @@ $(VENV)/bin/python:
 
 links-are-gone:
 
-# pip shows its progress when it downloads, and is quiet when it only links files anew.
+# pip shows its progress when it downloads, and is quiet when it only repeats the links.
 $(ALL): QUIET := $(if $(wildcard $(VENV)/installed-all-*),--quiet)
 $(ALL): $(VENV)/bin/python $(LINKED)
 	@$(if $(QUIET),,echo "Installing pylog, and all that its tests need, in $(VENV): 1.6 GB")
@@ -42,15 +42,15 @@ $(RUN): $(VENV)/bin/python $(LINKED)
 quickstart: $(RUN)
 	SPARK_CONF_DIR=$(CURDIR)/conf $(BIN)/python jobs/quickstart.py
 
-# One process for what shares a Spark, and one for all else: tests/conftest.py.
+# One process runs the tests that share a Spark session, the other one the rest: see tests/conftest.py.
 test: setup
 	$(BIN)/python -m pytest --numprocesses 2
 
-# Against a real Kafka broker; fetches its jars (60 MB) into .pylog/kafka the first time.
+# With a real Kafka broker.  The first run downloads its jars (60 MB) into .pylog/kafka.
 test-kafka: setup
 	$(BIN)/python -m pytest -m kafka tests/kafka
 
-# Against Azurite, which npm fetches.
+# With Azurite, which npm downloads.
 test-azure: setup
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[abfs]'
 	$(BIN)/python -m pytest -m azure tests/store/test_azure.py
@@ -65,7 +65,8 @@ sim: setup
 	$(BIN)/python -m spark_log.testing.simulation --seeds 20000 --jobs 2
 	$(BIN)/python -m spark_log.testing.month
 
-# Random runs of a stream over a log, checked by a model: by Spark's calls without a JVM, and with Spark: `make chaos SEEDS=1000 SPARK_SEEDS=5`.
+# Random runs of a stream over a log, compared with a model: first Spark's calls without a JVM, then real Spark.
+# Example: `make chaos SEEDS=1000 SPARK_SEEDS=5`.
 chaos: setup
 	$(BIN)/python -m tests.spark.random_runs --jobs 2 --seeds $(or $(SEEDS),200)
 	$(BIN)/python -m tests.spark.random_runs --engine spark --seeds $(or $(SPARK_SEEDS),2)
@@ -73,21 +74,22 @@ chaos: setup
 bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
-# How cost grows, and what an object store costs: measured, drawn into docs/pictures, written into docs/measurements.md.
+# Measure how cost grows and what an object store costs; write docs/pictures and the tables of docs/measurements.md.
 pictures: setup
 	$(BIN)/python benchmarks/growth.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/object_store.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/_pictures.py
 
-# pylog beside Spark's Kafka connector, with a real broker: `make bench-kafka ROWS=1000000 BENCH="--parts write,read"`.
+# Compare pylog with Spark's Kafka connector and a real broker.
+# Example: `make bench-kafka ROWS=1000000 BENCH="--parts write,read"`.
 bench-kafka: setup
 	$(BIN)/python -m benchmarks.beside_kafka $(if $(ROWS),--rows $(ROWS)) $(BENCH)
 
-# The clients beside librdkafka and kafka-python, one message at a time, with a real broker.
+# Compare the clients with librdkafka and kafka-python, one message at a time, with a real broker.
 bench-clients: setup
 	$(BIN)/python benchmarks/clients.py --peers librdkafka,kafka-python $(if $(ROWS),--rows $(ROWS)) $(BENCH)
 
-# Where the time of a write and a read goes in Spark's JVM: shares, and flame graphs in .pylog/flames.
+# Profile a write and a read in Spark's JVM: shares of CPU time, and flame graphs in .pylog/flames.
 flames: setup
 	$(BIN)/python benchmarks/_flames.py
 

@@ -1,6 +1,6 @@
-"""The sides of benchmarks/clients.py: pylog's clients, embedded and through a coordinator, and those of Kafka.
+"""The clients that benchmarks/clients.py compares: pylog's, embedded and through a coordinator, and Kafka's.
 
-Each sends one message by one call that gives a future or takes a callback, and gets one object for each message.
+Each sends one message per call, with a future or a callback, and receives one object per message.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ PAUSE_LIMIT_S = 30
 
 
 class Side(ABC):
-    """One way to send and to receive."""
+    """One client library and one kind of log."""
 
     name: str
     share = 1.0
-    """Of the messages that the others move: a slow side would make everything long."""
+    """Share of the messages that the others send: a slow client would make the whole run long."""
     roots: tuple[int, ...] = ()
-    """Processes that take part, beside this one and its children."""
+    """Processes to measure besides this one and its children."""
 
     @abstractmethod
     def create(self, topic: str) -> None:
-        """An empty topic of PARTITIONS partitions."""
+        """Create an empty topic of PARTITIONS partitions."""
 
     @abstractmethod
     def produce(self, topic: str, values: Sequence[bytes]) -> None:
-        """One call a message; all are acknowledged, and none has failed, when it returns."""
+        """Send one message per call; on return all are acknowledged and none has failed."""
 
     @abstractmethod
     def polls(self, topic: str) -> Iterator[int]:
-        """Of the messages of a topic from the first on, how many came with each poll; each was an object."""
+        """Read a topic from the start; yield the number of messages of each poll, each message an object."""
 
     @abstractmethod
     def one_by_one(self, topic: str, values: Sequence[bytes]) -> list[float]:
-        """Seconds that each message took to its acknowledgement, the next one being sent after it."""
+        """Seconds from each message to its acknowledgement; the next message is sent after it."""
 
 
 class Waiting(ABC):
-    """A side whose consumers wait for news: how long it takes to them."""
+    """A client whose consumers wait for new records: how long a record takes to arrive."""
 
     @abstractmethod
     @contextmanager
     def ends(self, topic: str) -> Iterator[tuple[Callable[[bytes], object], Callable[[], bool]]]:
-        """(send one message, poll: whether there was one)."""
+        """(send one message, poll: whether a message arrived)."""
 
     @abstractmethod
     def member(self, topic: str, group: str, events: Events, stop: threading.Event) -> None:
-        """A member of a group, with the range assignor, until it is to stop."""
+        """A group member with the range assignor that runs until it is stopped."""
 
 
 class Events:
-    """When which partitions were given up and got, by all members of a group."""
+    """When each member of a group lost and got its partitions."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[float, str, int, int]] = []
@@ -101,11 +101,11 @@ class Pylog(Side, Waiting):
             return [timed(lambda value=value: producer.send(topic, value).result(60)) for value in values]
 
     def append(self, topic: str, table: object) -> None:
-        """Everything at once."""
+        """Send all messages in one call."""
         self.log.append(topic, table)
 
     def arrow_polls(self, topic: str) -> Iterator[int]:
-        """As `polls`, but each gives a table."""
+        """As `polls`, with a table per poll."""
         with self.log.consumer(topic, auto_offset_reset="earliest") as consumer:
             while True:
                 yield consumer.poll_arrow(timeout_ms=1000).num_rows
@@ -142,7 +142,7 @@ class Librdkafka(Side, Waiting):
         from confluent_kafka.admin import AdminClient
 
         self.address, self.roots = address, (broker,)
-        self.admin = AdminClient({"bootstrap.servers": address, "log_level": 0})  # it outlives the broker
+        self.admin = AdminClient({"bootstrap.servers": address, "log_level": 0})  # the client outlives the broker
 
     def create(self, topic: str) -> None:
         from confluent_kafka.admin import NewTopic
@@ -151,7 +151,7 @@ class Librdkafka(Side, Waiting):
             waiting.result(60)
 
     def produce(self, topic: str, values: Sequence[bytes]) -> None:
-        """Without a callback each, which is less than the others do: only how many are left at the end is known."""
+        """No callback per message, so it does less than the others: only the number of remaining messages is known."""
         from confluent_kafka import Producer
 
         producer = Producer({"bootstrap.servers": self.address, "acks": "all"})
@@ -220,7 +220,7 @@ class Librdkafka(Side, Waiting):
 
 
 class LibrdkafkaCallbacks(Librdkafka):
-    """With a callback for each message, which hears of its error."""
+    """A callback for each message, which gets the message's error."""
 
     name = "librdkafka, callbacks"
 
@@ -246,7 +246,7 @@ class LibrdkafkaCallbacks(Librdkafka):
         assert producer.flush(60) == 0 and not failed
 
     def polls(self, topic: str) -> Iterator[int]:
-        """By `poll`, which gives one at a time."""
+        """With `poll`, which returns one message at a time."""
         with closing(self._consumer(topic)) as consumer:
             while True:
                 message = consumer.poll(1.0)
@@ -254,7 +254,7 @@ class LibrdkafkaCallbacks(Librdkafka):
 
 
 class KafkaPython(Side):
-    """kafka-python, which is Python all through, with its defaults."""
+    """kafka-python, a client in pure Python, with its defaults."""
 
     name, share = "kafka-python", 0.05
 
@@ -288,7 +288,7 @@ class KafkaPython(Side):
             return [timed(lambda value=value: producer.send(topic, value).get(60)) for value in values]
 
 
-# --------------------------------------------------------------------------------------------------------- measuring them
+# ------------------------------------------------------------------------------------------------------- measuring them
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -298,7 +298,7 @@ def timed(run: Callable[[], object]) -> float:
 
 
 class Watch:
-    """Seconds, and CPU seconds of all that takes part, from its making on."""
+    """Elapsed seconds, and CPU seconds of all processes involved, from the client's creation on."""
 
     def __init__(self, roots: Sequence[int]) -> None:
         gc.collect()
@@ -310,7 +310,7 @@ class Watch:
 
 
 def drained(polls: Iterator[int], count: int, roots: Sequence[int]) -> Round:
-    """From the first poll that gave something, which is when connections and positions are there, to the last message."""
+    """From the first poll with records, after connections and positions are set up, to the last message."""
     with closing(polls):  # type: ignore[type-var]
         first = next(found for found in polls if found)
         watch, left = Watch(roots), count - first
@@ -322,7 +322,7 @@ def drained(polls: Iterator[int], count: int, roots: Sequence[int]) -> Round:
 
 
 def latencies(side: Waiting, topic: str, count: int) -> list[float]:
-    """Seconds from the call that sends in one thread to the message in the hands of another."""
+    """Seconds from the send in one thread to the message in another thread."""
     found = []
     with side.ends(topic) as (send, poll):
         for _ in range(count):
@@ -342,9 +342,9 @@ def latencies(side: Waiting, topic: str, count: int) -> list[float]:
 
 
 def rebalance_pauses(side: Waiting, topic: str, group: str, rounds: int) -> list[float]:
-    """Seconds in which a group of three, then four, does nothing, since the fourth joins, again and again.
+    """Seconds in which a group of three members, then four, receives nothing while the fourth joins, repeatedly.
 
-    From the first member that gives its partitions up to the last that has new ones.
+    From the first member that gives up its partitions to the last one that has new ones.
     """
     events, stop, pauses = Events(), threading.Event(), []
     threads = [started(side, topic, group, events, stop) for _ in range(3)]
@@ -357,7 +357,7 @@ def rebalance_pauses(side: Waiting, topic: str, group: str, rounds: int) -> list
             fourth = started(side, topic, group, events, leave)
             _settled(events, 4)
             seen = list(events.seen)
-            # A member that was woken after the others had ended their round goes through another one with all of them.
+            # A member that wakes after the rebalance has ended causes another one with all members.
             pauses.append(max(at for at, *_ in seen) - min(at for at, what, *_ in seen if what == "revoked"))
             events.seen.clear()
             leave.set()
@@ -377,7 +377,7 @@ def started(side: Waiting, topic: str, group: str, events: Events, stop: threadi
 
 
 def _settled(events: Events, members: int) -> None:
-    """Wait until so many members have all the partitions among them, for a while."""
+    """Wait until this many members own all partitions among them."""
     deadline = time.monotonic() + PAUSE_LIMIT_S
     while time.monotonic() < deadline:
         has: dict[int, int] = {}
@@ -392,7 +392,7 @@ def _settled(events: Events, members: int) -> None:
 
 @contextmanager
 def coordinator(folder: Path, address: str) -> Iterator[str]:
-    """A coordinator of a log, in a process of its own."""
+    """A coordinator of a log, in a separate process."""
     command = [sys.executable, "-m", "spark_log.cli", "-u", str(folder), "serve", "--listen", address]
     with (
         subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server,

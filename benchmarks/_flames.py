@@ -1,8 +1,8 @@
-"""Where the time of a write and a read goes in Spark's JVM: shares of the steps, and a flame graph of each.
+"""How does the CPU time of a write and a read divide in Spark's JVM?  Shares of the steps, and a flame graph of each.
 
-pylog, and the Python source and sink that do nothing, run under async-profiler, which Spark fetches from Maven Central
-(0.8 MB, once).  Of CPU time only that of the threads that run tasks is counted; the flame graphs are HTML files in .pylog/flames.
-What happens beside, in the Python workers, `py-spy record --subprocesses` tells.
+pylog, and a Python source and sink that do nothing, run under async-profiler, which Spark downloads from Maven Central
+(0.8 MB, once).  Only CPU time of the threads that run tasks is counted.  The flame graphs are HTML files in
+.pylog/flames. To profile the Python workers, use `py-spy record --subprocesses`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from spark_log.testing.kafka import SETTINGS_FILE
 PROFILER = "tools.profiler:async-profiler:4.1"
 OUT = Path(__file__).parents[1] / ".pylog" / "flames"
 TASKS = "[Executor task"
-"""How the names of the threads begin that run tasks."""
+"""Prefix of the names of threads that run tasks."""
 EVERY = "1ms"
-"""CPU time of a thread between two samples; the kernel's clock may make it up to 10."""
+"""CPU time of a thread between two samples; the kernel's clock may round it up to 10."""
 WRITE = {
     "the size of the batch so far, anew for each row": "ArrowWriter.sizeInBytes",
     "rows out of Spark's cache": "WritingSparkTask$IteratorWithMetrics.",
@@ -37,7 +37,7 @@ READ = {
     "rows out of Arrow": "SpecificUnsafeProjection.apply",
     "rows through the plan's projection": "GeneratedIteratorForCodegenStage1.processNext",
 }
-"""Steps of the work and what is on the stack in them: a sample belongs to the first that it fits."""
+"""Steps of the work and the stack frames that identify them; a sample belongs to the first step that matches."""
 OTHER = "other"
 
 
@@ -70,13 +70,13 @@ def main() -> None:
 
 
 def packages() -> dict[str, str]:
-    """What Spark is told to fetch the profiler, through a mirror if there has to be one."""
+    """The options with which Spark downloads the profiler, through a mirror if one is configured."""
     mirror = os.environ.get(SETTINGS_FILE)
     return {"spark.jars.packages": PROFILER, **({"spark.jars.ivySettings": mirror} if mirror else {})}
 
 
 def profiled(profiler: Any, run: Callable[[], object], rounds: int, picture: Path) -> str:
-    """Stacks of all samples, a line each with its count at the end; the flame graph is drawn into `picture`."""
+    """Stacks of all samples, one line each with its count at the end; the flame graph is written to `picture`."""
     picture.parent.mkdir(parents=True, exist_ok=True)
     profiler.execute(f"start,event=ctimer,interval={EVERY},threads")
     for _ in range(rounds):

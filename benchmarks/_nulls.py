@@ -1,7 +1,7 @@
-"""A Python source and sink that do nothing: the most that Spark's Python data sources can give.
+"""A Python source and sink that do nothing: the upper bound for Spark's Python data sources.
 
-The source yields batches of the same rows, columns and sizes as pylog's, made once in each task; the sink counts rows.
-Classes made in a function are pickled whole, so tasks need not import this file.
+The source yields batches with the rows, columns and sizes of pylog's, created once per task.  The sink counts rows.
+Spark pickles classes that are defined in a function completely, so tasks need not import this file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ BATCH_ROWS = 10_000
 
 
 def register(spark: SparkSession, rows: int, tasks: int) -> None:
-    """`spark.read.format("nullsource")` gives `rows` rows in `tasks` tasks; both also as streams."""
+    """`spark.read.format("nullsource")` returns `rows` rows in `tasks` tasks; both formats also stream."""
     spark.dataSource.register(_source(rows, tasks))
     spark.dataSource.register(_sink())
 
@@ -57,7 +57,7 @@ def _source(rows: int, tasks: int) -> type[DataSource]:
 
 
 def _readers(rows: int, tasks: int) -> tuple[type[DataSourceReader], type[DataSourceStreamReader]]:
-    """Of batches, and of a stream that gives all of it in one micro-batch."""
+    """For batches, and for a stream that returns everything in one micro-batch."""
     batches = _batches(rows, tasks)
 
     class NullReader(DataSourceReader):
@@ -90,7 +90,7 @@ def _readers(rows: int, tasks: int) -> tuple[type[DataSourceReader], type[DataSo
 
 
 def _batches(rows: int, tasks: int) -> Callable[[list[str], int], Iterator[pa.RecordBatch]]:
-    """What a task of that number yields, with columns of those names."""
+    """The batches of the task with this number, with columns of these names."""
     each, value = BATCH_ROWS, VALUE
 
     def batches(names: list[str], task: int) -> Iterator[pa.RecordBatch]:

@@ -1,9 +1,10 @@
-"""Draws what `growth.py` and `object_store.py` found: pictures as SVG, and the tables of docs/measurements.md between its marks.
+"""Draw the figures of `growth.py` and `object_store.py`: SVG pictures, and the tables of docs/measurements.md between
+its marks.
 
-    python benchmarks/_pictures.py          from docs/pictures/figures.json, which `make pictures` writes anew first
+    python benchmarks/_pictures.py        from docs/pictures/figures.json, which `make pictures` measures first
 
-A picture is some lines on logarithmic axes, a few dozen elements: drawn here, it needs no library, and the same figures give the
-same file.
+A picture has some lines on logarithmic axes, a few dozen elements.  It is drawn here without a library, and the same
+figures give the same file.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ COLOURS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df")
 
 
 def drawn(title: str, table: Mapping[str, Any]) -> str:
-    """The picture of one table: a line for each cost, with its points, on a white ground."""
+    """The picture of one table: a line with its points for each cost, on a white background."""
     xs, costs = table["x"], table["costs"]
     across, up = decades(xs), decades([value for cost in costs.values() for value in cost])
     lines = [
@@ -58,7 +59,7 @@ def drawn(title: str, table: Mapping[str, Any]) -> str:
 
 
 def decades(values: Sequence[float]) -> tuple[int, int]:
-    """Powers of ten that hold all values, at least one apart."""
+    """The powers of ten around all values, at least one apart."""
     low, high = math.floor(math.log10(min(values)) + 1e-9), math.ceil(math.log10(max(values)) - 1e-9)
     return low, max(high, low + 1)
 
@@ -119,7 +120,7 @@ def object_store_markdown(figures: Mapping[str, Any]) -> str:
 
 
 def _number(value: float) -> str:
-    """Three digits, and thousands told apart."""
+    """Three digits, with thousands separated."""
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
@@ -131,7 +132,7 @@ def between_marks(page: str, name: str, text: str) -> str:
 
 
 def files(figures: Mapping[str, Any], page: str) -> dict[Path, str]:
-    """What the figures come to: each picture, and the page."""
+    """Every output of the figures: each picture, and the page."""
     page = between_marks(page, "growth", growth_markdown(figures))
     page = between_marks(page, "object stores", object_store_markdown(figures))
     return {**{FOLDER / f"{name}.svg": drawn(title, figures[name]) for name, title in TITLES.items()}, PAGE: page}

@@ -1,4 +1,4 @@
-"""What waits at a coordinator in its benchmark: requests for news by the thousand, and the members of one group."""
+"""Load on a coordinator in its benchmark: thousands of waiting long polls, and the members of one group."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ async def wake(
     append: Callable[[], object],
     after: Callable[[], object],
 ) -> float:
-    """Seconds from an append until all of `count` that wait for records of a topic have heard of it.
+    """Seconds from an append until all `count` clients that wait for records of a topic have got the news.
 
-    before:  called when all wait, and have waited for some seconds.
-    after:   called when all have heard, and wait again.
+    before: called when all wait and have waited for some seconds.
+    after: called when all have got the news and wait again.
     """
     heard: list[float] = []
     all_heard = asyncio.Event()
@@ -76,7 +76,9 @@ async def wake(
 
 
 async def rebalance(address: str, cluster_id: str, count: int, cpu_s: Callable[[], float]) -> tuple[float, float]:
-    """Seconds that a group of `count` takes to settle after one more has come, and the coordinator's CPU seconds for it."""
+    """Seconds that a group of `count` members needs to become stable after one more has joined, and the coordinator's
+    CPU seconds.
+    """
     async with _session() as session:
 
         async def ask(path: str, request: Any, wait_ms: int = 0) -> Any:
@@ -105,9 +107,10 @@ async def rebalance(address: str, cluster_id: str, count: int, cpu_s: Callable[[
 async def _member(
     ask: Callable[..., Awaitable[Any]], generations: list[int], settled: asyncio.Event, expected: int
 ) -> None:
-    """Joins whenever it has to.
+    """Rejoins whenever it has to.
 
-    generations:  in which members have their assignments; `settled` once `expected` of them, or more, are in the last one.
+    generations: those in which members have their assignments; `settled` is set once `expected` or more are in the last
+    one.
     """
     member_id = ""
     metadata = encode(Subscription(topics=("t",)))

@@ -1,14 +1,16 @@
-"""How fast are the clients, one message at a time, beside those of Kafka?
+"""How fast are the clients, one message at a time, compared with Kafka's?
 
-    python benchmarks/clients.py                                        # pylog alone
-    python benchmarks/clients.py --peers librdkafka,kafka-python        # beside a real broker, which is fetched once
+    python benchmarks/clients.py                                     # pylog alone
+    python benchmarks/clients.py --peers librdkafka,kafka-python     # with a real broker, which is downloaded once
 
-Messages of 100 random letters, 4 partitions, each side with its defaults, all acknowledged: one call for each, with a future (or a
-callback, or nothing, as librdkafka's defaults are) and one object for each that comes.  All sides run in turn; a ratio is the
-median of the ratios round by round.  Of what is polled, `librdkafka` is its consume(500), and `librdkafka, callbacks` its poll(),
-which gives one message.  pylog syncs what it writes, Kafka does not.  By hand: in CPython a call with a handful of
-checks takes 0.3 us and an object 0.05 to 0.1, so a million a second is what one thread can do, in C about as much with Python's
-call into it.
+Messages have 100 random letters and go to 4 partitions; each side has its defaults, and all messages are acknowledged.
+Each message is one call with a future (or a callback, or nothing, as librdkafka's defaults are), and one object when
+received.  All sides run in turn; a ratio is the median of the ratios round by round.  Among polls, `librdkafka` is its
+consume(500), and `librdkafka, callbacks` its poll(), which returns one message.  pylog syncs its writes, Kafka does
+not.
+
+By hand: in CPython a call with a handful of checks takes 0.3 us and an object 0.05 to 0.1.  So one thread can reach a
+million a second; in C it can reach about as much with Python's call into it.
 """
 
 from __future__ import annotations
@@ -52,11 +54,11 @@ ROOT = Path(__file__).parent.parent
 ROWS = 500_000
 SIZE = 100
 PEERS = {"librdkafka": "confluent_kafka", "kafka-python": "kafka"}
-"""And the modules that they come with."""
+"""Peers and the modules that they need."""
 EMBEDDED, SERVED = "pylog, embedded", "pylog, coordinator"
 PRODUCE, CONSUME, APPEND, ARROW = "send", "poll", "append of Arrow", "poll_arrow"
 Rounds = dict[tuple[str, str], list[tuple[int, Round]]]
-"""By (work, side): messages and time of each round."""
+"""Messages and seconds of each round, by (work, side)."""
 
 
 def main() -> None:
@@ -109,23 +111,23 @@ def sides(peers: Sequence[str]) -> Iterator[list[Side]]:
 
 
 def free_ports() -> int:
-    """The first of two neighbouring ones."""
+    """The first of two adjacent rounds."""
     from benchmarks.beside_kafka.sides import two_free_ports
 
     return two_free_ports()
 
 
 def messages(count: int, rng: random.Random) -> list[bytes]:
-    """More different ones than a batch holds, so that no codec takes them for repeats."""
+    """More distinct messages than a batch has, so that no codec compresses them as repeats."""
     pool = ["".join(rng.choices(string.ascii_letters, k=SIZE)).encode() for _ in range(min(count, 20_000))]
     return [pool[n % len(pool)] for n in range(count)]
 
 
-# ---------------------------------------------------------------------------------------------------------------- measuring
+# ------------------------------------------------------------------------------------------------------------ measuring
 
 
 def moves(all_sides: Sequence[Side], rows: int, rounds: int, warm: int) -> Rounds:
-    """Messages in, then out, side by side."""
+    """Send and receive messages, side by side."""
     values, found = messages(rows, random.Random(1)), {}
     for turn in range(warm + rounds):
         for side in all_sides:
@@ -159,12 +161,12 @@ def moved(side: Side, values: Sequence[bytes]) -> Iterator[tuple[str, int, Round
 
 
 Waits = dict[str, dict[str, list[float]]]
-"""By what is done and side, seconds."""
+"""Seconds by work and side."""
 ONE_BY_ONE, TO_POLL = "send and wait, one by one", "append → poll of another"
 
 
 def waits_of(all_sides: Sequence[Side], count: int) -> Waits:
-    """In turn, a stretch of each side at a time."""
+    """In turn, one run of each side at a time."""
     found: Waits = {ONE_BY_ONE: {}, TO_POLL: {}}
     for stretch in range(2):
         for side in all_sides:
@@ -182,18 +184,18 @@ def waits_of(all_sides: Sequence[Side], count: int) -> Waits:
 
 
 def pauses_of(all_sides: Sequence[Side], rounds: int) -> dict[str, list[float]]:
-    """Of an eager rebalance when a fourth member joins; embedded there are no groups to share."""
+    """Seconds of an eager rebalance when a fourth member joins; an embedded log has no shared groups."""
     found = {}
     for side in all_sides:
         if isinstance(side, Waiting) and side.name != EMBEDDED and not isinstance(side, LibrdkafkaCallbacks):
             topic = f"r-{time.monotonic_ns()}"
             side.create(topic)
-            # Members of librdkafka hear of a rebalance by the next of their heartbeats, 3 s apart.
+            # librdkafka's members learn of a rebalance with their next heartbeat, 3 s apart.
             found[side.name] = rebalance_pauses(side, topic, topic, rounds if isinstance(side, Pylog) else 1)
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------------- telling
+# -------------------------------------------------------------------------------------------------------------- telling
 
 
 def rates(rounds: Rounds, work: str, side: str) -> list[float]:
@@ -206,7 +208,7 @@ def rate(rounds: Rounds, work: str, side: str) -> float:
 
 
 def cpu(rounds: Rounds, work: str, side: str) -> float:
-    """Microseconds a message, of client and server."""
+    """Microseconds per message, of client and server."""
     return statistics.median(one.cpu_seconds / count for count, one in rounds[work, side]) * 1e6
 
 
@@ -246,7 +248,7 @@ def waits_table(waits: Waits, pauses: dict[str, list[float]]) -> str:
 
 
 def figures(rounds: Rounds, waits: Waits, pauses: dict[str, list[float]]) -> dict[str, Any]:
-    """What the targets are about."""
+    """The figures that have targets."""
     found: dict[str, Any] = {}
     for short, ours in (("embedded", EMBEDDED), ("coordinator", SERVED)):
         for what, work in (("send", PRODUCE), ("poll", CONSUME), ("append", APPEND), ("poll_arrow", ARROW)):

@@ -1,8 +1,8 @@
-"""What does a small commit cost, and does it grow with the log?
+"""How long does a small commit take, and does it grow with the log?
 
-One record an append, on a local disk with fsync: an object, a record and a listing, by hand 3 synced operations of about
-0.35 ms and 1 ms of Python.  The 10,000th commit against the 100th: medians of 101 around each, upkeep included.
-Then a fresh process opens the log and reads one record.
+One record per append, on a local disk with fsync: an object, a record and a listing.  By hand: 3 synced operations of
+about 0.35 ms, and 1 ms of Python.  The 10,000th commit is compared with the 100th: medians of 101 around each, upkeep
+included.  Then a fresh process opens the log and reads one record.
 """
 
 from __future__ import annotations

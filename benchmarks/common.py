@@ -1,7 +1,7 @@
-"""What the benchmarks share: the session, the data, and pairs of runs in turn.
+"""Shared by the benchmarks: the session, the data, and pairs of runs in turn.
 
-A single time says little on a shared machine.  So each benchmark runs two things in turn, A B A B …, after warm rounds
-of both, and gives the median of the ratios pair by pair.
+A single time says little on a shared machine.  So each benchmark runs two things in turn, A B A B …, after warm-up
+rounds of both, and reports the median of the ratios pair by pair.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTITIONS = 4
 
 
 class Pair(NamedTuple):
-    """Medians of what was measured, in seconds, and of the ratio other / ours."""
+    """Medians of the measurements in seconds, and of the ratio other / ours."""
 
     ours: float
     other: float
@@ -43,7 +43,7 @@ class Pair(NamedTuple):
 def arguments(
     doc: str | None, rows: int = ROWS, of: str = "records", rounds: int | None = 5, warm: int | None = 3
 ) -> argparse.Namespace:
-    """of:  what is counted by `--rows`.  None for rounds or warm ones where there are none, and then no option for them."""
+    """of: the unit that `--rows` counts.  None for rounds or warm-up rounds removes their option."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=rows, help=f"{of} ({rows:,})")
     if rounds is not None:
@@ -54,7 +54,7 @@ def arguments(
 
 
 def some_of(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    """For an option that takes names with commas between them."""
+    """Parse an option of names separated by commas."""
 
     def parse(text: str) -> tuple[str, ...]:
         found = tuple(text.split(","))
@@ -84,7 +84,7 @@ def clock(run: Callable[[], object]) -> float:
 
 
 def report(name: str, **figures: object) -> None:
-    """One line of JSON on standard output."""
+    """Print one line of JSON on standard output."""
     print(
         json.dumps({"benchmark": name, **{k: round(v, 4) if isinstance(v, float) else v for k, v in figures.items()}})
     )
@@ -97,7 +97,7 @@ def folder() -> Iterator[str]:
 
 
 def session(settings: Mapping[str, str] | None = None) -> SparkSession:
-    """Stock settings but for the driver's memory, which holds the cached input; and those that are given."""
+    """Stock settings, except the driver's memory, which holds the cached input, and the given ones."""
     compile_modules()
     builder = (
         SparkSession.builder.master("local[2]")
@@ -114,7 +114,9 @@ def session(settings: Mapping[str, str] | None = None) -> SparkSession:
 
 
 def compile_modules() -> None:
-    """As pip does when it installs: where PYTHONDONTWRITEBYTECODE is set, each Python of Spark's would compile them anew."""
+    """As pip does on installation: with PYTHONDONTWRITEBYTECODE set, each Python process of Spark would compile them
+    again.
+    """
     import pyspark_pylog
 
     for package in (spark_log, pyspark_pylog):
@@ -129,7 +131,7 @@ def events(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def numbered_events(spark: SparkSession, start: int, end: int) -> DataFrame:
-    """Those of the numbers from `start` to `end`, with a column `id`."""
+    """Records for the numbers from `start` to `end`, with a column `id`."""
     return spark.range(start, end, 1, PARTITIONS).selectExpr(
         "id",
         "concat('user-', id % 100000) key",
@@ -138,14 +140,14 @@ def numbered_events(spark: SparkSession, start: int, end: int) -> DataFrame:
 
 
 def keep(path: Path, parts: Mapping[str, object]) -> None:
-    """Put parts into a file of results, with the machine that they were measured on; what else is in it stays."""
+    """Add parts to a file of results, with the machine that measured them; other parts stay."""
     kept = json.loads(path.read_text()) if path.exists() else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**kept, **parts, "machine": machine()}, indent=1, sort_keys=True) + "\n")
 
 
 def machine() -> dict[str, object]:
-    """What a figure depends on."""
+    """The machine and the versions of a measurement."""
     import pyarrow
     import pyspark
 

@@ -1,13 +1,13 @@
-"""How much does one coordinator take?
+"""How much load can one coordinator take?
 
-Beside `pylog serve` on a local disk with fsync: 50 clients that commit objects which were uploaded before (named only, as the
-coordinator does not look at them), 3,000 that wait for records of one topic, are all woken by one append and wait again, while
-others commit to another topic; a group of 100 members that one more joins; and how long one record takes from `append` in one client
-to `poll` in another.  By hand: an fsync of some milliseconds shared by as many commits as arrive meanwhile, and 0.3 ms of
-Python for each.
+`pylog serve` runs on a local disk with fsync.  50 clients commit objects that were uploaded before; the objects are
+only named, because the coordinator does not read them.  3,000 clients wait for records of one topic, are all woken by
+one append and wait again, while others commit to another topic.  One more member joins a group of 100.  Finally, the
+time of one record from `append` in one client to `poll` in another.
 
-The clients run on the same processors.  What one coordinator can take where they do not is bounded by its own CPU seconds
-for a thousand commits, which `commits_per_cpu_second` turns round.
+By hand: an fsync of some milliseconds is shared by all commits that arrive meanwhile, plus 0.3 ms of Python per commit.
+The clients run on the same processors.  On other processors, the bound is the coordinator's CPU seconds per thousand
+commits; `commits_per_cpu_second` is the inverse.
 """
 
 from __future__ import annotations
@@ -119,13 +119,13 @@ def resident_mb(pid: int) -> int:
 
 
 def cpu_s(pid: int) -> float:
-    """That a process has used, and the kernel for it."""
+    """CPU seconds of a process, kernel time included."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def commits(address: str, clients: int, each: int, pause_s: float = 0.0) -> tuple[list[float], float]:
-    """Seconds that each commit took, and all of them together."""
+    """Seconds of each commit, and of all together."""
     answers: multiprocessing.Queue[list[float]] = multiprocessing.Queue()
     share = clients // PROCESSES
     work = [
@@ -170,7 +170,7 @@ def client(address: str, name: str, each: int, pause_s: float, times: list[float
                 slices=((0, Run(topic_id, sequence % PARTITIONS, 0, 50, 1, 1, 1, 0, 0)),),
             )
             begun = time.perf_counter()
-            # A client that asks for no records of others: it wants nothing but its own acknowledgement.
+            # A client that requests no records of others: it waits only for its acknowledgement.
             answered = link.ask(state.coordinator, [Append(commit=commit)], 2**53)
             times.append(time.perf_counter() - begun)
             time.sleep(pause_s)
@@ -178,7 +178,7 @@ def client(address: str, name: str, each: int, pause_s: float, times: list[float
 
 
 def append_to_poll(log: spark_log.Log, count: int) -> list[float]:
-    """Seconds from the call of `append` in one thread to the record in the hands of a consumer in another."""
+    """Seconds from the call of `append` in one thread to the record in the hands of a consumer in another thread."""
     times = []
     with spark_log.connect(f"pylog://{log.journal.state.coordinator.address}") as other:
         consumer = other.consumer("latency", auto_offset_reset="latest")
@@ -201,7 +201,9 @@ def append_to_poll(log: spark_log.Log, count: int) -> list[float]:
 
 
 def crowd(log: spark_log.Log, pid: int, waiting: int) -> tuple[float, list[float], list[int]]:
-    """Seconds until all that wait are woken, those of each commit that others made meanwhile, and memory before and with them."""
+    """Seconds until all waiting clients are woken, seconds of each concurrent commit, and memory before and during the
+    wait.
+    """
     address, state = log.journal.state.coordinator.address, log.journal.refresh()
     memory = [resident_mb(pid)]
     beside: list[float] = []

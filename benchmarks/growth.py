@@ -1,14 +1,16 @@
-"""How does cost grow with what a log holds and with who uses it?
+"""How does cost grow with the content of a log and with its users?
 
-Each table varies one thing and keeps the rest: partitions, commits, the size of a record, writers, slices in the state.  The
-fit is the exponent of a power law through the points on log-log axes: 0 is constant, 1 linear.  Local disk without fsync,
-so that Python's and the log's own work shows.  By hand: a commit is one object and one record whatever its partitions, so
-cost a row is constant but for short runs; commits and writers go one after the other through one log, so the cost of a
-commit is constant and writers share one rate; a record costs by its number until about 1 kB and by its bytes above; a plan costs
-by the slices it names.
+Each table varies one quantity and keeps the rest: partitions, commits, the size of a record, writers, slices in the
+state.  The fit is the exponent of a power law through the points on log-log axes: 0 is constant, 1 linear.  The disk is
+local without fsync, so that Python's and the log's own work is visible.
 
-    --only partitions,writers     some of the tables
-    --json FILE                   points and fits, from which `_pictures.py` draws
+By hand: a commit is one object and one record, whatever its partitions, so the cost of a row is constant except for
+short runs. Commits and writers go one after the other through one log, so the cost of a commit is constant and writers
+share one rate.  The cost of a record is per record up to about 1 kB and per byte above.  The cost of a plan is per
+slice that it names.
+
+    --only partitions,writers    some of the tables
+    --json FILE                  points and fits, from which `_pictures.py` draws
 """
 
 from __future__ import annotations
@@ -35,24 +37,24 @@ from spark_log.model import DataObject, Run
 from spark_log.node.maintain import maintain_once
 
 CONSTANT, LINEAR = 0.25, 1.2
-"""Exponents up to these go by these names."""
+"""Names for exponents up to these."""
 TAIL_COMMITS = 50
 """Commits that are timed at each size of a log."""
 HOUSE_COMMITS = 200
-"""Commits in which upkeep comes twice."""
+"""Number of commits in which upkeep runs twice."""
 SHARED = "a commit's share of upkeep, ms"
 OPENED = "open and read one record, ms"
 FORGET_MS = 300
-"""Objects that were dropped are remembered for so long where a day is not waited for."""
+"""How long dropped objects are remembered where the benchmark does not wait for a day."""
 BYTES_IN_ALL = 64 << 20
 SPAN_S = 1.5
-"""Writers write for so long."""
+"""How long writers write."""
 SLICES_A_COMMIT = 1000
 PLANNED_PARTITIONS = 100
 
 
 class Sizes(NamedTuple):
-    """What is varied, and how much is done at each."""
+    """The varied quantity, and the work at each value."""
 
     partitions: Sequence[int]
     rows: int
@@ -82,14 +84,14 @@ QUICK = Sizes((1, 2), 1000, (20, 100), (20, 100), (10, 1000), 1 << 16, (1, 2), 0
 
 
 class Table(NamedTuple):
-    """Points of what was measured, and what bounds it."""
+    """Measured points, and their bound."""
 
     name: str
     varied: str
-    """What x is."""
+    """The quantity on the x axis."""
     x: list[float]
     costs: dict[str, list[float]]
-    """By name, with its unit, the cost at each x."""
+    """By name with its unit, the cost at each x."""
     bound: str
 
 
@@ -113,11 +115,11 @@ def called(slope: float) -> str:
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ the tables
+# ----------------------------------------------------------------------------------------------------------- the tables
 
 
 def by_partitions(sizes: Sizes) -> Table:
-    """A batch of Spark's, written by key into so many partitions and read back."""
+    """A batch of Spark, written by key into this many partitions and read back."""
     spark = common.session()
     frame = common.events(spark, sizes.rows)
     costs: dict[str, list[float]] = {"write, µs a record": [], "read, µs a record": []}
@@ -141,14 +143,15 @@ def by_partitions(sizes: Sizes) -> Table:
         "partitions",
         list(map(float, sizes.partitions)),
         costs,
-        "records are gathered in runs of a partition, and short runs cost by their number: about 0.1 ms a run of a task",
+        "records are gathered in runs of a partition, and short runs "
+        "cost by their number: about 0.1 ms a run of a task",
     )
 
 
 def by_commits(sizes: Sizes) -> Table:
-    """A small commit, opening the log and reading one record, when the log has had so many commits.
+    """A small commit, opening the log and reading one record, in a log with this many commits.
 
-    Those in between name objects that are not there: the metadata log is the same, in half the time.
+    The commits in between name objects that do not exist: the metadata log is the same, in half the time.
     """
     costs: dict[str, list[float]] = {"a commit, ms": [], SHARED: [], OPENED: []}
     with common.folder() as url:
@@ -173,13 +176,13 @@ def by_commits(sizes: Sizes) -> Table:
         "commits in the log",
         list(map(float, sizes.commits)),
         costs,
-        "a commit is two files and a listing; the state keeps a row for each object until `pylog maintain` merges them: "
-        "each open reads it, and once in 100 commits it is written",
+        "a commit is two files and a listing; the state keeps a row for each object until `pylog "
+        "maintain` merges them: each open reads it, and once in 100 commits it is written",
     )
 
 
 def maintained(sizes: Sizes) -> Table:
-    """The same when `pylog maintain` has run, and what it replaced is forgotten."""
+    """The same after `pylog maintain` has run and the replaced objects are forgotten."""
     costs: dict[str, list[float]] = {SHARED: [], OPENED: []}
     with common.folder() as url:
         log, done = spark_log.connect(url, durability="os"), 0
@@ -199,14 +202,14 @@ def maintained(sizes: Sizes) -> Table:
         "commits in the log",
         list(map(float, sizes.maintained)),
         costs,
-        "merging leaves a few segments of many commits, so the state has a few rows; those of the objects that they replaced "
-        "go when `gc.fence.age.ms` (a day) is over: what is read at an open is the commits of a day at most, of two if "
-        "`pylog maintain` runs once in one",
+        "merging leaves a few segments of many commits, so the state has a few rows; those of the "
+        "objects that they replaced go when `gc.fence.age.ms` (a day) is over: what is read at an "
+        "open is the commits of a day at most, of two if `pylog maintain` runs once in one",
     )
 
 
 def forget(log: spark_log.Log) -> None:
-    """As if a day had gone by since everything that was dropped."""
+    """Pretend that a day has passed since objects were dropped."""
     age = "gc.fence.age.ms"
     log.admin.incremental_alter_configs({None: {age: str(FORGET_MS)}})
     log.append("t", [{"value": b"x"}])
@@ -223,7 +226,7 @@ def read_one(url: str, offset: int) -> None:
 
 
 def by_record_size(sizes: Sizes) -> Table:
-    """The same bytes in records of another size: append and read back, a record."""
+    """The same bytes in records of another size: append and read back, per record."""
     costs: dict[str, list[float]] = {"append, µs a record": [], "read, µs a record": []}
     for size in sizes.records:
         rows = max(8, min(sizes.bytes // size, 1_000_000))
@@ -241,12 +244,13 @@ def by_record_size(sizes: Sizes) -> Table:
         "bytes of a record",
         list(map(float, sizes.records)),
         costs,
-        "below about 1 kB columns are handled by the batch and a record costs its share of a batch; above, its bytes: copy, compression, checksum, disk",
+        "below about 1 kB columns are handled by the batch and a record costs its "
+        "share of a batch; above, its bytes: copy, compression, checksum, disk",
     )
 
 
 def random_values(rows: int, size: int) -> pa.Array:
-    """Values that do not compress, each another."""
+    """Distinct values that do not compress."""
     fixed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(size), rows, [None, pa.py_buffer(os.urandom(rows * size))])
     return fixed.cast(pa.binary())
 
@@ -273,7 +277,8 @@ def by_writers(sizes: Sizes) -> Table:
         "writers",
         list(map(float, sizes.writers)),
         costs,
-        "one log has one next version: writers take it in turn, a writer that loses the race retries, and two cores are shared",
+        "one log has one next version: writers take it in turn, a writer "
+        "that loses the race retries, and two cores are shared",
     )
 
 
@@ -286,7 +291,7 @@ def _meet_at(meeting: Barrier) -> None:
 
 
 def _write(url: str, partition: int, span_s: float) -> int:
-    """Commits that one writer gets in."""
+    """Commits of one writer within the time."""
     log = spark_log.connect(url, durability="os")
     log.append("t", [{"value": b"x", "partition": partition}])
     _meeting.wait(60)
@@ -298,7 +303,7 @@ def _write(url: str, partition: int, span_s: float) -> int:
 
 
 def by_slices(sizes: Sizes) -> Table:
-    """Planning a topic of so many slices of objects that are not there: its metadata only."""
+    """Plan a read of a topic with this many slices of objects that do not exist: only its metadata."""
     parts = "plan all, ms", "plan one partition, ms", "plan one record, ms", "open, ms"
     costs: dict[str, list[float]] = {name: [] for name in parts}
     for count in sizes.slices:
@@ -324,14 +329,15 @@ def by_slices(sizes: Sizes) -> Table:
         "slices of a topic",
         list(map(float, sizes.slices)),
         costs,
-        "a plan makes an object of every slice that is read, 1 µs each, and of no other; slices are sealed when there are many, "
-        "and the rows of those indexes that overlap are unpacked, 0.1 µs each, of no other partition; an open reads the "
-        "checkpoint, 2 µs for each object of the log, and the slices where there are too few commits for a seal, as in the smallest",
+        "a plan makes an object of every slice that is read, 1 µs each, and of no other; slices are "
+        "sealed when there are many, and the rows of those indexes that overlap are unpacked, 0.1 µs "
+        "each, of no other partition; an open reads the checkpoint, 2 µs for each object of the log, "
+        "and the slices where there are too few commits for a seal, as in the smallest",
     )
 
 
 def named(topic: str, made: int, count: int, partitions: int, state: State) -> Uploaded:
-    """A commit of `count` slices, ten an object."""
+    """A commit of `count` slices, ten per object."""
     epoch = f"data/{state.version:016x}"
     objects = tuple(DataObject(f"{epoch}/{made + at:016x}.seg", 128 << 20, 127 << 20) for at in range(0, count, 10))
     runs = tuple(
@@ -345,7 +351,7 @@ def named(topic: str, made: int, count: int, partitions: int, state: State) -> U
 
 
 def best(run: Callable[[], object], tries: int) -> float:
-    """The shortest of some runs: what the machine does beside only ever adds."""
+    """The shortest of several runs, because other work on the machine can only add time."""
     return min(common.clock(run) for _ in range(tries))
 
 

@@ -1,9 +1,9 @@
-"""How much memory does a task take at its peak, whatever the size of the segment?
+"""How much memory does a task need at its peak, for any segment size?
 
-A writer keeps at most its buffer (64 MB) and about two batches; a reader about three batches.  Each runs in a process of
-its own over 0.25, 0.5 and 1 GB of values that compression halves.  `rss` is how far the process grows above what it takes
-after one record was written and read, the allocator's waste included; `live` is what is in use at the peak: Arrow's memory
-and Python's, in another run, since tracing has a cost of its own.
+A writer needs at most its buffer (64 MB) and about two batches; a reader about three batches.  Each runs in a separate
+process over 0.25, 0.5 and 1 GB of values that compress by half.  `rss` is the growth of the process over its size after
+one record was written and read, including the allocator's waste.  `live` is the memory in use at the peak, Arrow's and
+Python's.  It is measured in another run, because tracing also needs memory.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""After one `maintain`, does a topic of many small commits read like one that was written at once?
+"""After one `maintain`, is a topic of many small commits as fast to read as a topic of one large commit?
 
-10,000 commits of 100 records against one of 1 M records: read to the end, in turn.  Target: at most 1.2 times the time,
-and one object a partition and 128 MB.
+10,000 commits of 100 records are compared with one of 1 M records: read to the end, in turn.  Target: at most 1.2 times
+the time, and one object per partition and 128 MB.
 """
 
 from __future__ import annotations

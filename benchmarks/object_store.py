@@ -1,12 +1,13 @@
-"""What does a log on an object store cost: round trips, milliseconds, requests, dollars?
+"""How much does a log on an object store cost: round trips, milliseconds, requests, dollars?
 
-A store in memory behind S3's latencies: 15 ms for a get or a listing, 30 ms for a put, with jitter from a seed; no limit of
-bandwidth, so that round trips show.  By hand: a small commit is a put, a put and a get beside a listing, 30 + 30 + 15 ms and
-some jitter; a poll that finds nothing is one get.  Writers of one log take turns, so 8 of them reach what the chain of
-records gives: a put and a get beside a listing, 45 ms each, and less where one of them has to try again: 10 to 20 commits a second.
+A store in memory with S3's latencies: 15 ms for a get or a listing, 30 ms for a put, with jitter from a seed; unlimited
+bandwidth, so that round trips are visible.  By hand: a small commit is a put, then a put, then a get in parallel with a
+listing: 30 + 30 + 15 ms and some jitter.  A poll without news is one get.  Writers of one log take turns, so 8 of them
+reach the rate of the chain of records: a put, then a get in parallel with a listing, 45 ms each, and less with retries:
+10 to 20 commits a second.
 
-    --quick         fewer of everything
-    --json FILE     the table, for the page
+    --quick       fewer of everything
+    --json FILE   the table, for the page
 """
 
 from __future__ import annotations
@@ -33,24 +34,24 @@ from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_
 PRICES_OF = "S3 Standard, us-east-1, list prices as of January 2025"
 DOLLARS_PUT_OR_LIST = 0.005 / 1000
 DOLLARS_GET = 0.0004 / 1000
-"""A get, or a look for a size; deletes are free."""
+"""A get, or a request for a size; deletes are free."""
 MONTH_S = 30 * 24 * 3600
 LARGE_ROWS = 60_000
 HOUSE_COMMITS = 300
-"""So many commits bring upkeep three times."""
+"""In this many commits, upkeep runs three times."""
 EVERY_S = {"commit": 1.0, "idle": 0.5, "found": 1.0}
-"""How often the table has it, for the price of a month."""
+"""How often the table has the operation, for the price of a month."""
 
 
 class Line(NamedTuple):
-    """What one thing costs, the median of its tries."""
+    """The cost of one operation, the median of its tries."""
 
     what: str
     round_trips: int
     ms: float
     requests: dict[str, int]
     dollars_a_month: float | None
-    """Once in `every_s`; None where nobody does it all the time."""
+    """Once in `every_s`; None for an operation that is not periodic."""
     every_s: float | None
 
 
@@ -67,7 +68,7 @@ def line(
     every_s: float | None = None,
     before: Callable[[], object] = lambda: None,
 ) -> Line:
-    """The try with the fewest round trips, with the median time: a busy machine makes parallel requests late."""
+    """The try with the fewest round trips, with the median time: on a busy machine, parallel requests start late."""
     runs: list[tuple[int, list[TimedRequest]]] = []
     times = []
     for _ in range(tries):
@@ -110,7 +111,7 @@ def measure(tries: int, rows: int, scale: float = 1.0) -> list[Line]:
 
 
 def cold_reads(store: SlowStore, tries: int) -> list[Line]:
-    """Of logs that were just opened: nothing of the object or its indexes is in memory."""
+    """Reads of logs that were just opened: neither the object nor its indexes are in memory."""
     fresh: list[spark_log.Log] = []
 
     def renew() -> None:
@@ -149,7 +150,9 @@ def poll_one(consumer: spark_log.client.consuming.consumer.Consumer) -> None:
 
 
 def commits_per_second(writers: int, seconds: float) -> float:
-    """Of writers that each commit one record after the other, as processes do: each with its own view of the log."""
+    """Writers that each commit one record after the other, each with its own view of the log, as separate processes
+    have.
+    """
     inner = MemoryStore(uuid.uuid4().hex)
     open_log(inner).create_topic(spark_log.NewTopic("t", 1))
     logs = [open_log(SlowStore(inner, get_ms=15, put_ms=30)) for _ in range(writers)]
@@ -167,7 +170,7 @@ def commits_per_second(writers: int, seconds: float) -> float:
 
 
 def with_upkeep(commits: int) -> Line:
-    """A commit's share of sealing, checkpoints and what they replace, without waiting for any of it."""
+    """A commit's share of sealing, checkpoints and the objects that they replace, without waiting for any of it."""
     store = SlowStore(MemoryStore(uuid.uuid4().hex), get_ms=0, put_ms=0)
     log = open_log(store)
     log.append("t", [{"value": b"x"}])

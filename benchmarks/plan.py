@@ -1,7 +1,7 @@
 """How long does planning a read of 100 partitions and 10,000 segments take?
 
-The log is made by committing runs that name objects which are not there: planning looks at the metadata only.  By hand:
-100 pieces of 100 slices, 0.1 ms a piece to read and decode, 2 µs a slice: 30 ms.
+The log is made of commits that name objects which do not exist, because planning reads only the metadata.  By hand: 100
+pieces of 100 slices, 0.1 ms a piece to read and decode, 2 µs a slice: 30 ms.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def segments(topic: str, number: int, state: State) -> Uploaded:
-    """One segment a partition, each in an object of its own."""
+    """One segment per partition, each in a separate object."""
     objects = tuple(
         DataObject(f"data/{state.version:016x}/{number:08x}{partition:08x}.seg", 128 << 20, 127 << 20)
         for partition in range(PARTITIONS)

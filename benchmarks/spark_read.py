@@ -1,8 +1,8 @@
-"""How near is a batch read to what Spark's Python reader can give at most?
+"""How close is a batch read to the limit of Spark's Python reader?
 
-Ours: 4 M records of 4 partitions, all seven columns, to noop.  The other: a source that yields batches of the same rows,
-columns and sizes, made once in each worker.  By hand: the transfer and the JVM take 0.3–0.5 s a million rows, decoding
-zstd 0.07 and the constant columns 0.02: 0.9 of the null source.
+Ours: 4 M records of 4 partitions, all seven columns, to noop.  The other: a source that yields batches of the same
+rows, columns and sizes, created once in each worker.  By hand: the transfer and the JVM take 0.3–0.5 s per million
+rows, decoding zstd 0.07 and the constant columns 0.02: 0.9 of the null source.
 """
 
 from __future__ import annotations

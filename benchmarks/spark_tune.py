@@ -1,8 +1,9 @@
-"""What does `spark_log.tune` give a write, against Spark's stock settings in the same session?
+"""How much faster is a write with `spark_log.tune`, compared with Spark's stock settings in the same session?
 
-The records of spark_write.py, and then as many bytes in records of 20 kB.  What it sets is about rows on their way to Python, so
-reads are as they were.  By hand: 10,000 records of 100 bytes are 1 MB, so the limit of 8 MiB is never met: 1.0.  Of 20 kB, batches of
-64 MiB instead of 8 are allocated, zeroed and copied outside of every cache: 1.2 to 1.6 times as fast.
+The records of spark_write.py, and then as many bytes in records of 20 kB.  The setting affects rows on their way to
+Python, so reads are unchanged.  By hand: 10,000 records of 100 bytes are 1 MB, so the limit of 8 MiB is never reached:
+1.0.  With records of 20 kB, batches of 64 MiB instead of 8 are allocated, zeroed and copied outside of every cache: 1.2
+to 1.6 times as fast.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ def main() -> None:
 
 
 def append(frame: DataFrame, url: str, topic: str) -> Callable[[], None]:
-    """A write into a topic of its own."""
+    """A write into a new topic."""
     spark_log.connect(url).create_topic(spark_log.NewTopic(topic, common.PARTITIONS))
     return lambda: frame.write.format("pylog").mode("append").option("topic", topic).save(url)
 
 
 def tuned(spark: SparkSession, run: Callable[[], None]) -> Callable[[], None]:
-    """The same with the settings, which are taken back afterwards."""
+    """The same with the settings, which are reset afterwards."""
 
     def with_settings() -> None:
         changed = spark_log.tune(spark)

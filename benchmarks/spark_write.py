@@ -1,8 +1,8 @@
-"""How near is a batch write to what Spark's Python writer can take at most?
+"""How close is a batch write to the limit of Spark's Python writer?
 
-Ours: 4 M records, by key into 4 partitions, zstd, synced, committed.  The other: a writer of the same kind that takes the
-same Arrow batches and counts their rows.  By hand: the JVM and the transfer take about 0.31 s a million rows, hashing,
-splitting, zstd and checksums about 0.35 more: 0.5 of the null writer.
+Ours: 4 M records, by key into 4 partitions, zstd, synced, committed.  The other: a writer of the same kind that takes
+the same Arrow batches and counts their rows.  By hand: the JVM and the transfer take about 0.31 s per million rows;
+hashing, splitting, zstd and checksums about 0.35 more: 0.5 of the null writer.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def _lines() -> Iterator[str]:
     yield from _errors()
 
 
-# ---------------------------------------------------------------------------------------------------- functions, methods
+# --------------------------------------------------------------------------------------------------- functions, methods
 
 
 def _members(kind: type) -> Iterator[tuple[str, Any]]:
@@ -125,7 +125,7 @@ def _parameter(one: inspect.Parameter) -> str:
     return f"{stars}{one.name}{kind}" + ("" if one.default is one.empty else f" = {one.default!r}")
 
 
-# -------------------------------------------------------------------------------------------------------------- docstrings
+# ----------------------------------------------------------------------------------------------------------- docstrings
 
 
 def _text(documented: Any) -> Iterator[str]:
@@ -163,7 +163,7 @@ def _sentence(documented: Any) -> str:
     return " ".join((inspect.getdoc(documented) or "").split("\n\n")[0].split())
 
 
-# ----------------------------------------------------------------------------------------------------------------- tables
+# --------------------------------------------------------------------------------------------------------------- tables
 
 
 def _settings(table: Mapping[str, ClientSetting]) -> Iterator[str]:

@@ -123,7 +123,7 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-# ------------------------------------------------------------------------------------------------------- what is in Kafka
+# ----------------------------------------------------------------------------------------------------- what is in Kafka
 
 
 class Kafka:
@@ -215,7 +215,7 @@ def _is_set(config: Any) -> bool:
     return source == "DYNAMIC_TOPIC_CONFIG" or of_brokers
 
 
-# ----------------------------------------------------------------------------------------------------------- the copying
+# ---------------------------------------------------------------------------------------------------------- the copying
 
 
 def mirror(spark: SparkSession, args: argparse.Namespace, kafka: Kafka, log: Log) -> bool:
@@ -363,7 +363,7 @@ def start_copy(
     )
 
 
-# ------------------------------------------------------------------------------------------------------------ the groups
+# ----------------------------------------------------------------------------------------------------------- the groups
 
 Positions = Mapping[str, Mapping[TopicPartition, int]]
 """Committed positions of groups, as Kafka's offsets."""
@@ -427,7 +427,7 @@ def positions_here(log: Log, group: str) -> Mapping[TopicPartition, OffsetAndMet
         return {}
 
 
-# --------------------------------------------------------------------------------------------------------------- running
+# -------------------------------------------------------------------------------------------------------------- running
 
 
 def plan(args: argparse.Namespace, kafka: Kafka, storage: Mapping[str, str]) -> None:

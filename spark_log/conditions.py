@@ -99,7 +99,7 @@ def parse_condition(text: str, what: str, zone: tzinfo | None) -> Condition:
     return _Parser(text, what, zone).parse()
 
 
-# --------------------------------------------------------------------------------------------------------------- grammar
+# -------------------------------------------------------------------------------------------------------------- grammar
 
 COLUMNS = ("timestamp", "offset", "partition")
 _TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "==": "=="}
@@ -252,7 +252,7 @@ class _Parser:
             self._say(f"there is no such time as {self._quoted(constant)}")
         return time_us
 
-    # ------------------------------------------------------------------------------------------------------------ tokens
+    # ----------------------------------------------------------------------------------------------------------- tokens
 
     @property
     def _next(self) -> _Token:
@@ -282,8 +282,8 @@ class _Parser:
     def _refuse(self) -> NoReturn:
         part = self._whole_part()
         if not part:
-            self._say(f"a comparison is missing; possible are {FORMS}")
-        self._say(f"{part!r} cannot be used by a read: possible are {FORMS}; leave other conditions to the query")
+            self._say(f"a comparison is missing; expected {FORMS}")
+        self._say(f"{part!r} cannot be used by a read: expected {FORMS}; leave other conditions to the query")
 
     def _whole_part(self) -> str:
         """The text that is being parsed, up to the next AND outside of parentheses."""

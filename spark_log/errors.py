@@ -87,7 +87,7 @@ class NoOffsetForPartition(SparkLogError, LookupError):
     """The group has no committed offset and `auto_offset_reset` is 'none'."""
 
 
-# ------------------------------------------------------------------------------------------------ somebody newer is there
+# ---------------------------------------------------------------------------------------------- somebody newer is there
 
 
 class ProducerFenced(SparkLogError):

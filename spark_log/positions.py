@@ -93,7 +93,7 @@ def parse_position(given: object, what: str = "position") -> Position:
     elif isinstance(given, str):
         found = _parse_text(given.strip())
     if found is None:
-        raise InvalidRequest(f"{what}: {given!r} is not a position; possible are {FORMS}")
+        raise InvalidRequest(f"{what}: {given!r} is not a position; expected {FORMS}")
     return found
 
 
@@ -129,7 +129,7 @@ def parse_timestamp_ms(given: object, what: str = "timestamp") -> int:
         found = _parse_time(given.strip())
     if found is None or abs(found) > TIME_MS_MAX:
         raise InvalidRequest(
-            f"{what}: {given!r} is not a time; possible are milliseconds since 1970 and ISO-8601, "
+            f"{what}: {given!r} is not a time; expected milliseconds since 1970 or ISO-8601, "
             "as 1769853600000 and 2026-01-31T10:00:00Z"
         )
     return found

@@ -144,7 +144,7 @@ class ConfigSpec:
         if isinstance(given, str | int | float):
             with suppress(ValueError):
                 return self.kind.parse(str(given).strip())
-        raise InvalidConfig(f"config {self.name}: {given!r} is not possible; give {self.kind.possible()}")
+        raise InvalidConfig(f"config {self.name}: {given!r} is invalid; expected {self.kind.possible()}")
 
     def warnings(self, value: Value) -> Iterator[str]:
         """Warnings about parts of the value that have no effect."""
@@ -395,11 +395,9 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopic(f"topic name {name!r} is a directory's name; add a letter or a digit")
     if wrong := sorted(set(re.findall(r"[^a-zA-Z0-9._-]", name))):
         listed = " ".join("a space" if character == " " else repr(character) for character in wrong)
-        raise InvalidTopic(f"topic name {name!r} has {listed}; possible are a-z A-Z 0-9 . _ -")
+        raise InvalidTopic(f"topic name {name!r} has {listed}; expected a-z A-Z 0-9 . _ -")
     if len(name) > TOPIC_NAME_MAX:
-        raise InvalidTopic(
-            f"topic name {name[:40]!r}… has {len(name)} characters; at most {TOPIC_NAME_MAX} are possible"
-        )
+        raise InvalidTopic(f"topic name {name[:40]!r}… has {len(name)} characters; expected at most {TOPIC_NAME_MAX}")
 
 
 def collision_key(name: str) -> str:
@@ -432,7 +430,8 @@ def reference_markdown() -> str:
             "",
             "### When records expire",
             "",
-            "`pylog maintain` removes whole segments from the front of a partition, as Kafka does. A segment is removed",
+            "`pylog maintain` removes whole segments from the front of "
+            "a partition, as Kafka does. A segment is removed",
             "when its newest record is older than `retention.ms` and all earlier segments are removed. Merged segments",
             "span `segment.ms`, or an eighth of `retention.ms` if that is less. A record is kept for at least",
             "`retention.ms`, and at most that span longer, plus the time between two runs.",

@@ -1,1 +1,1 @@
-"""The same work with pylog and with Spark's Kafka connector, beside each other: `make bench-kafka`."""
+"""The same work with pylog and with Spark's Kafka connector, compared: `make bench-kafka`."""

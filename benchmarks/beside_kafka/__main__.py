@@ -1,11 +1,11 @@
-"""pylog beside Spark's Kafka connector: the same work on the same data in the same session, in turn.
+"""pylog compared with Spark's Kafka connector: the same work on the same data in the same session, in turn.
 
     python -m benchmarks.beside_kafka --rows 4000000 --parts write,read --settings stock
 
-A real broker and the connector are fetched once.  Each kind of work is run by all sides in turn, first to warm up, then to
-count; what is given is the median of the ratios pair by pair.  `stock` is what everybody gets; `recommended` gives both
-sides the settings of conf/spark-defaults.conf, conf/spark-python and a checkpoint that renames in place, and Kafka what its
-users set for throughput.  Prints a table and writes all figures to a file.
+A real broker and the connector are downloaded once.  All sides run each kind of work in turn, first to warm up, then to
+count. The result is the median of the ratios pair by pair.  `stock` runs with defaults.  `recommended` gives both sides
+the settings of conf/spark-defaults.conf, conf/spark-python and a checkpoint that renames in place, and gives Kafka the
+settings that its users choose for throughput.  Prints a table and writes all figures to a file.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ SETTINGS = {
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
 }
-"""Recommended, for both sides."""
+"""Recommended settings, for both sides."""
 PYTHONS = {STOCK: sys.executable, RECOMMENDED: str(ROOT / "conf" / "spark-python")}
-"""Of Spark's Python processes."""
+"""Settings of Spark's Python processes."""
 SHUFFLE = {"spark.sql.shuffle.partitions": str(common.PARTITIONS)}
-"""Always: 200 tasks of nothing on two cores would hide what is compared."""
+"""Settings of every run: 200 empty tasks on two cores would hide the difference."""
 BROKER = {"log.segment.delete.delay.ms": "1000", "auto.create.topics.enable": "false"}
-"""Deleted topics go at once, or the rounds would fill the disk; and nobody who still asks for one brings it back."""
+"""Deleted topics go immediately, or rounds would fill the disk.  A late request does not create them again."""
 PARTS = (*(work.name for work in (*WORK, *query.WORK)), "latency")
 
 
@@ -62,7 +62,7 @@ def main() -> None:
                 with bench_of(given, settings, running) as (bench, scratch):
                     kafka = Kafka(bench.spark, running, jars, recommended=settings == RECOMMENDED)
                     compare(given, bench, Pylog(bench.spark, scratch), kafka, found)
-    finally:  # what took minutes to measure is not lost to what failed after it
+    finally:  # write the minutes of measurements before a later failure can lose them
         print(table(*found))
         given.out.parent.mkdir(parents=True, exist_ok=True)
         given.out.write_text(json.dumps({"machine": machine(), "rows": given.rows, **as_json(*found)}, indent=1))
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def compare(given: argparse.Namespace, bench: Bench, pylog: Pylog, kafka: Kafka, found: Found) -> None:
-    """All parts under some settings."""
+    """Run all parts under one set of settings."""
     moves(given.parts, bench, pylog, kafka, found)
     queries(given.parts, bench, pylog, kafka, found)
     if "latency" in given.parts:
@@ -79,7 +79,7 @@ def compare(given: argparse.Namespace, bench: Bench, pylog: Pylog, kafka: Kafka,
 
 
 class Found(NamedTuple):
-    """What came out so far."""
+    """Write the results so far."""
 
     parts: list[Part]
     latencies: list[Latency]
@@ -100,7 +100,10 @@ def arguments() -> argparse.Namespace:
 
 @contextmanager
 def bench_of(given: argparse.Namespace, settings: str, running: Broker) -> Iterator[tuple[Bench, Path]]:
-    """A session of its own, with the data in its memory.  The JVM goes on, and with it what it has compiled."""
+    """A separate session, with the data in its memory.
+
+    The JVM stays, with everything that it has compiled.
+    """
     os.environ["PYSPARK_PYTHON"] = PYTHONS[settings]
     confs = {"spark.jars": running.jars, **SHUFFLE, **(SETTINGS if settings == RECOMMENDED else {})}
     spark = common.session(confs)
@@ -115,7 +118,7 @@ def bench_of(given: argparse.Namespace, settings: str, running: Broker) -> Itera
 
 
 def moves(wanted: Sequence[str], bench: Bench, pylog: Pylog, kafka: Kafka, found: Found) -> None:
-    """Writing, reading and copying; beside them what does nothing, and tables of files."""
+    """Writing, reading and copying, compared with the null source and sink and with tables of files."""
     works = [work for work in WORK if work.name in wanted]
     if not works:
         return
@@ -158,7 +161,7 @@ def tell(text: str) -> None:
 
 
 def machine() -> dict[str, object]:
-    """Where and with what this was measured."""
+    """The machine and the versions of a measurement."""
     return {
         "at": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "system": platform.platform(),

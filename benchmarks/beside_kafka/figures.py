@@ -16,35 +16,35 @@ class Round(NamedTuple):
 
     seconds: float
     cpu_seconds: float
-    """User and system, of all processes that took part."""
+    """User and system time of all processes involved."""
 
 
 class Part(NamedTuple):
-    """What was measured of one kind of work under one set of settings."""
+    """The measurements of one kind of work under one set of settings."""
 
     name: str
     title: str
     settings: str
     rows: int
-    """That one round moves."""
+    """Rows that one round moves."""
     rounds: Mapping[str, Sequence[Round]]
-    """By side; the rounds of all sides were run in turn."""
+    """Rounds by side; all sides ran in turn."""
     memory: Mapping[str, Mapping[str, float]]
-    """By side and kind of process: the peak of one round, in MB."""
+    """Peak memory of one round in MB, by side and kind of process."""
     target: float | None = None
-    """How many times as fast as Kafka it is to be."""
+    """The target: how many times as fast as Kafka."""
     of_null_target: float | None = None
 
 
 class Latency(NamedTuple):
-    """From the append of a record to its sight at the other end of a running query, in milliseconds."""
+    """Time from the append of a record to its arrival behind a running query, in milliseconds."""
 
     settings: str
     sides: Mapping[str, Sequence[float]]
 
 
 class Fact(NamedTuple):
-    """Something counted; less is better."""
+    """A counted figure; less is better."""
 
     title: str
     settings: str
@@ -58,26 +58,26 @@ def rate(part: Part, side: str) -> float:
 
 
 def cpu_per_million(part: Part, side: str) -> float:
-    """CPU seconds a million rows."""
+    """CPU seconds per million rows."""
     return statistics.median(one.cpu_seconds for one in part.rounds[side]) / part.rows * 1e6
 
 
 def times_as_fast(part: Part, side: str, other: str) -> float:
-    """The median of the ratios pair by pair: a machine that slows down does so for both of a pair."""
+    """The median of the ratios pair by pair: when the machine slows down, both sides of a pair slow down."""
     pairs = zip(part.rounds[side], part.rounds[other], strict=True)
     return statistics.median(b.seconds / a.seconds for a, b in pairs)
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The smallest of the values that at least `percent` of them are at or below."""
+    """The smallest value with at least `percent` of the values at or below it."""
     return sorted(values)[max(0, math.ceil(len(values) * percent / 100) - 1)]
 
 
-# ------------------------------------------------------------------------------------------------------------- the table
+# ------------------------------------------------------------------------------------------------------------ the table
 
 
 def table(parts: Sequence[Part], latencies: Sequence[Latency], facts: Sequence[Fact]) -> str:
-    """Everything as one table in Markdown, a line for each kind of work and set of settings."""
+    """Everything as one Markdown table, one line for each kind of work and set of settings."""
     rows = [_speed(part) for part in parts]
     rows += [_percentile(latency, percent) for latency in latencies for percent in (50, 99)]
     rows += [_less(fact) for fact in [*_cpu(parts), *_memory(parts), *facts]]
@@ -85,7 +85,7 @@ def table(parts: Sequence[Part], latencies: Sequence[Latency], facts: Sequence[F
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """Columns lined up; the first row is the head."""
+    """Align the columns; the first row is the header."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [" | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     lines.insert(1, " | ".join("-" * width for width in widths))
@@ -93,7 +93,7 @@ def markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def number(value: float) -> str:
-    """Three figures that count."""
+    """Three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -154,11 +154,11 @@ def _at_least(target: float | None) -> str:
     return "" if target is None else f"≥ {target:g}"
 
 
-# ---------------------------------------------------------------------------------------------------------------- as JSON
+# -------------------------------------------------------------------------------------------------------------- as JSON
 
 
 def as_json(parts: Sequence[Part], latencies: Sequence[Latency], facts: Sequence[Fact]) -> dict[str, Any]:
-    """All that was measured, round by round, with what the table derives from it."""
+    """All measurements, round by round, and the figures that the table derives from them."""
     return {
         "parts": [_part_as_json(part) for part in parts],
         "latencies": [

@@ -1,7 +1,8 @@
 """How long does a record take from its append through a running query to the other end?
 
-One record at a time, at random moments, through a query from topic to topic with the default trigger; both ends with the
-side's own client.  A Python data source cannot run in Spark's real-time mode, which takes Kafka's connector to about 20 ms.
+One record at a time, at random moments, passes through a query from topic to topic with the default trigger.  Both ends
+use the side's own client.  A Python data source cannot run in Spark's real-time mode, in which Kafka's connector needs
+about 20 ms.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.beside_kafka.work import Bench, checkpoint
 
 GAP_S = (0.02, 0.5)
 WARM = 10
-"""Records that do not count."""
+"""Records that warm up and do not count."""
 DEADLINE_S = 60
 
 
@@ -31,11 +32,11 @@ class Ends(Protocol):
 
     @abstractmethod
     def send(self, value: bytes) -> None:
-        """Returns when the record is acknowledged."""
+        """Append a record; return when it is acknowledged."""
 
     @abstractmethod
     def arrived(self) -> Iterator[bytes]:
-        """Values at the other end as they come; never ends."""
+        """Values at the other end as they arrive, endlessly."""
 
 
 class PylogEnds:
@@ -126,7 +127,7 @@ def _wait_for(seen: dict[int, float], number: int) -> None:
 
 
 def through_queries(bench: Bench, sides: tuple[Side, ...], count: int) -> dict[str, list[float]]:
-    """Two stretches of each side, in turn."""
+    """Two runs of each side, in turn."""
     found: dict[str, list[float]] = {side.name: [] for side in sides}
     for stretch in range(2):
         for side in sides:

@@ -1,4 +1,4 @@
-"""What processes use, from /proc: CPU seconds of a whole tree of them, their memory at its peak, and files on disk."""
+"""Resources of processes, from /proc: CPU seconds of a process tree, peak memory, and files on disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROC = Path("/proc")
 
 
 def tree(root: int) -> list[int]:
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     children = defaultdict(list)
     for folder in PROC.iterdir():
         if folder.name.isdigit():
@@ -31,12 +31,12 @@ def tree(root: int) -> list[int]:
 
 
 def _stat(pid: int) -> list[str]:
-    """From the state on: the name before it may hold anything."""
+    """The fields from the state on: the name before it may have any character."""
     return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def cpu_seconds(roots: Sequence[int]) -> float:
-    """User and system so far, of the trees; what ended and was waited for is in its parent's."""
+    """User and system time of the trees so far; a parent includes the children that it has waited for."""
     total = 0
     for pid in {pid for root in roots for pid in tree(root)}:
         with suppress(OSError):
@@ -45,7 +45,7 @@ def cpu_seconds(roots: Sequence[int]) -> float:
 
 
 def measured(run: Callable[[], object], roots: Sequence[int]) -> Round:
-    """One run, timed."""
+    """Time one run."""
     cpu, begun = cpu_seconds(roots), time.perf_counter()
     run()
     seconds = time.perf_counter() - begun
@@ -54,13 +54,13 @@ def measured(run: Callable[[], object], roots: Sequence[int]) -> Round:
 
 @contextmanager
 def peak_memory(roots: Sequence[int]) -> Iterator[dict[str, float]]:
-    """Fills in the peak by kind of process, in MB, while the block runs; pages that processes share are counted once."""
+    """Measure the peak by kind of process in MB during the block; pages that processes share are counted once."""
     peak: dict[str, float] = {}
     done = threading.Event()
 
     def watch() -> None:
         over = False
-        while not over:  # once at least, however short the block is
+        while not over:  # at least once, however short the block is
             for kind, size in _memory(roots).items():
                 peak[kind] = max(peak.get(kind, 0.0), size)
             over = done.wait(SAMPLE_S)
@@ -100,12 +100,12 @@ def _proportional(pid: int) -> int:
 
 
 def bytes_sent(pid: int) -> int:
-    """What a process has written so far, to files and sockets."""
+    """Bytes that a process has written so far, to files and sockets."""
     lines = (PROC / str(pid) / "io").read_text().splitlines()
     return int(dict(line.split(": ") for line in lines)["wchar"])
 
 
 def bytes_on_disk(folders: Sequence[Path]) -> int:
-    """Blocks that the files take: an index that was made large and is mostly empty takes few."""
+    """Allocated blocks of the files: a preallocated index that is mostly empty has few."""
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
     return sum(file.stat().st_blocks * 512 for file in files)

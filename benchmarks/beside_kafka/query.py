@@ -1,7 +1,7 @@
-"""A query that people really run: parse JSON, keep one hour of a day, aggregate by key; as a batch and as a stream.
+"""A typical query: parse JSON, keep one hour of a day, aggregate by key; as a batch and as a stream.
 
-Records come in hour by hour, as they do in a topic that is alive.  Each side leaves out what it can: pylog by its option
-`where`, which knows the times in every batch; Kafka by the offsets of the hour's start and, in a batch, of its end.
+Records arrive hour by hour, as in a live topic.  Each side skips what it can.  pylog uses its option `where`, which
+knows the times in every batch.  Kafka uses the offsets of the hour's start and, in a batch, of its end.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from spark_log.conditions import as_condition
 TOPIC = "hours"
 HOURS = 24
 HOUR = 14
-"""The one that is asked for."""
+"""The hour of the query."""
 DAY = datetime.now(timezone.utc).replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=1)
 FIELDS = "id long, path string, ms int, session string"
 
 
 def fill(bench: Bench, sides: tuple[Side, ...]) -> None:
-    """A day of records on each side, an hour at a time."""
+    """Write a day of records to each side, an hour at a time."""
     for side in sides:
         side.create(TOPIC)
         for hour in range(HOURS):
@@ -47,7 +47,7 @@ def fill(bench: Bench, sides: tuple[Side, ...]) -> None:
 
 
 def _send(rows: DataFrame, address: str) -> None:
-    """With their timestamps, which the connector's sink does not write; to the partitions that Java's client takes."""
+    """Write with timestamps, which the connector's sink omits, to the partitions that Java's client chooses."""
     topic = TOPIC
 
     def send(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -86,7 +86,7 @@ def batch_of(side: Side) -> DataFrame:
 
 
 def stream_of(side: Side) -> DataFrame:
-    """The same; Kafka's connector has no end for a stream."""
+    """The same as a stream; Kafka's connector has no end offset for a stream."""
     if isinstance(side, Pylog):
         reader = side.spark.readStream.format("pylog").schema("key binary, value binary").option("where", _where())
         return reader.options(subscribe=TOPIC, startingOffsets="earliest").load(side.url(TOPIC))
@@ -132,7 +132,7 @@ WORK = (
 
 
 def facts(bench: Bench, pylog: Pylog, kafka: Kafka) -> list[Fact]:
-    """That both give the same, and what each has to read for that."""
+    """Check that both sides return the same, and report the rows that each reads for it."""
     expected = result(batch_of(kafka)).agg(F.sum("count"), F.round(F.sum("ms"), 3)).collect()
     assert result(batch_of(pylog)).agg(F.sum("count"), F.round(F.sum("ms"), 3)).collect() == expected
     log = spark_log.connect(pylog.url(TOPIC))

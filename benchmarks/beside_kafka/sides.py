@@ -26,51 +26,51 @@ PAIRS = "key binary, value binary"
 
 
 class Side(ABC):
-    """One way to keep a topic."""
+    """One way to store a topic."""
 
     name: str
     roots: tuple[int, ...] = ()
-    """Processes that take part, beside this one and its children."""
+    """Processes to measure besides this one and its children."""
 
     @abstractmethod
     def create(self, topic: str) -> None:
-        """An empty topic of PARTITIONS partitions."""
+        """Create an empty topic of PARTITIONS partitions."""
 
     @abstractmethod
     def drop(self, topic: str) -> None:
-        """Its data goes, so that rounds do not fill the disk."""
+        """Delete the topic's data, so that rounds do not fill the disk."""
 
     @abstractmethod
     def write(self, frame: DataFrame, topic: str) -> None:
-        """All rows of a frame with key and value."""
+        """Write all rows of a frame with key and value."""
 
     @abstractmethod
     def read(self, topic: str) -> DataFrame:
-        """All columns."""
+        """Read all columns."""
 
     @abstractmethod
     def values(self, topic: str) -> DataFrame:
-        """The value alone, as cheaply as the side can."""
+        """Read only the value, as cheaply as the side can."""
 
     @abstractmethod
     def stream(self, topic: str) -> DataFrame:
-        """All columns, from the first record on."""
+        """Stream all columns, from the first record on."""
 
     @abstractmethod
     def pairs(self, topic: str) -> DataFrame:
-        """A stream of keys and values alone, as cheaply as the side can."""
+        """Stream only keys and values, as cheaply as the side can."""
 
     @abstractmethod
     def into(self, frame: DataFrame, topic: str) -> DataStreamWriter:
-        """A stream of keys and values into a topic."""
+        """Write a stream of keys and values into a topic."""
 
     def bytes_on_disk(self, topic: str) -> int:
-        """What the topic takes."""
+        """Bytes of the topic."""
         raise NotImplementedError(self.name)
 
 
 class Pylog(Side):
-    """Each topic in a log of its own."""
+    """Each topic in a separate log."""
 
     name = "pylog"
 
@@ -114,12 +114,12 @@ class Pylog(Side):
 
 
 class Kafka(Side):
-    """One broker, with which Spark's connector talks."""
+    """One broker, and Spark's connector."""
 
     name = "kafka"
 
     def __init__(self, spark: SparkSession, broker: Broker, folder: Path, recommended: bool) -> None:
-        """folder:  where the broker runs.  recommended:  what Kafka's users set for throughput, too."""
+        """folder: where the broker runs.  recommended: also the settings that Kafka's users choose for throughput."""
         self.spark, self.broker, self.folder = spark, broker, folder / "run"
         self.roots = (int((self.folder / "pid").read_text()),)
         self.to_read: Mapping[str, str] = RECOMMENDED_READ if recommended else {}
@@ -130,10 +130,11 @@ class Kafka(Side):
         self._await_leaders(topic)
 
     def _await_leaders(self, topic: str) -> None:
-        """Until the broker serves all partitions, which is a little after it has answered that they are made.
+        """Wait until the broker serves all partitions, which is shortly after it has confirmed their creation.
 
-        A producer's first batch that comes before that is sent again, behind the second, which the broker has taken by then;
-        to it the first is out of order from there on, and the write fails when that has expired, after two minutes.
+        A producer's first batch before that is retried behind its second, which the broker has accepted by then.  From
+        there on the broker rejects the first batch as out of order, and the write fails when the batch expires, after
+        two minutes.
         """
         earliest = {TopicPartition(topic, number): OffsetSpec.earliest() for number in range(PARTITIONS)}
         until = time.monotonic() + LEADERS_S
@@ -149,7 +150,7 @@ class Kafka(Side):
         self._wait(lambda admin: admin.delete_topics([topic]))
 
     def _wait(self, ask: Callable[[AdminClient], Mapping[str, Any]]) -> None:
-        """With a client for each question: one that is kept would complain when the broker goes."""
+        """One client per question: a long-lived client would log errors when the broker stops."""
         admin = AdminClient({"bootstrap.servers": self.broker.address, "log_level": SILENT})
         for future in ask(admin).values():
             future.result(60)
@@ -186,13 +187,13 @@ class Kafka(Side):
 
 LEADERS_S = 30
 SILENT = 0
-"""Of syslog's levels: a client that outlives the broker would tell of it, and what fails is raised."""
+"""A syslog level: a client that outlives the broker would log it, and failures are raised anyway."""
 RECOMMENDED_WRITE = {"kafka.compression.type": "lz4", "kafka.batch.size": "262144"}
 RECOMMENDED_READ = {"kafka.max.poll.records": "5000", "kafka.max.partition.fetch.bytes": str(8 << 20)}
 
 
 class Null(Side):
-    """Nothing is kept: what Spark's Python data sources give at most."""
+    """Stores nothing: the upper bound for Spark's Python data sources."""
 
     name = "null"
 
@@ -226,7 +227,7 @@ class Null(Side):
 
 
 class Parquet(Side):
-    """A table of files: no offsets, no keys to partitions."""
+    """A table of files: no offsets, and keys do not determine partitions."""
 
     name = "parquet"
 
@@ -263,7 +264,7 @@ class Parquet(Side):
 
 
 def two_free_ports() -> int:
-    """The first of two."""
+    """The first of the two columns."""
     for port in range(29292, 29492, 2):
         with suppress(OSError), socket.socket() as one, socket.socket() as two:
             one.bind(("127.0.0.1", port))

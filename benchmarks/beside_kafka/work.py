@@ -18,11 +18,11 @@ from benchmarks.beside_kafka.machine import measured, peak_memory
 from benchmarks.beside_kafka.sides import Side
 
 TOPIC = "events"
-"""Written before anything reads it."""
+"""Work that writes the data which later work reads."""
 
 
 class Bench(NamedTuple):
-    """What all rounds share."""
+    """State that all rounds share."""
 
     spark: SparkSession
     frame: DataFrame
@@ -35,11 +35,11 @@ class Bench(NamedTuple):
 
 
 Ready = Callable[[Bench, Side], AbstractContextManager[Callable[[], None]]]
-"""Prepares a round, gives what is timed, and clears up after it."""
+"""Prepare a round, yield the part to time, and clean up."""
 
 
 class Work(NamedTuple):
-    """A kind of work, and the ratios that it is to reach."""
+    """A kind of work, and its target ratios."""
 
     name: str
     title: str
@@ -53,7 +53,7 @@ def noop(frame: DataFrame) -> None:
 
 
 def drained(writer: DataStreamWriter, checkpoint: Path) -> None:
-    """Run a stream over what there is."""
+    """Run a stream over everything that exists."""
     query = writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
     query.awaitTermination()
 
@@ -93,7 +93,7 @@ def copy(bench: Bench, side: Side) -> Iterator[Callable[[], None]]:
 
 @contextmanager
 def checkpoint(bench: Bench) -> Iterator[Path]:
-    """A new one."""
+    """A new folder."""
     folder = bench.checkpoints / _name()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
@@ -113,7 +113,10 @@ WORK = (
 
 
 def measure(bench: Bench, work: Work, sides: Sequence[Side]) -> Part:
-    """Rounds of all sides in turn.  Memory is watched in the last of the warm ones, so that watching costs nothing."""
+    """Rounds of all sides in turn.
+
+    Memory is measured in the last warm-up round, so that measuring it costs no time in the others.
+    """
     rounds: dict[str, list[Round]] = {side.name: [] for side in sides}
     memory: dict[str, dict[str, float]] = {}
     for number in range(bench.warm + bench.rounds):

@@ -82,9 +82,9 @@ def worker_python(spark: Any) -> str:
     if not chosen and context.master.startswith("local") and is_interpreter(sys.executable):
         return sys.executable
     raise InvalidRequest(
-        f"Spark's Python workers run {usual!r} ({shutil.which(usual) or 'which is not found here'}), which has no pylog; "
-        f"spark_log is installed for {sys.executable}: set the environment variable PYSPARK_PYTHON to a Python that has "
-        f"pylog, on this machine and on the executors, before Spark starts"
+        f"Spark's Python workers run {usual!r} ({shutil.which(usual) or 'which is not found here'}), which has "
+        f"no pylog; spark_log is installed for {sys.executable}: set the environment variable PYSPARK_PYTHON "
+        "to a Python that has pylog, on this machine and on the executors, before Spark starts"
     )
 
 

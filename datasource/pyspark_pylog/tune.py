@@ -18,7 +18,8 @@ SETTINGS = (
     TunedSetting(
         "spark.sql.execution.arrow.maxBytesPerBatch",
         "8388608",
-        "the JVM holds a batch for Python in each task that writes: with 8 MiB instead of 64, large records fit and are faster",
+        "the JVM holds a batch for Python in each task that writes: with "
+        "8 MiB instead of 64, large records fit and are faster",
     ),
 )
 """conf/spark-defaults.conf recommends them too; docs/decisions/0031 has the figures."""

@@ -167,7 +167,7 @@ def verb(group: click.Group, name: str | None = None) -> Callable[[Callable[...,
     return group.command(name, cls=Verb)
 
 
-# ---------------------------------------------------------------------------------------------------------------- options
+# -------------------------------------------------------------------------------------------------------------- options
 
 
 class PositionType(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on only

@@ -115,7 +115,7 @@ def reset_clock(session: CommandSession, force: bool, dry_run: bool, yes: bool) 
         emit_line(session, f"the log's time was put back by {duration_text(ahead)}", {"ahead_ms": ahead})
 
 
-# ----------------------------------------------------------------------------------------------------------------- health
+# --------------------------------------------------------------------------------------------------------------- health
 
 
 class Check(NamedTuple):

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_log.client.reading.plan import SliceRead, Window
 
 
-# ------------------------------------------------------------------------------------------------------------------- plan
+# ----------------------------------------------------------------------------------------------------------------- plan
 
 
 SUMS = ("records", "segments", "batches", "bytes")
@@ -104,7 +104,7 @@ def _of_total(session: CommandSession, row: dict[str, Any]) -> dict[str, Any]:
     return {"partition": str(row["partition"]), **{name: of_total(name) for name in SUMS}}
 
 
-# --------------------------------------------------------------------------------------------------------------- metadata
+# ------------------------------------------------------------------------------------------------------------- metadata
 
 
 @click.group(cls=Noun)
@@ -149,7 +149,7 @@ def dump_metadata(session: CommandSession, of_state: bool) -> None:
         emit_rows(session, ["version", "time", "id", "records"], rows)
 
 
-# ----------------------------------------------------------------------------------------------------------------- config
+# --------------------------------------------------------------------------------------------------------------- config
 
 
 @click.group(cls=Noun)
@@ -207,7 +207,7 @@ def alter_config(session: CommandSession, configs: dict[str, str], unset: tuple[
     emit_line(session, "configs altered", {"set": configs, "unset": list(unset)})
 
 
-# --------------------------------------------------------------------------------------------------------------- producer
+# ------------------------------------------------------------------------------------------------------------- producer
 
 
 @click.group(cls=Noun)

@@ -53,9 +53,7 @@ def read_profile(name: str) -> Profile:
     values = sections[name]
     for key in values:
         if key not in KEYS and not key.startswith(STORAGE):
-            raise InvalidRequest(
-                f"profile {name!r}: unknown key {key!r}; possible are {', '.join(KEYS)} and {STORAGE}NAME"
-            )
+            raise InvalidRequest(f"profile {name!r}: unknown key {key!r}; expected {', '.join(KEYS)} or {STORAGE}NAME")
     return Profile(
         url=_url(name, values),
         token=values.get("token"),
@@ -67,7 +65,7 @@ def read_profile(name: str) -> Profile:
 def checked_output(text: str, place: str) -> str:
     """An output form.  Raises InvalidRequest, whose message names the place."""
     if text not in OUTPUTS:
-        raise InvalidRequest(f"{place}: invalid output {text!r}; possible are {', '.join(OUTPUTS)}")
+        raise InvalidRequest(f"{place}: invalid output {text!r}; expected {', '.join(OUTPUTS)}")
     return text
 
 

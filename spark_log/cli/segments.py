@@ -64,7 +64,7 @@ def _topic(state: State, topic_id: str) -> str:
     return topic_id if topic is None else topic.name
 
 
-# ---------------------------------------------------------------------------------------------------------------- segments
+# ------------------------------------------------------------------------------------------------------------- segments
 
 
 def _batches(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
@@ -105,7 +105,7 @@ def _batch_row(row: dict[str, Any], state: State) -> dict[str, Any]:
     }
 
 
-# ----------------------------------------------------------------------------------------------------------- slice indexes
+# -------------------------------------------------------------------------------------------------------- slice indexes
 
 
 def _slices(log: Log, name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:

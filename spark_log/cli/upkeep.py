@@ -221,8 +221,8 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     emit_line(session, _repair_text(report, dry_run), asdict(report))
     if report.lost and dry_run and not accept_loss:
         raise Failed(
-            f"`pylog repair` would change nothing, for more than version {report.version} is lost: restore the first of these "
-            "files from a copy of the log, or say --accept-loss"
+            f"`pylog repair` would change nothing, for more than version {report.version} is lost: "
+            "restore the first of these files from a copy of the log, or say --accept-loss"
         )
 
 
@@ -231,8 +231,8 @@ def _repair_text(report: RepairReport, dry_run: bool) -> str:
     base, files = report.base or "the first record", counted(len(report.moved), "file")
     condition = "with --accept-loss " if dry_run and report.lost else ""
     lines = [
-        f"{condition}{'can be restored' if dry_run else 'restored'}: version {report.version} from {base}, {files} moved to "
-        "meta/damaged/"
+        f"{condition}{'can be restored' if dry_run else 'restored'}: version "
+        f"{report.version} from {base}, {files} moved to meta/damaged/"
     ]
     lines += [f"{name} is damaged" for name in report.damaged]
     if report.lost:

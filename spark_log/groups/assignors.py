@@ -54,7 +54,7 @@ def make_assignor(strategy: str | type[Assignor]) -> Assignor:
             ) from error
         return _made(loaded, strategy)
     raise InvalidRequest(
-        f"there is no assignor {strategy!r}: possible are {', '.join(BUILT_IN)}, and a class of yours as 'module:Class'"
+        f"unknown assignor {strategy!r}: expected {', '.join(BUILT_IN)}, or your class as 'module:Class'"
     )
 
 

@@ -214,7 +214,7 @@ def _assigned(at: Step, write: SyncWrite, error: Code) -> None:
     give_assignments(at, write.assignments, Code.NONE)
 
 
-# --------------------------------------------------------------------------------------------------- heartbeat and leave
+# -------------------------------------------------------------------------------------------------- heartbeat and leave
 
 
 def _heartbeat(at: Step, request: HeartbeatRequest) -> Code:

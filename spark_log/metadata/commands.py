@@ -439,7 +439,7 @@ def known_group(state: State, name: str) -> GroupState:
     """Raises GroupIdNotFound."""
     group = state.groups.get(name)
     if group is None:
-        raise GroupIdNotFound(f"group {name!r} is not known; log.admin.list_consumer_groups() shows those that are")
+        raise GroupIdNotFound(f"group {name!r} is unknown; log.admin.list_consumer_groups() lists the known ones")
     return group
 
 
@@ -488,7 +488,7 @@ class Swap(Command, frozen=True, kw_only=True, tag="swap"):
         return upkeep.decide_swap(state, self.swap)
 
 
-# --------------------------------------------------------------------------------------------------------------- several
+# -------------------------------------------------------------------------------------------------------------- several
 
 
 class SeveralCommands(Command, frozen=True, kw_only=True, tag="several"):

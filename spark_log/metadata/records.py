@@ -337,7 +337,7 @@ def check_format(found: bytes, known: int, name: str) -> None:
         return
     if found.isdigit() and int(found) > known:
         raise UnsupportedVersion(
-            f"{name} has format {int(found)}, this pylog reads {known}: update pylog; if no newer pylog ever wrote to this log, "
-            "the file is damaged: run `pylog repair`"
+            f"{name} has format {int(found)}, this pylog reads {known}: update pylog; if no "
+            "newer pylog ever wrote to this log, the file is damaged: run `pylog repair`"
         )
     raise CorruptObject(f"{name} is damaged: its first line has {found!r} for a format")

@@ -481,7 +481,7 @@ def _expire_producers(state: State, record: r.ExpireProducersRecord) -> State:
     return replace(state, producers=producers)
 
 
-# ---------------------------------------------------------------------------------------------------------- coordinators
+# --------------------------------------------------------------------------------------------------------- coordinators
 
 
 def _take_over(state: State, record: r.TakeOverRecord) -> State | None:

@@ -27,8 +27,8 @@ def check_not_shared(state: State, group: str) -> None:
 def group_in_use(group: str, member_ids: Sequence[str]) -> GroupInUse:
     """The error for an external change to a group in use by these members."""
     return GroupInUse(
-        f"group {group!r} is shared by {counted(len(member_ids), 'member')}, {member_ids[0]} among them: stop them, or use "
-        "another group",
+        f"group {group!r} is shared by {counted(len(member_ids), 'member')}, "
+        f"{member_ids[0]} among them: stop them, or use another group",
         owner=member_ids[0],
     )
 

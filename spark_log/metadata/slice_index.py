@@ -93,8 +93,8 @@ def decode_piece(piece: Piece, data: bytes | memoryview) -> pa.Table:
     """
     if len(data) != piece.length or crc32c(data) != piece.crc:
         raise CorruptObject(
-            f"{piece.object} is damaged: its slice index at byte {piece.position} has {len(data)} of {piece.length} bytes "
-            f"or another checksum (offsets {piece.start} to {piece.end})"
+            f"{piece.object} is damaged: its slice index at byte {piece.position} has {len(data)} of "
+            f"{piece.length} bytes or another checksum (offsets {piece.start} to {piece.end})"
         )
     table = pa.ipc.open_stream(data, options=_READING).read_all()
     table = table.set_column(0, "start", _shifted(table["start"], piece.start))

@@ -201,7 +201,7 @@ class HttpLink:
         reply: GroupsReply = decode(data, GroupsReply, "the coordinator's reply")
         return {view.group_id: view for view in reply.groups}
 
-    # ---------------------------------------------------------------------------------------------------------- requests
+    # --------------------------------------------------------------------------------------------------------- requests
 
     def _first(
         self,

@@ -166,7 +166,7 @@ class Server:
             **dict.fromkeys(GROUP_PATHS, ("POST", self._group)),
         }
 
-    # ------------------------------------------------------------------------------------------------------ start and stop
+    # --------------------------------------------------------------------------------------------------- start and stop
 
     async def start(self, host: str, port: int, tls: ssl.SSLContext | None) -> int:
         """Listen, and return the port.  Raises OSError."""
@@ -263,7 +263,7 @@ class Server:
             self._note_pause()
             self._connections.close_overdue(time.monotonic())
 
-    # ------------------------------------------------------------------------------------------------------------ requests
+    # --------------------------------------------------------------------------------------------------------- requests
 
     async def _guard(self, request: web.BaseRequest) -> web.StreamResponse:
         """Apply limits, and convert errors to messages with a matching status."""

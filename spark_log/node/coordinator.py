@@ -145,7 +145,7 @@ class Coordinator:
     def leading(self) -> bool:
         return self.epoch > 0
 
-    # ----------------------------------------------------------------------------------------------------------- commands
+    # --------------------------------------------------------------------------------------------------------- commands
 
     def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
         """Apply commands, possibly in one record with others.
@@ -194,7 +194,7 @@ class Coordinator:
         for asked in self._under_way:
             asked.give_up(unknown)
 
-    # ------------------------------------------------------------------------------------------------------ what is served
+    # --------------------------------------------------------------------------------------------------- what is served
 
     @property
     def cluster_id(self) -> str:
@@ -230,7 +230,7 @@ class Coordinator:
             storage_age_s=self.storage_health.age_ms / 1000,
         )
 
-    # --------------------------------------------------------------------------------------------------------- the thread
+    # ------------------------------------------------------------------------------------------------------- the thread
 
     def run(self) -> None:
         """Stand by and lead, until `stop`; then release the log."""
@@ -398,7 +398,7 @@ class Coordinator:
                 "%s was not released, its next coordinator takes it over: %s", self.journal.metadata.url, error
             )
 
-    # ------------------------------------------------------------------------------------------------------------- upkeep
+    # ----------------------------------------------------------------------------------------------------------- upkeep
 
     def _keep(self, stop: threading.Event) -> None:
         """Run upkeep beside the commits, like any other client: through this coordinator."""

@@ -119,7 +119,7 @@ class Groups:
         self._began_ms = clock.now_ms() - clock.monotonic_ms()
         self._rebalances = 0
 
-    # ------------------------------------------------------------------------------------------------------------ requests
+    # --------------------------------------------------------------------------------------------------------- requests
 
     async def ask(self, request: Request, wait_ms: int, client_host: str) -> Response:
         """The reply to a member's request.
@@ -252,7 +252,7 @@ class Groups:
         group = self._groups.get(group_id)
         return _refused(found.error, group_id, -1 if group is None else group.generation)
 
-    # ---------------------------------------------------------------------------------------------------------- the machine
+    # ------------------------------------------------------------------------------------------------------ the machine
 
     def _step(self, request: Request) -> asyncio.Future[Response]:
         """The reply, as a future."""
@@ -356,7 +356,7 @@ class Groups:
         journaled = Journaled(group_id=group_id, ticket=ticket, error=_code_of(error))
         self._take(group_id, group, step(group, journaled, self._now_ms(), config=self._config))
 
-    # ----------------------------------------------------------------------------------------------------------- operators
+    # -------------------------------------------------------------------------------------------------------- operators
 
     def views(self) -> tuple[GroupView, ...]:
         """The groups that members share now."""
@@ -370,7 +370,7 @@ class Groups:
         """Metrics of all groups, including groups in the log that are not shared."""
         return group_text(self._journal.state, self.views(), self._rebalances)
 
-    # -------------------------------------------------------------------------------------------------------------- timers
+    # ----------------------------------------------------------------------------------------------------------- timers
 
     def _now_ms(self) -> int:
         """Monotonic, independent of the wall clock."""
@@ -407,7 +407,7 @@ class Groups:
     def _first_due(self) -> int | None:
         return min((at for group in self._groups.values() if (at := next_deadline(group)) is not None), default=None)
 
-    # --------------------------------------------------------------------------------------------------------- who leads
+    # -------------------------------------------------------------------------------------------------------- who leads
 
     def notice(self) -> None:
         """Called when the leader may have changed.  A new leader reads the groups and their members from the log."""

@@ -159,7 +159,7 @@ def segment_limit(state: State, key: TopicKey) -> int:
     return int(topic_config(state.topics[key[0]].configs, "segment.bytes"))
 
 
-# ------------------------------------------------------------------------------------------------------------- rewriting
+# ------------------------------------------------------------------------------------------------------------ rewriting
 
 
 def _try_segment(
@@ -322,7 +322,7 @@ def _stamped(records: pa.RecordBatch, piece: Slice) -> pa.RecordBatch:
     return records.set_column(at, records.schema.field(at), stamp)
 
 
-# -------------------------------------------------------------------------------------------------------------- swapping
+# ------------------------------------------------------------------------------------------------------------- swapping
 
 
 def _swap(view: View, context: Context, batch: _Batch, tally: Tally) -> Steps[View]:

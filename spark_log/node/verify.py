@@ -100,7 +100,7 @@ def _missing(view: View, names: Sequence[str]) -> list[Problem]:
     return []
 
 
-# -------------------------------------------------------------------------------------------------------------- metadata
+# ------------------------------------------------------------------------------------------------------------- metadata
 
 
 def _resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Problem]]]:
@@ -183,7 +183,7 @@ def _counts(state: State, slices: dict[TopicKey, list[Slice]]) -> Iterator[Probl
             yield Problem(name, f"its live slices are counted as {row.live}, but there are {live[name]}")
 
 
-# --------------------------------------------------------------------------------------------------------------- objects
+# -------------------------------------------------------------------------------------------------------------- objects
 
 
 def _objects(

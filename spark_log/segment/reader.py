@@ -199,7 +199,8 @@ def _rows_of_run(index: Index, run: Run | Slice, place: Place) -> tuple[int, int
     if len(thinned):
         position = int(numbers["position"][low + thinned[0]])
         raise UnsupportedVersion(
-            f"the batch in {place.at(position)} has fewer rows than offsets: a newer pylog has compacted it; upgrade pylog"
+            f"the batch in {place.at(position)} has fewer rows than "
+            "offsets: a newer pylog has compacted it; upgrade pylog"
         )
     return low, high
 

@@ -112,7 +112,7 @@ class SegmentWriter:
         open_spool: Callable[[], BinaryIO] | None = None,
     ) -> None:
         if compression not in COMPRESSIONS:
-            raise ValueError(f"compression is {compression!r}; possible are {', '.join(COMPRESSIONS)}")
+            raise ValueError(f"compression is {compression!r}; expected {', '.join(COMPRESSIONS)}")
         self.rows = 0
         """Rows appended so far."""
         self._compression = compression

@@ -77,7 +77,8 @@ def _check_race(store: ObjectStore, key: str, sent: Sequence[bytes], answers: Se
     if found is None or found not in (won or sent):
         _refuse(
             store,
-            f"after a race of {len(sent)} writers for one name it held {found!r}, and it reported success to {won or 'nobody'}",
+            f"after a race of {len(sent)} writers for one name it held "
+            f"{found!r}, and it reported success to {won or 'nobody'}",
         )
 
 

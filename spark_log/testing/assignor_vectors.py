@@ -1,7 +1,8 @@
-"""Runs cases of the assignors: exact ones by their assignment, others by the properties that the case names.
+"""Run cases of the assignors.  An exact case is compared with its assignment; any other by the properties that it
+names.
 
-A property is a sentence.  One that this runner cannot read holds if the assignment is the case's reference assignment, which
-is a valid answer; otherwise the case fails, and says so.
+A property is a sentence.  If the runner cannot read a property, the case passes only when the assignment equals the
+case's reference assignment, which is a valid answer.  Otherwise the case fails, and the failure names the property.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from spark_log.model import TopicPartition
 from spark_log.testing.case import Case
 
 ROUNDS_MAX = 4
-"""A cooperative assignment settles within as many."""
+"""A cooperative assignment is stable after at most this many rounds."""
 
 
 def assignor_cases(vectors: Mapping[str, Any]) -> Iterator[Case]:
-    """One case each."""
+    """Run every case and yield its result."""
     for vector in vectors.get("cases", ()):
         yield run_case(vector)
 
@@ -67,7 +68,7 @@ def _assignor(vector: Mapping[str, Any]) -> Assignor:
 
 
 class _Work:
-    """One case, its assignment, and where that leads to if members give up what they lost and join again."""
+    """Run one case: its assignment, and the stable assignment after members revoke what they lost and join again."""
 
     def __init__(self, vector: Mapping[str, Any]) -> None:
         self.assignor = _assignor(vector)
@@ -88,11 +89,11 @@ class _Work:
         self.assigned = self.assignor.assign(self.cluster, self.members)
         self.reference = vector["expected"].get("reference_assignment")
         self.withholds = True
-        """No round gave a partition to one member while another had it."""
+        """In no round did one member get a partition that another member still had."""
         self.settled = self._settle()
 
     def _settle(self) -> Assigned:
-        """The assignment when nobody has to give anything up any more."""
+        """The assignment when no member has to revoke anything any more."""
         assigned, members = self.assigned, self.members
         if not self.assignor.cooperative:
             return assigned
@@ -113,7 +114,9 @@ class _Work:
         return assigned
 
     def far(self) -> int:
-        """How many partitions a member has that has a rack, and the partition no replica there."""
+        """How many partitions are assigned to a member that has a rack, although the partition has no replica in that
+        rack.
+        """
         topics = self.cluster.known(topic for read in self.reads.values() for topic in read)
         racks = {topic: self.cluster.racks.get(topic, ()) for topic in topics}
         of_members = {member.member_id: member.rack for member in self.members if member.rack}
@@ -123,7 +126,7 @@ class _Work:
             for tp in partitions
         )
 
-    # --------------------------------------------------------------------------------------------------------- properties
+    # ------------------------------------------------------------------------------------------------------- properties
 
     def holds(self, sentence: str) -> bool:
         for pattern, check in _PROPERTIES:
@@ -137,7 +140,7 @@ class _Work:
         return sorted(len(partitions) for partitions in self.settled.values())
 
     def valid(self) -> bool:
-        """Members get partitions that exist, of topics that they read; no partition has two."""
+        """Each assigned partition exists, its topic is subscribed by the member, and it has one owner."""
         given = [tp for partitions in self.assigned.values() for tp in partitions]
         return (
             len(given) == len(set(given))
@@ -146,7 +149,7 @@ class _Work:
         )
 
     def balanced(self) -> bool:
-        """Who has two more than another has nothing of a topic of which that one also has something."""
+        """If one member has two partitions more than another, the two share no topic."""
         topics = {name: {tp.topic for tp in partitions} for name, partitions in self.settled.items()}
         return not any(
             len(self.settled[more]) > len(self.settled[less]) + 1 and topics[more] & topics[less]
@@ -178,15 +181,15 @@ class _Work:
         )
 
     def keeps(self, *names: str) -> bool:
-        """Members keep all that they had."""
+        """Members keep every partition that they had."""
         return all(self.had[name] <= set(self.settled[name]) for name in names or self.had)
 
     def gets_only_own(self, *names: str) -> bool:
-        """Members get nothing that they did not have."""
+        """Members get no partition that they did not have."""
         return all(set(self.settled[name]) <= self.had[name] for name in names or self.had)
 
     def no_exchange(self) -> bool:
-        """No two members give each other partitions of one topic."""
+        """No two members exchange partitions of the same topic."""
         before = {tp: name for name, partitions in self.had.items() for tp in partitions}
         moves = {
             (tp.topic, before[tp], name)
@@ -197,7 +200,7 @@ class _Work:
         return not any((topic, to, source) in moves for topic, source, to in moves)
 
     def swapped_withheld(self) -> bool:
-        """Of two partitions that change places nobody has either in this round."""
+        """While two partitions change places, neither has an owner in this round."""
         given = {tp for partitions in self.assigned.values() for tp in partitions}
         withheld = {tp for partitions in self.had.values() for tp in partitions} - given
         return len(withheld) == 2 and len({name for name, had in self.had.items() if had & withheld}) == 2
@@ -212,7 +215,7 @@ def _gets_all(work: _Work, name: str, count: str) -> bool:
 
 
 def _from_gone(work: _Work, name: str) -> bool:
-    """The member gets something that nobody had."""
+    """The member gets a partition that nobody owned."""
     return bool(set(work.settled[name]) - set().union(*work.had.values()))
 
 

@@ -1,4 +1,4 @@
-"""What a test vector asks for, and what the product gave."""
+"""One case of a test vector: what was expected, and what the product returned."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Case(NamedTuple):
-    """One case of a file and what came of it."""
+    """One case of a file and its result."""
 
     name: str
     expected: object

@@ -1,7 +1,8 @@
-"""Runs scenarios of the group protocol against the product: its machine, and a metadata state for what is journaled.
+"""Run scenarios of the group protocol against the product: its state machine, and a metadata state for what is
+journaled.
 
-A scenario is a list of steps with a clock that only `advance_time` moves.  `Shell` is what a coordinator does around the
-machine, with a journal that answers at once.
+A scenario is a list of steps.  Only the step `advance_time` moves its clock.  `Shell` plays the coordinator around the
+machine, with a journal that answers immediately.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from spark_log.model import OffsetAndMetadata, TopicPartition
 from spark_log.testing.case import Case
 
 MINUTE_MS = 60_000
-"""A millisecond of a scenario is a minute of the metadata log, whose retention of offsets is in minutes."""
+"""One millisecond of a scenario is one minute of the metadata log, whose retention of offsets is in minutes."""
 
 
 def group_cases(vectors: Mapping[str, Any]) -> Iterator[Case]:
@@ -59,7 +60,7 @@ def group_cases(vectors: Mapping[str, Any]) -> Iterator[Case]:
 
 
 def run_scenario(scenario: Mapping[str, Any], *, late: bool = False) -> Case:
-    """The scenario up to the first step that differs from what is expected."""
+    """Run the scenario up to the first step whose result differs from the expected one."""
     shell = Shell(scenario.get("config", {}), late=late)
     for number, asked in enumerate(scenario["steps"], 1):
         name = f"{scenario['id']} step {number} ({asked['op']})"
@@ -75,7 +76,7 @@ class Shell:
     """One coordinator with all its groups."""
 
     def __init__(self, config: Mapping[str, Any], *, late: bool = False) -> None:
-        """late: timers are looked at when the time that was to pass has passed, not when they run out."""
+        """late: timers are checked after the whole time has passed, not when each one expires."""
         self.late = late
         self.config = GroupConfig(
             initial_rebalance_delay_ms=config.get("group_initial_rebalance_delay_ms", 3_000),
@@ -88,24 +89,25 @@ class Shell:
         self.now_ms = 0
         self.groups: dict[str, Group] = {}
         self.staged: dict[int, dict[tuple[str, TopicPartition], OffsetAndMetadata | None]] = {}
-        """Positions of open transactions by producer, as a client's transaction keeps them until it commits; None: a newer
-        one was committed since."""
+        """Positions of open transactions by producer, kept until the commit as a client's transaction keeps them.
+        None: a newer position was committed since.
+        """
         self.state = State()
         self.answers: dict[int, Response] = {}
         self.correlation_ids: dict[str, int] = {}
-        """By the name of the request."""
+        """Topics by the name of the request."""
         self.aliases: dict[str, int] = {}
-        """Of member ids, by the request whose answer has them."""
+        """Aliases of member ids, by the request whose answer has the id."""
         self._requests = 0
         self._write(r.TakeOverRecord(epoch=1, address="localhost:9550", host="localhost", cluster_id="vectors"))
 
     def run(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Carry one step out; what may be expected of it."""
+        """Carry one step out, and return what the scenario can compare."""
         operation: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = getattr(self, asked["op"])
         return operation(asked) or {}
 
     def resolve(self, value: Any) -> Any:
-        """With member ids in place of their aliases."""
+        """The text with member ids replaced by their aliases."""
         if isinstance(value, str) and value.startswith("$"):
             answer = self.answers.get(self.aliases[value[1:]])
             assert isinstance(answer, JoinGroupResponse), f"the request that is to give {value} is not answered"
@@ -116,10 +118,10 @@ class Shell:
             return {self.resolve(key): self.resolve(one) for key, one in value.items()}
         return value
 
-    # -------------------------------------------------------------------------------------------------------- the machine
+    # ------------------------------------------------------------------------------------------------------ the machine
 
     def send(self, request: Request, failing: Code = Code.NONE) -> int:
-        """failing: what the journal answers to what comes of it."""
+        """failing: the journal's answer to the writes of this step."""
         self._requests += 1
         group_id = request.group_id
         outcome = step(
@@ -151,7 +153,7 @@ class Shell:
         batch = r.Batch(id="vectors", time=self.now_ms * MINUTE_MS, epoch=1, records=records)
         self.state = replay(self.state, batch)
 
-    # -------------------------------------------------------------------------------------------------- time and members
+    # ------------------------------------------------------------------------------------------------- time and members
 
     def advance_time(self, asked: Mapping[str, Any]) -> None:
         end = self.now_ms + asked["ms"]
@@ -271,7 +273,7 @@ class Shell:
                 pass
         return found
 
-    # ------------------------------------------------------------------------------------------------------------ offsets
+    # ---------------------------------------------------------------------------------------------------------- offsets
 
     def offset_commit(self, asked: Mapping[str, Any]) -> Mapping[str, Any]:
         found = self._found(self.send(self._commit_request(asked)))
@@ -301,7 +303,8 @@ class Shell:
             asked_for = {place: position for place, position in mine.items() if position is not None}
             for (group_id, partition), position in asked_for.items():
                 stored = self.state.groups.get(group_id)
-                # Kafka takes positions of a transaction that names no member, whoever has the group; pylog's refuses them.
+                # Kafka accepts positions of a transaction that names no member, even if the group has members; pylog
+                # rejects them.
                 self._commit(group_id, UNFENCED if stored is None else stored.generation, {partition: position})
 
     def _commit_request(self, asked: Mapping[str, Any], *, transactional: bool = False) -> OffsetCommitRequest:
@@ -319,7 +322,7 @@ class Shell:
         self._decide(CommitOffsets(commit=r.GroupCommit(group_id, generation, entries)))
 
     def _key(self, partition: TopicPartition) -> tuple[str, int]:
-        """Its topic is made when it is first named; the topic's id is its name."""
+        """Create the topic on first use; its id is its name."""
         if partition.topic not in self.state.names:
             self._write(r.CreateTopicRecord(topic_id=partition.topic, name=partition.topic, partitions=100))
         return partition
@@ -373,7 +376,7 @@ class Shell:
 
     def run_offset_expiration(self, asked: Mapping[str, Any]) -> None:
         minutes = asked["offsets_retention_ms"]
-        # Groups that nobody ever joined are kept longer by pylog than by Kafka, unless they are set to be kept as long.
+        # pylog keeps a group that never had members longer than Kafka does, unless both are configured alike.
         groups = {"offsets.retention.minutes": minutes, "streaming.identity.retention.ms": minutes * MINUTE_MS}
         self._write(r.SetConfigsRecord(configs={name: str(value) for name, value in groups.items()}))
         held = [(group_id, *self._key(tp)) for mine in self.staged.values() for group_id, tp in mine]

@@ -4,9 +4,10 @@
     python -m spark_log.testing.kafka start DIR [--port 9092]
     python -m spark_log.testing.kafka stop DIR
 
-For tests, jobs and benchmarks, not for data that anybody needs: one node on loopback, its records gone when it is stopped.
-Java and the Ivy that comes with PySpark do the fetching, as they do for `spark.jars.packages`: about 60 MB, once, checked
-against the repository's checksums.  `PYLOG_IVY_SETTINGS` names an Ivy settings file where a mirror has to be used.
+Use it for tests, jobs and benchmarks, never for data that matters: the broker is one node on loopback, and its records
+are deleted when it stops.  Java and the Ivy that ships with PySpark download the jars, as they do for
+`spark.jars.packages`: about 60 MB, once, checked against the repository's checksums.  To use a mirror, set
+`PYLOG_IVY_SETTINGS` to an Ivy settings file.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from typing import NamedTuple
 
 BROKER_JARS = (
     "org.apache.kafka:kafka_2.13:4.1.0",
-    # Kafka leaves the choice of a logger open, and without one it says nothing, not even that it is up.
+    # Kafka lets the user choose a logger.  Without one it prints nothing, not even that it has started.
     "org.slf4j:slf4j-simple:1.7.36",
 )
 CONNECTOR_JARS = (
     "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
-    # Not published for every version of Spark; this one works with the connector above, on Spark 4.2 and 4.3.
+    # Not published for every version of Spark.  This version works with the connector above on Spark 4.2 and 4.3.
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
     "org.apache.kafka:kafka-clients:3.9.2",
     "org.apache.commons:commons-pool2:2.13.1",
@@ -42,19 +43,19 @@ SETTINGS_FILE = "PYLOG_IVY_SETTINGS"
 
 
 class Broker(NamedTuple):
-    """A broker that answers, and what Spark needs to talk to it."""
+    """A running broker, and what Spark needs to connect to it."""
 
     address: str
-    """For `kafka.bootstrap.servers`."""
+    """The value for `kafka.bootstrap.servers`."""
     jars: str
-    """For `spark.jars`, when the session's JVM starts."""
+    """The value for `spark.jars`, set when the session's JVM starts."""
 
 
-# --------------------------------------------------------------------------------------------------------------- fetching
+# ------------------------------------------------------------------------------------------------------------- fetching
 
 
 def fetch(directory: Path) -> str:
-    """Bring the jars into `directory`, if they are not there; the connector's, as `spark.jars` takes them."""
+    """Download the jars into `directory` unless they are there; return the connector's, for `spark.jars`."""
     directory.mkdir(parents=True, exist_ok=True)
     _retrieve(directory, "broker", BROKER_JARS, transitive=True)
     _retrieve(directory, "connector", CONNECTOR_JARS, transitive=False)
@@ -111,13 +112,14 @@ def _java(classpath: str, main: str, *options: str) -> list[str]:
     return [str(Path(home) / "bin" / "java") if home else "java", *options, "-cp", classpath, main]
 
 
-# ----------------------------------------------------------------------------------------------------- starting, stopping
+# --------------------------------------------------------------------------------------------------- starting, stopping
 
 
 def start(directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None) -> Broker:
-    """Start an empty broker in the background and wait until it answers.  The controller takes the next port.
+    """Start an empty broker in the background and wait until it answers.
 
-    settings:  of the broker (`server.properties`), beside ours.
+    The controller listens on the next port.
+    settings: extra broker settings (`server.properties`).
     """
     jars = fetch(directory)
     stop(directory)
@@ -156,7 +158,7 @@ def _properties(run: Path, port: int, settings: Mapping[str, str]) -> str:
 
 
 def _spawn(command: list[str], log: Path) -> int:
-    """A process that outlives this one."""
+    """Start a process that outlives this one."""
     write = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
     output = [(os.POSIX_SPAWN_OPEN, 1, str(log), write, 0o644), (os.POSIX_SPAWN_DUP2, 1, 2)]
     return os.posix_spawnp(command[0], command, os.environ, file_actions=output, setsid=True)
@@ -173,7 +175,7 @@ def _wait_until_up(directory: Path, pid: int) -> None:
 
 
 def stop(directory: Path) -> None:
-    """Stop the broker that was started in `directory`, if there is one, and drop its records."""
+    """Stop the broker that was started in `directory`, if any, and delete its records."""
     file = directory / "run" / "pid"
     if file.exists() and _is_broker(pid := int(file.read_text())):
         os.kill(pid, signal.SIGTERM)
@@ -186,8 +188,11 @@ def stop(directory: Path) -> None:
 
 
 def _is_broker(pid: int) -> bool:
-    """Whether the process is a broker that runs: the number may be another's by now, and a child that ended stays a while."""
-    with suppress(ChildProcessError):  # another process started it
+    """Whether the process is a running broker.
+
+    The pid may have been reused, and a child that ended remains as a zombie for a while.
+    """
+    with suppress(ChildProcessError):  # the process was started by another one
         os.waitpid(pid, os.WNOHANG)
     found = subprocess.run(["ps", "-o", "args=", "-p", str(pid)], stdout=subprocess.PIPE, text=True, check=False)
     return "kafka.Kafka" in found.stdout
@@ -195,7 +200,7 @@ def _is_broker(pid: int) -> bool:
 
 @contextmanager
 def broker(directory: Path, port: int = PORT, settings: Mapping[str, str] | None = None) -> Iterator[Broker]:
-    """An empty broker for the length of a block."""
+    """An empty broker that runs for the length of a block."""
     try:
         yield start(directory, port, settings)
     finally:

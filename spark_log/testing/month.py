@@ -1,11 +1,11 @@
-"""A month of a small log in simulated time, with all that its size depends on.
+"""Run a small log for a month of simulated time, and measure everything that its size depends on.
 
     python -m spark_log.testing.month [--days 30] [--seed 0]
 
-One process appends a trickle and bursts, replaces topics, commits positions, runs transactions and ends them, and has
-`pylog maintain` run every hour, on a store in memory and a clock that a test can move.  What such a log needs a day must not grow:
-neither what it stores, nor what it remembers, nor what it asks of the storage.  Afterwards nobody uses it any more, and it
-has to fall silent.  Exits 1 if a bound was passed.
+One process appends a trickle and bursts, replaces topics, commits positions, runs transactions and ends them, and runs
+`pylog maintain` every hour.  The store is in memory, and the test moves the clock.  The daily need of such a log must
+not grow, neither in storage nor in memory nor in requests.  Afterwards nobody uses the log, and its upkeep must stop
+writing.  Exits 1 if a bound was exceeded.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ HOUR_MS = 60 * MINUTE_MS
 DAY_MINUTES = 24 * 60
 BEGIN_MS = 1_700_000_000_000
 TRICKLE_MINUTES = 5
-"""Between two appends of a record."""
+"""Time between two appends of a single record."""
 BURSTS_A_DAY, BURST = 4, 60
 MAINTAIN_MINUTES = 60
 RETENTION_MS = 6 * HOUR_MS
 WINDOW_MS = RETENTION_MS // 8
-"""Merged segments span so much time at most."""
+"""The longest time that a merged segment may span."""
 CONFIGS = {
     "gc.fence.age.ms": str(6 * HOUR_MS),
     "producer.id.expiration.ms": str(6 * HOUR_MS),
     "offsets.retention.minutes": str(6 * 60),
     "streaming.identity.retention.ms": str(6 * HOUR_MS),
 }
-"""A day is longer than anything is remembered."""
+"""One day is longer than every retention time of the log."""
 LEVEL_DAYS = 2
-"""From then on what a day needs does not grow."""
+"""From this day on, the daily need does not grow."""
 SPREAD = 1.5
-"""A later day may need so many times what the first ones did, as days differ."""
+"""Days differ: a later day may need this many times what the first ones did."""
 BOUNDS = {
     "objects": 60,
     "slices": 60,
@@ -63,9 +63,9 @@ BOUNDS = {
     "gets": 8_000,
     "listings": 2_000,
 }
-"""Of any day, with its 530 appends and 24 rounds of upkeep: about twice what was measured."""
+"""Bounds for any day, with its 530 appends and 24 rounds of upkeep: about twice what was measured."""
 SILENT_DAYS = 2
-"""An abandoned log writes nothing any more on the last of them."""
+"""The days after which an abandoned log must write nothing more."""
 TOPICS = ("trickle", "bursts")
 
 
@@ -99,18 +99,18 @@ class CountedStore(Wrapper):
 
 
 class _Aborted(Exception):
-    """Ends a transaction."""
+    """End a transaction: commit it or not."""
 
 
 class Size(NamedTuple):
-    """What the log came to, after a round of upkeep."""
+    """The size of the log after a round of upkeep."""
 
     objects: int
-    """In the state."""
+    """Objects in the state."""
     slices: int
-    """Entries of partitions."""
+    """Slices in the entries of partitions."""
     checkpoint_bytes: int
-    """Of the state, written down."""
+    """Bytes of the state, encoded as a checkpoint."""
     meta_files: int
     data_files: int
     data_bytes: int
@@ -119,7 +119,7 @@ class Size(NamedTuple):
 
 
 class Requests(NamedTuple):
-    """What it asked of its storage."""
+    """The requests to the log's storage."""
 
     gets: int
     listings: int
@@ -129,16 +129,16 @@ class Requests(NamedTuple):
 
 class Day(NamedTuple):
     most: Size
-    """The largest of each."""
+    """The largest value of each figure."""
     requests: Requests
 
     def figures(self) -> dict[str, int]:
-        """All by name."""
+        """All figures by name."""
         return {**self.most._asdict(), **self.requests._asdict()}
 
 
 class Month:
-    """The log and everybody who uses it, in one process."""
+    """The log and all its users, in one process."""
 
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
@@ -149,17 +149,17 @@ class Month:
         for name in TOPICS:
             self.log.create_topic(NewTopic(name, 2, {"retention.ms": str(RETENTION_MS)}))
         self._standby = Journal.open(self._store, create=False, clock=self._clock, rng=random.Random(seed + 1))
-        """Of a process that follows the log, as a coordinator does that stands by."""
+        """The view of a process that follows the log, as a standby coordinator does."""
         self._appended: dict[tuple[str, int], list[int]] = {}
         """Times of all records, by partition."""
 
     def days(self, count: int) -> Iterator[Day]:
-        """Use the log for so many days."""
+        """Use the log for this many days."""
         for number in range(count):
             yield self._day(number, in_use=True)
 
     def silence(self, count: int) -> Iterator[Day]:
-        """Days on which it is only upkept."""
+        """Run only upkeep for this many days."""
         for number in range(count):
             yield self._day(number, in_use=False)
 
@@ -203,7 +203,7 @@ class Month:
             raise _Aborted
 
     def _consume(self, group: str) -> None:
-        """A group that is used once."""
+        """Use a group once."""
         with self.log.consumer("trickle", group_id=group, auto_offset_reset="earliest") as consumer:
             consumer.poll()
 
@@ -233,7 +233,7 @@ class Month:
 
 
 def excesses(days: Sequence[Day]) -> list[str]:
-    """What was too much on a day, or grew from day to day."""
+    """Figures that exceeded their bound on a day, or grew from day to day."""
     found = []
     for name in days[0].figures():
         values = [day.figures()[name] for day in days]
@@ -246,14 +246,14 @@ def excesses(days: Sequence[Day]) -> list[str]:
 
 
 def unrest(last: Day) -> list[str]:
-    """What an abandoned log still does on its last day."""
+    """The activity of an abandoned log on its last day."""
     requests = last.requests
     busy = {"puts": requests.puts, "deletes": requests.deletes}
     return [f"an abandoned log has {count} {name} a day" for name, count in busy.items() if count]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Live through the days, print them, and say what is wrong; the exit code."""
+    """Run the days, print them with every exceeded bound, and return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m spark_log.testing.month", description=(__doc__ or "").partition("\n")[0]
     )

@@ -1,12 +1,13 @@
-"""Deterministic simulation of the protocol and of the clients above it, with the real code: one seed decides everything.
+"""Deterministic simulation of the protocol and of the clients above it, with the real code: one seed decides
+everything.
 
     python -m spark_log.testing.simulation --seeds 2000 [--first 0] [--mutate NAME] [--jobs 2]
-    python -m spark_log.testing.simulation --mutations              each rule taken away, until that is noticed
-    python -m spark_log.testing.simulation --seeds 1 --first SEED   one run again
+    python -m spark_log.testing.simulation --mutations       remove each rule, until the simulation notices
+    python -m spark_log.testing.simulation --seeds 1 --first SEED     repeat one run
 
-`sim/world.py` has the store and the scheduler, `sim/constants.py` what is drawn small, `sim/oracle.py` the promises,
-`sim/mutations.py` the rules; `month.py` has a longer time.  Exits 1 if a promise was broken, or if a rule was missing and
-nothing was noticed.
+`sim/world.py` has the store and the scheduler, `sim/constants.py` the constants that are drawn small, `sim/oracle.py`
+the promises, `sim/mutations.py` the rules.  `month.py` simulates a longer time.  Exits 1 if a promise was broken, or if
+a rule was removed and the simulation did not notice.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ from spark_log.testing.sim.mutations import MUTATIONS
 from spark_log.testing.sim.run import Result, simulate
 
 TRIES = 1000
-"""Seeds in which a missing rule has to be noticed."""
+"""Number of seeds within which a missing rule has to be noticed."""
 SAID_EVERY = 1000
-"""Seeds between two lines that tell how far a long run is."""
+"""Number of seeds between two progress lines of a long run."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what the command line asks for; the exit code."""
+    """Run the command line; return the exit code."""
     args = _parser().parse_args(arguments)
     with ProcessPoolExecutor(args.jobs, initializer=_quiet) as pool:
         if args.mutations:
@@ -53,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _quiet() -> None:
-    """What the product logs about the faults that it is given is not worth a line."""
+    """The product's log lines about injected faults are left out."""
     logging.getLogger("spark_log").setLevel(logging.CRITICAL)
 
 
@@ -76,7 +77,7 @@ def _report(results: Iterable[Result], mutation: str) -> int:
 
 
 def _hunt(pool: ProcessPoolExecutor, mutation: str, first: int, jobs: int) -> int:
-    """Seeds with a mutation until one notices it; 1 if none does."""
+    """Run seeds with a mutation until one notices it; 1 if none does."""
     for start in range(first, first + TRIES, jobs):
         for result in pool.map(partial(simulate, mutation=mutation), range(start, start + jobs)):
             if result.violation:
@@ -87,7 +88,7 @@ def _hunt(pool: ProcessPoolExecutor, mutation: str, first: int, jobs: int) -> in
 
 
 def replay_command(seed: int, mutation: str = "") -> str:
-    """What runs a seed again."""
+    """The command that repeats a seed."""
     command = f"python -m spark_log.testing.simulation --seeds 1 --first {seed}"
     return f"{command} --mutate {mutation}" if mutation else command
 

@@ -1,8 +1,8 @@
-"""A store that is as far away as an object store, and remembers what it was asked for.
+"""A store with the latency of an object store, which records its requests.
 
-Each call is one request, as it is on S3 (a listing one for each 1,000 names, a delete one for each 1,000).  Two requests are
-one after the other if the second began when the first had ended; the longest such chain is the number of round trips
-that whoever asked had to wait for, however much it asked for at a time.
+Each call counts the requests that S3 would get: a listing one for each 1,000 names, a delete one for each 1,000.  Two
+requests are sequential if the second began after the first had ended.  The longest sequential chain is the number of
+round trips that the caller waited for, however many requests ran in parallel.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from spark_log.testing.stores import Wrapper
 GET_MS, PUT_MS = 15.0, 30.0
 """Medians of S3 standard within a region, for small objects."""
 JITTER = (0.7, 1.8, 0.9)
-"""A request takes between so many times the median, most often the last."""
+"""Bounds of a request's time as a multiple of the median; most requests are at the last one."""
 NAMES_PER_REQUEST = 1000
 
 Result = TypeVar("Result")
 
 
 Names: TypeAlias = list[str]
-"""In the class below `list` is the method."""
+"""Needed because the class below has a method named `list`."""
 
 
 class TimedRequest(NamedTuple):
-    """One request, and when it was under way, in seconds."""
+    """One request, and its start and end in seconds."""
 
     kind: str
     """get, list, size, put, put_new or delete."""
@@ -50,7 +50,7 @@ def counts(requests: Iterable[TimedRequest]) -> Counter[str]:
 
 
 def round_trips(requests: Iterable[TimedRequest]) -> int:
-    """The length of the longest chain of requests of which each began after the one before had ended."""
+    """The length of the longest chain of requests in which each began after the previous one had ended."""
     trips, free = 0, float("-inf")
     for request in sorted(requests, key=lambda request: request.ended):
         if request.begun >= free:
@@ -59,10 +59,10 @@ def round_trips(requests: Iterable[TimedRequest]) -> int:
 
 
 class SlowStore(Wrapper):
-    """Waits as long as an object store takes, and remembers the requests.
+    """Waits as long as an object store takes, and records the requests.
 
-    get_ms, put_ms:  medians; a listing and a look for a size take as long as a get, a delete as long as a put.
-    jitter:          whether they vary around it, drawn from the seed.
+    get_ms, put_ms: medians.  A listing and a size take as long as a get, a delete as long as a put.
+    jitter: times vary around the median, drawn from the seed.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class SlowStore(Wrapper):
 
     @contextmanager
     def watched(self) -> Iterator[Requests]:
-        """Collects the requests that are made within."""
+        """Collect the requests that are made in the block."""
         found: Requests = []
         with self._lock:
             since = len(self.requests)

@@ -1,10 +1,11 @@
-"""What every `ObjectStore` must do, as a pytest class: subclass it and give it a store.
+"""The contract of every `ObjectStore`, as a pytest class: subclass it and provide a store.
 
     class TestMyStore(ObjectStoreContract):
         @pytest.fixture
-        def store(self): return MyStore(…)
+        def store(self):
+            return MyStore(…)
 
-`raw_get` must read an object without the code under test where the store has such a way.
+Override `raw_get` if the store has a way to read an object without the code under test.
 """
 
 from __future__ import annotations
@@ -28,25 +29,25 @@ RACERS = 8
 ROUNDS = 25
 LARGE_BYTES = 20 << 20
 MEETING_S = 60
-"""Seconds that a process waits for the other one; longer means that it died."""
+"""Seconds that a process waits for the other one; after that the other one has died."""
 
 
 class ObjectStoreContract:
-    """Subclasses give the fixture `store`, an empty one each time."""
+    """Subclasses provide the fixture `store`, an empty store each time."""
 
     shared_by_processes = True
-    """Another process sees the same objects."""
+    """Whether another process sees the same objects."""
 
     @pytest.fixture
     def store(self) -> ObjectStore:
         raise NotImplementedError("give a store")
 
     def raw_get(self, store: ObjectStore, key: str) -> bytes:
-        """The bytes of an object, read in another way."""
+        """The bytes of an object, read without the code under test."""
         return store.get(key)
 
     def test_what_was_put_is_got(self, store: ObjectStore) -> None:
-        """Chunks are one object, whole and by range."""
+        """An object put in chunks reads as one, whole and by range."""
         store.put("data/0/a.seg", [b"hello ", memoryview(b"world")])
         assert self.raw_get(store, "data/0/a.seg") == b"hello world"
         assert store.get("data/0/a.seg") == b"hello world"
@@ -55,12 +56,12 @@ class ObjectStoreContract:
         assert store.size("data/0/a.seg") == 11
 
     def test_a_range_ends_where_the_object_does(self, store: ObjectStore) -> None:
-        """Asking for more than there is gives what there is."""
+        """A read beyond the end returns what exists."""
         store.put("a", [b"12345"])
         assert (store.get("a", 3, 99), store.get("a", 2, 2), store.get("a", 99, 120)) == (b"45", b"", b"")
 
     def test_an_object_that_is_not_there_is_told_by_its_key(self, store: ObjectStore) -> None:
-        """`get` raises with the key, `size` gives None, a listing is empty, a delete is no error."""
+        """`get` raises with the key, `size` returns None, a listing is empty, a delete succeeds."""
         with pytest.raises(ObjectNotFound) as raised:
             store.get("data/none", 0, 5)
         assert raised.value.key == "data/none"
@@ -69,7 +70,7 @@ class ObjectStoreContract:
         store.delete(["data/none"])
 
     def test_a_listing_shows_each_put_at_once_and_sorted(self, store: ObjectStore) -> None:
-        """No cache lies between."""
+        """No cache hides a change."""
         for number in (2, 0, 1):
             store.put(f"meta/log/{number:03}", [b"x"])
             assert f"meta/log/{number:03}" in store.list("meta/log/")
@@ -78,14 +79,14 @@ class ObjectStoreContract:
         assert store.list("meta/log/") == ["meta/log/000", "meta/log/001", "meta/log/002", "meta/log/deep/er"]
 
     def test_when_an_object_was_written_is_told_by_the_storage_s_clock(self, store: ObjectStore) -> None:
-        """In milliseconds, or not at all; here its clock is this machine's."""
+        """In milliseconds, or None; here the store uses this machine's clock."""
         store.put("a", [b"1"])
         written = store.written_ms("a")
         assert written is None or abs(time.time() * 1000 - written) < 60_000
         assert store.written_ms("b") is None
 
     def test_put_overwrites_whole(self, store: ObjectStore) -> None:
-        """A longer object leaves no tail behind."""
+        """A shorter object leaves no tail of the longer one."""
         store.put("meta/format", [b"a long one"])
         store.put("meta/format", [b"short"])
         assert self.raw_get(store, "meta/format") == b"short"
@@ -97,7 +98,7 @@ class ObjectStoreContract:
         assert store.get("large", (7 << 20) - 1, (7 << 20) + 1) == b"\x06\x07"
 
     def test_a_put_is_invisible_until_it_is_whole(self, store: ObjectStore) -> None:
-        """Neither its name nor its bytes show while chunks come."""
+        """Neither the name nor the bytes are visible before the last chunk."""
         seen: list[object] = []
 
         def chunks() -> Iterator[bytes]:
@@ -110,12 +111,12 @@ class ObjectStoreContract:
         assert store.list("data/") == ["data/0/slow"]
 
     def test_a_folder_is_no_object(self, store: ObjectStore) -> None:
-        """Nor is there anything below an object."""
+        """An object is not a folder: nothing is listed below it."""
         store.put("data/0/a", [b"x"])
         assert (store.size("data/0"), store.size("data")) == (None, None)
 
     def test_a_folder_that_was_emptied_can_be_used_again(self, store: ObjectStore) -> None:
-        """While others delete in it, too."""
+        """A listing is sorted while others delete in the folder."""
         with ThreadPoolExecutor(RACERS) as pool:
 
             def put_and_delete(racer: int) -> None:
@@ -127,7 +128,7 @@ class ObjectStoreContract:
         assert store.list("data/") == []
 
     def test_delete_takes_many_and_may_be_repeated(self, store: ObjectStore) -> None:
-        """Objects that are gone already are no error."""
+        """Deleting an object twice succeeds."""
         keys = [f"d/{number}" for number in range(5)]
         for key in keys:
             store.put(key, [b"x"])
@@ -137,7 +138,7 @@ class ObjectStoreContract:
 
     @pytest.mark.parametrize("count", [1, LARGE_BYTES // 1000])
     def test_a_failed_source_leaves_nothing_visible(self, store: ObjectStore, count: int) -> None:
-        """An upload whose chunks stop coming is no object, in one part or in several."""
+        """An upload whose chunks end with an error creates no object, in one part or in several."""
 
         def chunks() -> Iterator[bytes]:
             yield from (b"x" * 1000 for _ in range(count))
@@ -149,23 +150,23 @@ class ObjectStoreContract:
         assert store.list("data/") == []
 
     def test_put_new_takes_a_free_name_once(self, store: ObjectStore) -> None:
-        """The second one is refused and the first content stays."""
+        """The second put is refused, and the first content remains."""
         assert store.put_new("meta/log/1", b"first")
         assert not store.put_new("meta/log/1", b"second, and longer")
         assert self.raw_get(store, "meta/log/1") == b"first"
 
     def test_equal_content_does_not_make_a_second_winner(self, store: ObjectStore) -> None:
-        """The very same bytes object, put again, is refused like any other."""
+        """The same bytes object, put a second time, is refused as well."""
         data = b"x"
         assert [store.put_new("meta/log/1", data), store.put_new("meta/log/1", data)] == [True, False]
 
     def test_an_empty_object_is_not_put_exclusively(self, store: ObjectStore) -> None:
-        """S3's library drops the condition then: nobody may ask for it."""
+        """S3's library drops the condition for such a put, so it is not allowed."""
         with pytest.raises(AssertionError, match="empty"):
             store.put_new("meta/log/1", b"")
 
     def test_of_eight_threads_that_race_one_wins(self, store: ObjectStore) -> None:
-        """And the content is the winner's, in every round."""
+        """In every round one process wins, and the content is the winner's."""
         with ThreadPoolExecutor(RACERS) as pool:
             for number in range(ROUNDS):
                 key = f"race/{number}"
@@ -174,7 +175,7 @@ class ObjectStoreContract:
                 assert self.raw_get(store, key) == b"%d" % answers.index(True)
 
     def test_of_two_processes_with_eight_threads_each_one_wins(self, store: ObjectStore) -> None:
-        """For each of many names, before which the processes meet."""
+        """Race for each of many names; the processes meet before each one."""
         if not self.shared_by_processes:
             pytest.skip("this store lives in one process")
         context = get_context("spawn")
@@ -186,11 +187,11 @@ class ObjectStoreContract:
             assert self.raw_get(store, f"two/{number}") == (first + second)[0]
 
     def test_a_store_travels_by_pickle(self, store: ObjectStore) -> None:
-        """Spark sends it to tasks."""
+        """Spark sends the store to its tasks."""
         store.put("a", [b"x"])
         assert pickle.loads(pickle.dumps(store)).get("a") == b"x"
 
-    @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # that it has threads is the point
+    @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")  # the test needs a process with threads
     def test_a_forked_child_can_use_it(self, store: ObjectStore) -> None:
         """Spark forks its workers after the parent has used the store."""
         store.put("a", [b"x"])
@@ -201,29 +202,29 @@ class ObjectStoreContract:
             try:
                 status = 0 if store.get("a") == b"x" else 2
             finally:
-                os._exit(status)  # no return into pytest from here
+                os._exit(status)  # do not return into pytest from here
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
     @pytest.mark.parametrize("key", ["/etc/passwd", "../up", "a/../../up", "a//b", "", "a/", "./a", "a\\b"])
     def test_a_key_that_could_leave_the_root_is_refused(self, store: ObjectStore, key: str) -> None:
-        """With the key in the message, whatever is asked."""
+        """Every operation names the key in its error."""
         for ask in (store.get, store.size, lambda key: store.put(key, [b"x"]), lambda key: store.put_new(key, b"x")):
             with pytest.raises(InvalidRequest, match="relative path"):
                 ask(key)
 
     @pytest.mark.parametrize("prefix", ["../", "/", "a/../../", "", "data"])
     def test_a_listing_stays_below_the_root(self, store: ObjectStore, prefix: str) -> None:
-        """And is one of a whole folder."""
+        """A key with a folder's prefix stays inside the folder."""
         with pytest.raises(InvalidRequest, match=r"prefix|relative path"):
             store.list(prefix)
 
     def test_the_probe_accepts_it_and_cleans_up(self, store: ObjectStore) -> None:
-        """Its objects are gone afterwards."""
+        """The probe deletes its objects."""
         probe(store, nonce="n")
         assert store.list("meta/") == []
 
     def test_the_fingerprint_is_stable(self, store: ObjectStore) -> None:
-        """And says what implements the store."""
+        """The probe's report names the implementation."""
         assert store.fingerprint() == pickle.loads(pickle.dumps(store)).fingerprint() != ""
 
 
@@ -236,7 +237,7 @@ def _meet_at(meeting: Barrier) -> None:
 
 
 def _race(pickled: bytes, process: int) -> list[list[bytes]]:
-    """What was put by the threads of this process that were told that they had created the name, by name."""
+    """The content of each name whose creation succeeded in a thread of this process."""
     store: ObjectStore = pickle.loads(pickled)
     sent = [b"%d-%d" % (process, thread) for thread in range(RACERS)]
     won = []

@@ -1,4 +1,7 @@
-"""Stores for tests and benchmarks: one that fails, one that lies, one that counts, one that obeys a file.  Each wraps a real one; `slow_store.py` has another."""
+"""Stores for tests and benchmarks: one fails, one gives wrong answers, one counts, one follows orders in a file.
+
+Each wraps a real store.  `slow_store.py` has one more.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from spark_log.store.base import Bytes, ObjectStore
 
 
 class Wrapper:
-    """Passes everything on."""
+    """Passes every operation on."""
 
     def __init__(self, inner: ObjectStore) -> None:
         self.inner = inner
@@ -58,7 +61,7 @@ class Wrapper:
 
 
 class ClockedStore(Wrapper):
-    """Has a clock of its own: what is written has its time.  Without one it does not say when anything was written."""
+    """Stamps objects with a given clock.  Without a clock it does not know when anything was written."""
 
     def __init__(self, inner: ObjectStore, clock: Clock | None = None) -> None:
         super().__init__(inner)
@@ -70,16 +73,16 @@ class ClockedStore(Wrapper):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Faults:
-    """How often what goes wrong."""
+    """Probability of each fault."""
 
     lost_request: float = 0.0
-    """It never arrives."""
+    """The request never arrives."""
     lost_answer: float = 0.0
-    """It takes effect, and the caller hears of a failure."""
+    """The operation takes effect, and the caller gets an error."""
     full_after: int | None = None
-    """Bytes that may be put before there is no space left."""
+    """Bytes that may be put before the store is full."""
     errors: Mapping[str, SparkLogError] = field(default_factory=dict)
-    """What every request for a key or prefix that begins so raises."""
+    """The error for every request whose key or prefix begins so."""
 
 
 class FaultyStore(Wrapper):
@@ -147,13 +150,13 @@ class FaultyStore(Wrapper):
 
 
 class ControlledStore(Wrapper):
-    """Stands in the way of another store, in any process: each request does what a file says just then.
+    """Disturbs another store, in any process: before each request it obeys the order in a file.
 
-    hang:          it does not return while the file says so, as on a disk or a mount that hangs.
-    fail:          it fails, with an unknown outcome.
-    full:          a write finds no space.
-    slow SECONDS:  a write takes longer by so much.
-    Anything else, or no file: it is passed on.
+    hang: the request does not return while the file says so, as on a hung disk or mount.
+    fail: the request fails with an unknown outcome.
+    full: a write finds no space.
+    slow SECONDS: a write takes this much longer.
+    Any other text, or no file: the request is passed on.
     """
 
     def __init__(self, inner: ObjectStore, control: Path) -> None:
@@ -206,7 +209,7 @@ class ControlledStore(Wrapper):
 
 
 class NotExclusiveStore(Wrapper):
-    """Looks before it puts, as fsspec's base class does: two writers may both find the name free."""
+    """Checks before it puts, as fsspec's base class does, so two writers may both find the name free."""
 
     def put_new(self, key: str, data: bytes) -> bool:
         try:

@@ -1,9 +1,9 @@
-"""Checks the product's own code against a file of test vectors.
+"""Check the product's code against a file of test vectors.
 
     python -m spark_log.testing.vectors KIND FILE
 
-Prints each failure with what was expected and what was found, then `N passed, M failed`.  The exit status is 1 if a case
-failed or the file held none, 2 if the command was wrong.
+Prints each failure with the expected and the actual value, then `N passed, M failed`.  The exit status is 1 if a case
+failed or the file had none, 2 if the command was wrong.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from spark_log.testing.group_vectors import group_cases
 
 
 def murmur2_cases(vectors: Mapping[str, Any]) -> Iterator[Case]:
-    """The hash, its positive part and the partition for each count, of every key; then the sticky partitioner's."""
+    """The hash, its positive part and the partition of every key and count; then the sticky partitioner's cases."""
     for vector in vectors.get("vectors", ()):
         yield _key_case(vector)
     for vector in vectors.get("builtin_partitioner_for_null_keys", ()):
         if "sticky_batch_size" in vector:
             yield _sticky_case(vector)
         else:
-            # Queue lengths and availability are a broker's; pylog's partitions have neither.
+            # Queue lengths and availability belong to a broker; pylog's partitions have neither.
             print(f"not run, because pylog's partitions have no queues and no leaders to wait for: {vector['source']}")
 
 
@@ -50,7 +50,9 @@ def _key_case(vector: Mapping[str, Any]) -> Case:
 
 
 def _sticky_case(vector: Mapping[str, Any]) -> Case:
-    """Records of the given sizes and one more: which of them change the partition, and whether the size is accepted."""
+    """For records of the given sizes and one more: which of them change the partition, and whether the size is
+    accepted.
+    """
     size, records = vector["sticky_batch_size"], vector.get("record_sizes", [])
     name = f"{vector['source']}, sticky_batch_size {size}"
     if size < 1:
@@ -63,7 +65,7 @@ def _sticky_case(vector: Mapping[str, Any]) -> Case:
 
 
 def _one_by_one(record_sizes: Sequence[int], batch_size: int) -> list[int]:
-    """The rule, record by record: a partition that has its bytes is left, and the next one is drawn."""
+    """The rule, record by record: when a partition has its bytes, the next partition is drawn."""
     partition = produced = 0
     partitions = []
     for size in record_sizes:
@@ -83,7 +85,7 @@ def _accepts(size: int) -> str:
 
 
 class _Counting(random.Random):
-    """Draws 0, 1, 2, …, as the mock in Kafka's own tests does."""
+    """Draws 0, 1, 2, …, as the mock in Kafka's tests does."""
 
     _next = -1
 

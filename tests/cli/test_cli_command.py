@@ -161,7 +161,7 @@ def test_wrong_usage(pylog: Pylog) -> None:
     """Exit status 2 with the usage: unknown verb, option or position."""
     assert "No such command 'lst'" in pylog.wrong("topic", "lst")
     assert "No such option" in pylog.wrong("topic", "list", "--nope")
-    assert "possible are earliest" in pylog.wrong("consume", "orders", "-o", "soon")
+    assert "expected earliest" in pylog.wrong("consume", "orders", "-o", "soon")
     assert "KEY=VALUE" in pylog.wrong("topic", "list", "--storage-option", "x")
     assert "'xml'" in pylog.wrong("topic", "list", "--output", "xml")
 

@@ -225,7 +225,7 @@ def test_the_environment_holds_the_form(pylog: Pylog) -> None:
     assert pylog.ok("topic", "list", "-o", "table", PYLOG_OUTPUT="json") == pylog.ok("topic", "list")
     result = pylog.run("topic", "list", PYLOG_OUTPUT="xml")
     assert result.exit_code == 1
-    assert result.stderr == "pylog: PYLOG_OUTPUT: invalid output 'xml'; possible are table, wide, json, yaml, csv\n"
+    assert result.stderr == "pylog: PYLOG_OUTPUT: invalid output 'xml'; expected table, wide, json, yaml, csv\n"
     assert pylog.run("topic", "create", "b", PYLOG_OUTPUT="xml").exit_code == 1
     assert [row["topic"] for row in pylog.json("topic", "list")] == ["orders"]
 

@@ -85,4 +85,4 @@ def test_what_is_no_position_is_wrong_usage_everywhere(kept: Pylog, position: st
         result = kept.run(*place, position)
         assert result.exit_code == 2
         shown = " ".join(result.output.replace("│", " ").split())
-        assert place[-1] in shown and "is not a position; possible are earliest, latest, an offset" in shown
+        assert place[-1] in shown and "is not a position; expected earliest, latest, an offset" in shown

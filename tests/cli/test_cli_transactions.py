@@ -37,4 +37,4 @@ def test_abort(pylog: Pylog) -> None:
         with log.transaction("etl-1") as txn:
             txn.send("audit", b"x")
     assert "has committed" in pylog.refused("transaction", "abort", "etl-1", "--yes")
-    assert "not known" in pylog.refused("transaction", "describe", "nope")
+    assert "is unknown" in pylog.refused("transaction", "describe", "nope")

@@ -88,7 +88,7 @@ def test_what_is_no_position_is_refused_everywhere(kept: spark_log.Log, position
         lambda: kept.admin.alter_consumer_group_offsets("moved", {T: position}),
     )
     for place in places:
-        with pytest.raises(InvalidRequest, match="is not a position; possible are earliest, latest, an offset"):
+        with pytest.raises(InvalidRequest, match="is not a position; expected earliest, latest, an offset"):
             place()
 
 

@@ -1,6 +1,6 @@
 """Prose: lines of at most 120 columns, and none of the phrases that made the pages hard to read.
 
-The pages, and the code that has been gone over so far: `CODE` grows until it is all of it.
+They hold for the pages, for docstrings and comments of all Python files, and for comments of the other files.
 """
 
 from __future__ import annotations
@@ -24,18 +24,14 @@ PAGES = [
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
     if str(page.relative_to(ROOT)) not in GENERATED and page.name != "CHANGELOG.md"
 ]
-FOLDERS = (
-    *("docs", "examples", "jobs", "tests/docs", "datasource/pyspark_pylog", "spark_log/cli", "spark_log/client"),
-    *("spark_log/groups", "spark_log/journal", "spark_log/metadata", "spark_log/net", "spark_log/node"),
-    *("spark_log/segment", "spark_log/store"),
-)
-CODE = sorted(
-    [*(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py")), *(ROOT / "spark_log").glob("*.py")]
-)
+FOLDERS = ("benchmarks", "conf", "datasource", "docs", "examples", "jobs", "spark_log", "tests")
+CODE = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))
+SCRIPTS = [ROOT / "Makefile", ROOT / "pyproject.toml", ROOT / "setup.cfg", *sorted((ROOT / "conf").iterdir())]
 
 PHRASES = {
     r"(?:^|[.:;] )(?:Who|Whoever|What|Where that|So long|So often)\b(?![^.]*\?)": "say who does what: subject, verb, object",
-    r"\bwhoever\b": "the client, the reader, everybody who",
+    r"(?:^|[.:;] )There is no\b": "X does not exist, no X does Y",
+    r"\b[Ww]hoever\b": "the client, the reader, everybody who",
     r"(?<!there )\bis no (?!longer\b)": "is not a",
     r"\bof (?:its|their) own\b": "its own X, a separate X",
     r"\ball the same\b": "still",
@@ -110,6 +106,24 @@ def test_docstrings_and_comments_have_no_worn_phrase(file: Path) -> None:
         for match in re.finditer(phrase, text)
     ]
     assert found == [], "\n".join([name(file), *found])
+
+
+def comments_of(script: Path) -> str:
+    """Comments of a file that is not Python, each block in one line."""
+    lines = script.read_text(encoding="utf-8").splitlines()
+    return "\n".join(line.lstrip("#; ") if line.startswith("#") and line.lstrip("# ") else "" for line in lines)
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=name)
+def test_comments_of_a_script_have_no_worn_phrase(script: Path) -> None:
+    paragraphs = [plain(part) for part in comments_of(script).split("\n\n")]
+    found = [
+        f"{match[0]!r} in “{paragraph}”: write {instead!r}"
+        for paragraph in paragraphs
+        for phrase, instead in PHRASES.items()
+        for match in re.finditer(phrase, paragraph)
+    ]
+    assert found == [], "\n".join([name(script), *found])
 
 
 @pytest.mark.parametrize("file", CODE, ids=name)

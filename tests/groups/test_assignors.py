@@ -241,7 +241,7 @@ def test_a_users_own_assignor_assigns() -> None:
 @pytest.mark.parametrize(
     ("strategy", "message"),
     [
-        ("rnage", "possible are range, roundrobin, sticky, cooperative-sticky, and a class of yours"),
+        ("rnage", "expected range, roundrobin, sticky, cooperative-sticky, or your class"),
         ("no.such.module:Class", "cannot be loaded: ModuleNotFoundError"),
         (NoAssignor, "no method assign"),
     ],

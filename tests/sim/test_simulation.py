@@ -22,7 +22,7 @@ NOTICED_IN = {
     "expire_any": 94,
     "follow_few_beyond": 28,
     "generation_repeats": 5,
-    "goes_on_from_before": 3626,
+    "resumes_stale_state": 3626,
     "hold_from_plan": 49,
     "leftovers_placed": 1,
     "list_before_put": 1,

@@ -124,7 +124,7 @@ def test_what_only_javas_dialect_has_is_refused_with_pythons_way(pattern: str, f
     with pytest.raises(InvalidRequest) as error:
         read_options(asked("/log", None, subscribePattern=pattern), streaming=False)
     assert str(error.value).startswith(
-        f"option subscribePattern: {found} in {pattern!r} is not what it is in Java's dialect"
+        f"option subscribePattern: {found} in {pattern!r} differs from Java's regular expressions"
     )
     assert cure in str(error.value)
 

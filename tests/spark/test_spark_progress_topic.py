@@ -355,8 +355,12 @@ def test_spark_4_0_does_not_say_where_a_query_stands(url: str, filled: spark_log
 @pytest.mark.parametrize(
     ("options", "streaming", "sentence"),
     [
-        ({"subscribe": f"t,{TOPIC}"}, False, "__consumer_offsets is read alone: leave out t, and union the frames"),
-        ({"assign": f'{{"t":[0],"{TOPIC}":[0]}}'}, False, "__consumer_offsets is read alone"),
+        (
+            {"subscribe": f"t,{TOPIC}"},
+            False,
+            "__consumer_offsets cannot be read with other topics: leave out t, and union the frames",
+        ),
+        ({"assign": f'{{"t":[0],"{TOPIC}":[0]}}'}, False, "__consumer_offsets cannot be read with other topics"),
         ({"group.id": "g"}, True, "option group.id has no meaning for __consumer_offsets"),
         ({"maxOffsetsPerTrigger": "5"}, True, "option maxOffsetsPerTrigger has no meaning for __consumer_offsets"),
         ({"minPartitions": "5"}, False, "option minPartitions has no meaning for __consumer_offsets"),

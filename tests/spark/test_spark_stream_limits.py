@@ -356,7 +356,7 @@ def test_a_delay_is_read_as_spark_reads_durations(text: str, ms: int) -> None:
 def test_a_delay_that_is_none_is_refused(text: str) -> None:
     """With what is possible."""
     options = {"path": "/log", "subscribe": "t", "maxtriggerdelay": text}
-    with pytest.raises(InvalidRequest, match="option maxTriggerDelay: .* is not a duration, such as 5s"):
+    with pytest.raises(InvalidRequest, match="option maxTriggerDelay: .* is not a duration; expected for example 5s"):
         read_options(options, streaming=True)
 
 

@@ -150,7 +150,7 @@ def test_what_a_read_cannot_use_is_refused_by_name(text: str, part: str) -> None
     with pytest.raises(InvalidRequest) as refused:
         parse(text)
     assert str(refused.value) == (
-        f"option where: {part!r} cannot be used by a read: possible are {FORMS}; leave other conditions to the query"
+        f"option where: {part!r} cannot be used by a read: expected {FORMS}; leave other conditions to the query"
     )
 
 

@@ -113,7 +113,7 @@ def test_anything_else_is_refused_with_all_forms(wrong: object) -> None:
     """The message names the option, the value found and what is possible."""
     with pytest.raises(InvalidRequest) as caught:
         parse_position(wrong, "option startingOffsets")
-    assert str(caught.value) == f"option startingOffsets: {wrong!r} is not a position; possible are {FORMS}"
+    assert str(caught.value) == f"option startingOffsets: {wrong!r} is not a position; expected {FORMS}"
 
 
 @given(positions)

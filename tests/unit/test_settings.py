@@ -155,14 +155,14 @@ def test_an_unknown_config_of_the_log_is_refused_with_the_nearest_name() -> None
 )
 def test_a_bad_value_is_refused_with_its_range(name: str, value: str, cure: str) -> None:
     """The message names the config, the value found and what is possible."""
-    with pytest.raises(InvalidConfig, match=f"config {name}: {value!r} is not possible; give .*{cure}"):
+    with pytest.raises(InvalidConfig, match=f"config {name}: {value!r} is invalid; expected .*{cure}"):
         validate_topic_configs({name: value})
 
 
 @pytest.mark.parametrize("value", [None, b"1", ["delete"]])
 def test_a_value_that_is_no_text_is_refused(value: object) -> None:
     """What has no obvious text is not guessed."""
-    with pytest.raises(InvalidConfig, match="config retention.ms: .* is not possible"):
+    with pytest.raises(InvalidConfig, match="config retention.ms: .* is invalid"):
         validate_topic_configs({"retention.ms": value})
 
 

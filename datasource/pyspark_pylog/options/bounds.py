@@ -143,7 +143,8 @@ def check_named(wanted: Mapping[str, set[int] | None], start: Bounds, end: Bound
     for bounds in (start, end):
         for topic in sorted(bounds.named - set(wanted)):
             raise InvalidRequest(
-                f"option {bounds.option} names {topic!r}, which is not read: {', '.join(sorted(wanted)) or 'no topic'} is"
+                f"option {bounds.option} names {topic!r}, which is not "
+                f"read: {', '.join(sorted(wanted)) or 'no topic'} is"
             )
         for tp in sorted(bounds.partitions):
             numbers = wanted[tp.topic]

@@ -28,16 +28,16 @@ READING = (
         "subscribe",
         "BS",
         "",
-        "topics, separated by commas. Exactly one of the first three options is required. A topic that does not exist is "
-        "an error. "
-        "`__consumer_offsets` alone is [all progress of groups](spark.md#named-progress)",
+        "topics, separated by commas. Exactly one of the first three options is required. A topic that does not "
+        "exist is an error. `__consumer_offsets` alone is [all progress of groups](spark.md#named-progress)",
     ),
     Option(
         "subscribePattern",
         "BS",
         "",
-        "a Python regular expression that is searched in names, `^…$` for whole ones; topics created later are included, "
-        "names that begin with `__` never. Syntax that only Java supports is rejected, with Python's equivalent",
+        "a Python regular expression that is searched in names, `^…$` for whole ones; topics created later are "
+        "included, names that begin with `__` never. Syntax that only Java supports is rejected, with Python's "
+        "equivalent",
     ),
     Option("assign", "BS", "", '`{"orders":[0,1]}`; a partition that does not exist is ignored'),
     Option(
@@ -110,7 +110,8 @@ READING = (
         "maxBytesPerPartition",
         "BS",
         "`32m`",
-        "without the previous two options, tasks are split by bytes and read at most this; small partitions share a task",
+        "without the previous two options, tasks are split by bytes "
+        "and read at most this; small partitions share a task",
     ),
     Option(
         "parallelism",
@@ -157,8 +158,8 @@ WRITING = (
         "badRecords",
         "WT",
         "`fail`",
-        "`topic:NAME`: rows that cannot be written go to that topic, in the same commit and with the reason in their headers. "
-        "`fail`: they fail the write",
+        "`topic:NAME`: rows that cannot be written go to that topic, in the same "
+        "commit and with the reason in their headers. `fail`: they fail the write",
     ),
     Option(
         "txnAppId",
@@ -170,17 +171,17 @@ WRITING = (
         "txnVersion",
         "W",
         "",
-        "with `txnAppId`; an integer that grows. One at or below the last is skipped, with a warning in the log; the last "
-        "one with other rows is an error",
+        "with `txnAppId`; an integer that grows. One at or below the last is skipped, "
+        "with a warning in the log; the last one with other rows is an error",
     ),
     Option("producerId", "T", "", "a name of the stream's identity that outlives the checkpoint"),
     Option(
         "onOlderBatch",
         "WT",
         "`fail`",
-        "for streams and `spark_log.sink`: the handling of a micro-batch older than the log's last one, after the "
-        "checkpoint lost files or was replaced by an older copy. `skip`: it is not written, and its rows that are not in the "
-        "log are lost",
+        "for streams and `spark_log.sink`: the handling of a micro-batch older than the "
+        "log's last one, after the checkpoint lost files or was replaced by an older copy. "
+        "`skip`: it is not written, and its rows that are not in the log are lost",
     ),
     Option("kafka.acks", "WT", "", "as `acks`, which takes precedence"),
     Option(
@@ -239,8 +240,10 @@ def reference_markdown() -> str:
         [
             '# Options of `format("pylog")`',
             "",
-            "Generated from `datasource/pyspark_pylog/options/option_table.py` by `make docs`. Names are case-insensitive; an",
-            "unknown one is an error that suggests the nearest. B batch read, S streaming read, W batch write, T streaming",
+            "Generated from `datasource/pyspark_pylog/options/option_table.py` by `make docs`. Names are "
+            "case-insensitive; an",
+            "unknown one is an error that suggests the nearest. B batch "
+            "read, S streaming read, W batch write, T streaming",
             "write.",
             "",
             "## Reading",
@@ -257,7 +260,8 @@ def reference_markdown() -> str:
             "",
             "## Settings of Kafka's clients",
             "",
-            "Any other `kafka.*` option is one of these, or an error. A setting that is rejected or supported only for reads has no",
+            "Any other `kafka.*` option is one of these, or an error. A "
+            "setting that is rejected or supported only for reads has no",
             "effect on writes, and the other way round.",
             "",
             "### Refused",

@@ -118,7 +118,7 @@ class WriteOptions:
     """Warnings about options without effect, to be logged once."""
 
 
-# --------------------------------------------------------------------------------------------------------------- reading
+# -------------------------------------------------------------------------------------------------------------- reading
 
 
 def read_options(options: Options, *, streaming: bool) -> ReadOptions:
@@ -206,7 +206,8 @@ def _check_progress_topic(options: Options, topics: set[str]) -> None:
         return
     if topics != {PROGRESS_TOPIC}:
         raise InvalidRequest(
-            f"{PROGRESS_TOPIC} is read alone: leave out {', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the frames"
+            f"{PROGRESS_TOPIC} cannot be read with other topics: leave out "
+            f"{', '.join(sorted(topics - {PROGRESS_TOPIC}))}, and union the frames"
         )
     for name in OF_OBJECTS:
         if name in options:
@@ -281,7 +282,7 @@ def _bytes_per_trigger(options: Options) -> int | None:
     return size(options, "maxbytespertrigger") or DEFAULT_BYTES_PER_TRIGGER
 
 
-# --------------------------------------------------------------------------------------------------------------- writing
+# -------------------------------------------------------------------------------------------------------------- writing
 
 
 def write_options(options: Options, *, streaming: bool) -> WriteOptions:
@@ -346,7 +347,7 @@ def _compression(options: Options) -> str:
     name = "kafka.compression.type" if "compression" not in options else "compression"
     if options.get(name, "").strip().lower() in ("gzip", "snappy"):
         raise InvalidRequest(
-            f"option {name}: {options[name]!r} is not there in Arrow, and nothing else is put in its place; use zstd or lz4"
+            f"option {name}: {options[name]!r} is unsupported, because Arrow does not have it; use zstd or lz4"
         )
     return one_of(options, name, *COMPRESSIONS)
 
@@ -370,7 +371,7 @@ def _partitioner(options: Options) -> str:
 def _kafkas_partitioner(name: str) -> str:
     if name not in PARTITIONERS:
         raise InvalidRequest(
-            f"option kafka.partitioner.class: {name!r} is a class for the JVM that has no like here; possible are "
+            f"option kafka.partitioner.class: {name!r} is a JVM class without an equivalent in pylog; expected "
             f"{', '.join(PARTITIONERS)}, or a class of yours in Python: partitioner=module:Class"
         )
     return PARTITIONERS[name]
@@ -396,7 +397,7 @@ def _only(options: Options, names: tuple[str, ...], where: str) -> None:
             raise InvalidRequest(f"option {spelt(name)} is for {where}")
 
 
-# ---------------------------------------------------------------------------------------------------------------- shared
+# --------------------------------------------------------------------------------------------------------------- shared
 
 
 def _location(options: Options) -> Location:

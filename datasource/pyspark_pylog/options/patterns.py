@@ -52,7 +52,8 @@ def parse_pattern(text: str) -> str:
         raise InvalidRequest("option subscribePattern: is empty; give a regular expression")
     for found, cure in _only_in_java(text):
         raise InvalidRequest(
-            f"option subscribePattern: {found} in {text!r} is not what it is in Java's dialect of regular expressions, here it is Python's: {cure}"
+            f"option subscribePattern: {found} in {text!r} differs from "
+            f"Java's regular expressions: write it in Python's syntax: {cure}"
         )
     try:
         re.compile(text)

@@ -76,6 +76,7 @@ def duration_ms(options: Options, name: str, default: int) -> int:
     found = re.fullmatch(r"(\d+)\s*([a-z]*)", options[name].strip().lower())
     if not found or found[2] not in DURATIONS_MS:
         raise InvalidRequest(
-            f"option {spelt(name)}: {options[name]!r} is not a duration, such as 5s, 15m, 1 minute or 500 (milliseconds)"
+            f"option {spelt(name)}: {options[name]!r} is not a duration; "
+            "expected for example 5s, 15m, 1 minute or 500 (milliseconds)"
         )
     return int(found[1]) * DURATIONS_MS[found[2]]

@@ -57,8 +57,8 @@ def zone_named(name: str) -> tzinfo:
         return ZoneInfo(name.strip()) if found is None else timezone(_east(*found.groups()))
     except (KeyError, OSError, ValueError) as error:
         raise InvalidRequest(
-            f"option timeZone: {name!r} is not a time zone that is known here; give one such as Europe/Berlin or +01:00, or "
-            "write the times with their zone"
+            f"option timeZone: {name!r} is an unknown time zone; expected a name "
+            "such as Europe/Berlin or an offset such as +01:00, or times with a zone"
         ) from error
 
 

@@ -248,8 +248,8 @@ class Publisher(threading.Thread):
         else:
             what = f"was taken away from this query at {format_timestamp_ms(group.seen)}"
         return IllegalGeneration(
-            f"group {name!r} {what}, so this query ends; its checkpoint is as it should be: start it again when the group "
-            "is free, or with another group.id",
+            f"group {name!r} {what}, so this query ends; its checkpoint is intact: "
+            "restart it when the group is free, or with another group.id",
             current=0 if group is None else group.generation,
         )
 

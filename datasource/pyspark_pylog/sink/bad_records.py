@@ -163,7 +163,7 @@ def refusal(bad: Bad, read: int) -> SparkLogError:
     )
 
 
-# ----------------------------------------------------------------------------------------------------------- dead letters
+# --------------------------------------------------------------------------------------------------------- dead letters
 
 
 def letters(piece: BatchPiece, bad: Bad, topic: str | None, to: TopicSpec, now_ms: int) -> Rows:

@@ -134,8 +134,8 @@ def _check_topics(state: State, identity: Identity, committed: Committed, upload
     now = {run.topic_id for upload in uploads for _, run in upload.slices}
     if then and not then & now and then <= set(state.names.values()):
         raise SequenceConflict(
-            f"commit {identity.sequence} has rows of {_names(state, now)}, and in the log it has rows of {_names(state, then)}: "
-            "each sink of a query and each application needs a separate name",
+            f"commit {identity.sequence} has rows of {_names(state, now)}, and in the log it has rows of "
+            f"{_names(state, then)}: each sink of a query and each application needs a separate name",
             last=identity.sequence,
             version=committed.version,
         )
@@ -153,10 +153,10 @@ def _refusal(error: SequenceConflict, query_id: str, batch: int, again: str) -> 
         what = f"batch {batch} is in the log (version {error.version}) with other content ({error})"
         why += "; or the query gives other rows for the same input"
     refusal = SequenceConflict(
-        f"query {query_id}: {what}. {why}. Rows "
-        f"that are not in the log yet would be lost. Restore the newer checkpoint; or {again}: batches from {batch} on are "
-        "written, and rows that are in the log may then be there twice; or set onOlderBatch=skip: batches up to "
-        f"{error.last} are skipped, and rows of them that are not in the log are lost",
+        f"query {query_id}: {what}. {why}. Rows that are not in the log yet would be lost. Restore "
+        f"the newer checkpoint; or {again}: batches from {batch} on are written, and rows that are "
+        f"in the log may then be there twice; or set onOlderBatch=skip: batches up to {error.last} "
+        "are skipped, and rows of them that are not in the log are lost",
         last=error.last,
         version=error.version,
     )

@@ -56,8 +56,9 @@ def check_one_frame(url: str, topic: str | None, name: str, batch: SinkBatch) ->
     if is_second:
         to = f"topic {topic!r}" if topic else "the topics that rows name"
         raise InvalidRequest(
-            f"spark_log.sink: batch {batch.number} has two frames for {to} under the name {name!r}, and the second one would "
-            "pass for a repeat of the first: give each a name, spark_log.sink(URL, name=…), or union the frames"
+            f"spark_log.sink: batch {batch.number} has two frames for {to} under the name "
+            f"{name!r}, and the second one would count as a repeat of the first: give "
+            "each a name, spark_log.sink(URL, name=…), or union the frames"
         )
 
 
@@ -117,8 +118,8 @@ def _query_id_in(frame: DataFrame, checkpoint: str | None) -> str:
     """The query's id, which Spark reads from the checkpoint; it is as old as the checkpoint."""
     if checkpoint is None:
         raise InvalidRequest(
-            "under Spark Connect a batch does not know its query: give the sink the query's checkpointLocation as well, "
-            "spark_log.sink(URL, topic=…, checkpoint=…)"
+            "under Spark Connect a batch does not know its query: give the sink the query's "
+            "checkpointLocation as well, spark_log.sink(URL, topic=…, checkpoint=…)"
         )
     lines = frame.sparkSession.read.text(f"{checkpoint.rstrip('/')}/metadata").collect()
     return str(json.loads(lines[0].value)["id"])

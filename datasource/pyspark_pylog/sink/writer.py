@@ -89,8 +89,8 @@ def stream_writer(options: Options, schema: StructType, overwrite: bool) -> LogS
 def _refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
         raise InvalidRequest(
-            "a log is appended to, not overwritten: use .mode('append') or INSERT INTO for a batch, and outputMode('append') or "
-            "foreachBatch(spark_log.sink(URL, topic=…)) for a stream"
+            "a log is appended to, not overwritten: use .mode('append') or INSERT INTO for a batch, and "
+            "outputMode('append') or foreachBatch(spark_log.sink(URL, topic=…)) for a stream"
         )
 
 

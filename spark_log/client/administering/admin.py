@@ -330,7 +330,7 @@ class Admin:
         else:
             self._carry_out({group: RemoveMember(group=group, member=known_group(state, group).member)})
 
-    # ------------------------------------------------------------------------------------------------ cluster, producers
+    # ----------------------------------------------------------------------------------------------- cluster, producers
 
     def describe_cluster(self) -> ClusterDescription:
         """Id, mode and address of this log."""

@@ -54,7 +54,7 @@ def describe_transactions(state: State, ids: Iterable[str], now_ms: int) -> dict
         known = state.producers.get(TRANSACTIONAL + name)
         if known is None:
             raise InvalidRequest(
-                f"transactional id {name!r} is not known; log.admin.list_transactions() shows those that are"
+                f"transactional id {name!r} is unknown; log.admin.list_transactions() lists the known ones"
             )
         offsets = {
             TopicPartition(state.topics[topic_id].name, number): range(start, end)

@@ -280,7 +280,7 @@ class SharedMembership(Membership):
     def committer(self) -> Committer:
         return Committer(self._member, self._settings.instance)
 
-    # ------------------------------------------------------------------------------------------------- in a round's thread
+    # ---------------------------------------------------------------------------------------------- in a round's thread
 
     def _round(self, life: int, subscription: bytes) -> None:
         """Join and sync until a generation is complete."""
@@ -407,7 +407,7 @@ class SharedMembership(Membership):
         self._arrived = None
         self._news.notify_all()
 
-    # ----------------------------------------------------------------------------------------- in the heartbeats' thread
+    # ---------------------------------------------------------------------------------------- in the heartbeats' thread
 
     def _send_heartbeats(self) -> None:
         """Send heartbeats while the consumer is open and polls."""
@@ -453,7 +453,7 @@ class SharedMembership(Membership):
         if self._settings.instance is None:
             self._ask(self._leaving(member))
 
-    # ------------------------------------------------------------------------------------------------------------ requests
+    # --------------------------------------------------------------------------------------------------------- requests
 
     def _ask(self, request: Request, wait_ms: int = 0) -> Any:
         """The reply, for which the coordinator may wait `wait_ms`; None, after a pause, without a reply."""

@@ -88,7 +88,7 @@ class Membership:
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """Confirm that the consumer now owns exactly these partitions.  Its listener has been called."""
 
-    # ---------------------------------------------------------------------------------------------------- join and leave
+    # --------------------------------------------------------------------------------------------------- join and leave
 
     def join(self) -> None:
         """Take over the group; commits of the previous owner are rejected.  Raises GroupInUse if a session keeps it."""
@@ -132,7 +132,7 @@ class Membership:
             current=current,
         )
 
-    # --------------------------------------------------------------------------------------------------------- positions
+    # -------------------------------------------------------------------------------------------------------- positions
 
     def position(self, state: State, key: TopicKey) -> Position | None:
         """The committed position of the group in a partition."""

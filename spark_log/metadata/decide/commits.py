@@ -57,7 +57,8 @@ def decide_commit(state: State, commit: r.CommitRecord, *, skip_older: bool = Fa
     _check_time(state, commit)
     if commit.upload_epoch <= state.fence:
         raise UploadFenced(
-            f"the upload began at version {commit.upload_epoch}, older than the fence at {state.fence}: write the data again"
+            f"the upload began at version {commit.upload_epoch}, older "
+            f"than the fence at {state.fence}: write the data again"
         )
     _check_objects(state, commit)
     _check_topics(state, commit)
@@ -94,11 +95,12 @@ def _check_producer(state: State, commit: r.CommitRecord) -> None:
     known, name = state.producers.get(commit.producer), commit.producer
     if known is None:
         raise UnknownProducerId(
-            f"producer {name} is not known (any more): commit {commit.sequence} may have been in before it was forgotten"
+            f"producer {name} is unknown or has expired: commit "
+            f"{commit.sequence} may have been applied before it expired"
         )
     if commit.epoch != known.epoch or commit.holder != known.holder:
         raise ProducerFenced(
-            f"producer {name}: epoch {commit.epoch} is not the one in force, {known.epoch}: a newer one has taken over",
+            f"producer {name}: epoch {commit.epoch} is fenced: the current epoch is {known.epoch}, of a newer producer",
             current=known.epoch,
         )
     raise OutOfOrderSequence(f"producer {name}: commit {commit.sequence} does not follow {known.last}")
@@ -110,7 +112,7 @@ def _check_time(state: State, commit: r.CommitRecord) -> None:
     if known is not None and is_timed_out(known, state.time):
         raise TransactionTimedOut(
             f"producer {commit.producer}: its transaction was open for {state.time - known.time} ms, longer than "
-            f"transaction_timeout_ms ({known.timeout_ms}): nothing of it is in; do it again, or give it more time"
+            f"transaction_timeout_ms ({known.timeout_ms}): nothing was committed; repeat it, or raise the timeout"
         )
 
 
@@ -119,8 +121,8 @@ def _check_objects(state: State, commit: r.CommitRecord) -> None:
     known = known_objects(state, commit.objects)
     if known:
         raise InvalidRequest(
-            f"object {known[0]!r} is in the log already, or named twice: each commit names objects that were uploaded for it "
-            "alone; upload the data again"
+            f"object {known[0]!r} is in the log already, or named twice: a commit "
+            "may only name objects that were uploaded for it; upload the data again"
         )
 
 

@@ -24,7 +24,8 @@ def check_generation(state: State, commit: r.GroupCommit) -> None:
     current = state.groups.get(commit.group, GroupState()).generation
     if commit.generation not in (-1, current):
         raise IllegalGeneration(
-            f"group {commit.group!r}: generation {commit.generation} was replaced by {current}: a newer consumer owns it",
+            f"group {commit.group!r}: generation {commit.generation} was "
+            f"replaced by {current}: a newer consumer owns it",
             current=current,
         )
 
@@ -34,12 +35,14 @@ def check_positions(state: State, commit: r.GroupCommit) -> None:
     for entry in commit.offsets:
         if entry.offset < 0:
             raise InvalidRequest(
-                f"group {commit.group!r}: invalid offset {entry.offset} for {_partition_name(state, entry)}: expected 0 or more"
+                f"group {commit.group!r}: invalid offset {entry.offset} for "
+                f"{_partition_name(state, entry)}: expected 0 or more"
             )
         if check_metadata(entry.metadata) is not Code.NONE:
             raise OffsetMetadataTooLarge(
-                f"group {commit.group!r}: the metadata of {_partition_name(state, entry)} has {len(entry.metadata.encode())} bytes; at most {METADATA_BYTES_MAX} are possible: commit less, and keep the "
-                "rest in a topic"
+                f"group {commit.group!r}: the metadata of {_partition_name(state, entry)} has "
+                f"{len(entry.metadata.encode())} bytes; expected at most {METADATA_BYTES_MAX}: commit less, and "
+                "keep the rest in a topic"
             )
 
 
@@ -82,9 +85,9 @@ def check_group_free(state: State, group: str, now_ms: int, token: str = "") -> 
     left = held.seen + held.session.timeout_ms - now_ms
     if left > 0:
         raise GroupInUse(
-            f"group {group!r} is held by {held.session.owner} since {format_timestamp_ms(held.session.since)}, last sign of "
-            f"life at {format_timestamp_ms(held.seen)}: stop that one, or use another group; if it died, the group is "
-            f"free in {-(-left // 1000)} s",
+            f"group {group!r} is held by {held.session.owner} since {format_timestamp_ms(held.session.since)}, last "
+            f"heartbeat at {format_timestamp_ms(held.seen)}: stop that consumer, or use another group; if it died, the "
+            f"group is free in {-(-left // 1000)} s",
             owner=held.session.owner,
         )
 

@@ -72,10 +72,12 @@ def decide_create_topic(
     )
     if twin is not None:
         raise InvalidTopic(
-            f"topic {name!r} collides with {twin!r}: names that differ only in '.' and '_' are the same to Kafka's tools"
+            f"topic {name!r} collides with {twin!r}: names that differ only in '.' and '_' are equal in Kafka's tools"
         )
     if not 1 <= partitions <= PARTITIONS_MAX:
-        raise InvalidPartitions(f"topic {name!r}: {partitions} partitions; give a number from 1 to {PARTITIONS_MAX}")
+        raise InvalidPartitions(
+            f"topic {name!r}: {partitions} partitions; expected a number from 1 to {PARTITIONS_MAX}"
+        )
     return Decision(
         (r.CreateTopicRecord(topic_id=topic_id, name=name, partitions=partitions, configs=values),), topic_id
     )
@@ -86,10 +88,11 @@ def decide_add_partitions(state: State, name: str, total: int) -> Decision[None]
     topic_id, topic = topic_named(state, name)
     if total <= topic.partitions:
         raise InvalidPartitions(
-            f"topic {name!r} has {counted(topic.partitions, 'partition')} already; the new total must be larger, not {total}"
+            f"topic {name!r} has {counted(topic.partitions, 'partition')} "
+            f"already; expected a larger new total, not {total}"
         )
     if total > PARTITIONS_MAX:
-        raise InvalidPartitions(f"topic {name!r}: {total} partitions are more than {PARTITIONS_MAX}")
+        raise InvalidPartitions(f"topic {name!r}: {total} partitions; expected at most {PARTITIONS_MAX}")
     return Decision((r.AddPartitionsRecord(topic_id=topic_id, total=total),), None)
 
 
@@ -128,7 +131,8 @@ def decide_trim(state: State, starts: Mapping[TopicKey, int]) -> Decision[dict[T
             raise UnknownTopicOrPartition(f"partition {key[1]} of topic id {key[0]} does not exist")
         if not 0 <= start <= part.readable_end:
             raise OffsetOutOfRange(
-                f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: possible are {part.start} to its end, {part.readable_end}",
+                f"cannot trim {state.topics[key[0]].name}-{key[1]} to {start}: "
+                f"expected an offset from {part.start} to its end, {part.readable_end}",
                 start=part.start,
                 end=part.readable_end,
             )

@@ -31,7 +31,7 @@ def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> De
     if timeout_ms > limit:
         raise InvalidTxnTimeout(
             f"transaction {producer.partition(':')[2]!r}: transaction_timeout_ms={timeout_ms} is above this log's "
-            f"transaction.max.timeout.ms, {limit}: ask for less, or raise that with `pylog config alter`"
+            f"transaction.max.timeout.ms, {limit}: use a shorter timeout, or raise the limit with `pylog config alter`"
         )
     known = state.producers.get(producer)
     record = r.InitProducerRecord(producer=producer, timeout_ms=timeout_ms)
@@ -47,13 +47,13 @@ def decide_abort(state: State, producer: str, epoch: int | None) -> Decision[int
     known, name = state.producers.get(producer), producer.partition(":")[2]
     if known is None:
         raise InvalidRequest(
-            f"transactional id {name!r} is not known; log.admin.list_transactions() shows those that are"
+            f"transactional id {name!r} is unknown; log.admin.list_transactions() lists the known ones"
         )
     if known.aborted or (epoch is not None and epoch != known.epoch):
         return Decision((), known.epoch)
     if known.kept:
         raise InvalidTxnState(
-            f"transaction {name!r} has committed with epoch {known.epoch}: none is open under that id"
+            f"transaction {name!r} has committed with epoch {known.epoch}: no transaction of this id is open"
         )
     return Decision((r.InitProducerRecord(producer=producer, aborted=True),), known.epoch + 1)
 

@@ -47,8 +47,8 @@ def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Dec
         (first, since), (last, until) = later[0], later[-1]
         raise ClockSkewed(
             f"the writer's clock, {format_timestamp_ms(now_ms)}, is earlier than the commits from version {first} "
-            f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set it (NTP); if "
-            "it is right, and another one was ahead for that long, reset with --force (force=True)"
+            f"({format_timestamp_ms(since)}) to {last} ({format_timestamp_ms(until)}): if that clock is behind, set "
+            "it (NTP); if it is right, and another one was ahead for that long, reset with --force (force=True)"
         )
     return Decision((r.ResetClockRecord(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
 
@@ -60,8 +60,8 @@ def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
         raise InvalidRequest(f"feature {name!r} is unknown: expected one of {', '.join(levels)}")
     if not levels[name] <= level <= SUPPORTED[name]:
         raise InvalidRequest(
-            f"feature {name}: invalid level {level}: expected {levels[name]}, the level of the log, to {SUPPORTED[name]}, "
-            "the highest that this pylog supports; a level is never lowered"
+            f"feature {name}: invalid level {level}: expected {levels[name]}, the level of the log, to "
+            f"{SUPPORTED[name]}, the highest that this pylog supports; a level is never lowered"
         )
     return Decision((r.FeatureLevelRecord(name=name, level=level),) if level > levels[name] else (), levels[name])
 

@@ -1,8 +1,9 @@
-"""Actors whose code blocks: the product's own `Log` with its journal, on a store of which each operation is a step.
+"""Actors whose code blocks: the product's own `Log` with its journal, on a store where each operation is a simulated
+step.
 
-Such an actor has a thread.  It runs while the world waits for it, until it asks the store for something or sleeps; then the
-world runs, and the thread waits for the answer.  One thread runs at a time, so a seed decides everything here as well.  More
-threads of the same process are actors as well (`threads.py`).
+Such an actor has a thread.  The world waits while the thread runs.  When the thread calls the store or sleeps, the
+world runs and the thread waits for the answer.  One thread runs at a time, so the seed decides everything here as well.
+More threads of the same process are more actors (`threads.py`).
 """
 
 from __future__ import annotations
@@ -25,20 +26,20 @@ LIBRARY = "simulated 1"
 
 
 class _Killed(BaseException):
-    """Raised in the thread of a process that has died, wherever it waits."""
+    """Raised in every waiting thread of a process that has died."""
 
 
 @dataclass(slots=True, eq=False)
 class _Handover:
-    """One thread runs, the other waits: the world's, or the actor's."""
+    """Passes control between two threads, of which one runs and the other waits: the world's and the actor's."""
 
     to_actor: threading.Semaphore
     to_world: threading.Semaphore
     request: Op | None = None
-    """What the actor waits for; None: it has ended."""
+    """The operation that the actor waits for; None: the actor has ended."""
     answer: Any = None
     failed: BaseException | None = None
-    """Of the request, for the actor; and of the actor, for the world, at its end."""
+    """The error of the request, for the actor; or the error that ended the actor, for the world."""
     dead: bool = False
 
     def ask(self, op: Op) -> Any:
@@ -56,14 +57,14 @@ class _Handover:
         return self.answer
 
     def resume(self) -> None:
-        """Let the actor run until it asks again, or ends.  Called by the world."""
+        """Let the actor run until its next operation or its end.  Called by the world."""
         self.request = None
         self.to_actor.release()
         self.to_world.acquire()
 
 
 class SimulatedProcess:
-    """What the threads of one process share: whom each hands its turn to, and their end."""
+    """State shared by the threads of one process: the handover of each thread, and how they end."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -124,19 +125,19 @@ class SimulatedProcess:
             raise handover.failed
 
     def start(self, work: Callable[[], None]) -> SimulatedThread:
-        """One thread more.  Called by one of those that there are."""
+        """Start one more thread.  Called by an existing thread."""
         thread = SimulatedThread(self, work)
         self._started.append(thread)
         return thread
 
     def end(self) -> None:
-        """None of the threads that were started goes on."""
+        """Stop every thread that was started."""
         for thread in self._started:
             thread.kill()
 
 
 def blocking(world: World, use: Callable[[SimulatedProcess], None]) -> Steps[None]:
-    """The steps of a function that blocks in its store, on its clock, or on its threads: a process of its own."""
+    """The steps of a function that blocks in its store, on its clock, or on its threads: a process of one actor."""
     process = SimulatedProcess(world)
     try:
         yield from process.steps(lambda: use(process))
@@ -145,7 +146,7 @@ def blocking(world: World, use: Callable[[SimulatedProcess], None]) -> Steps[Non
 
 
 class SimulatedStore:
-    """An `ObjectStore` that is the world's.  It counts as local: requests of one process follow each other."""
+    """An `ObjectStore` backed by the world.  It counts as local: requests of one process run one after the other."""
 
     url = "simulated://log"
     local = True
@@ -191,6 +192,6 @@ class SimulatedStore:
 
 
 def format_file() -> bytes:
-    """What `meta/format` holds."""
+    """The content of `meta/format`."""
     form = Format(pylog=FORMAT_VERSION, cluster_id="simulated", created_ms=0, probed=LIBRARY)
     return msgspec.json.encode(form) + b"\n"

@@ -1,6 +1,7 @@
-"""Actors that use the product as its users do: `Log` with producers, transactions, consumers, scans, retention and upkeep.
+"""Actors that use the product as applications do: `Log` with producers, transactions, consumers, scans, retention and
+upkeep.
 
-Only in seeds that encode real segments.
+They run only in seeds that encode real segments.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ REFUSED = (
     UnknownTopicOrPartition,
     UploadFenced,
 )
-"""What a user may be told for certain, by what others do."""
+"""Errors that a client may certainly get because of what other actors do."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """One process."""
+    """One client process."""
 
     sim: Simulation
     log: Log
@@ -63,13 +64,13 @@ class _Client:
             self.clock.sleep_ms(self.sim.rng.choice(self.sim.pauses))
 
     def rows(self) -> list[Row]:
-        """Some that nobody else has."""
+        """Some rows with values that no other client writes."""
         payload, now = self.sim.fresh("c"), self.clock.now_ms()
         return [Row(payload, number, now) for number in range(self.sim.rng.randint(1, 4))]
 
 
 def client(sim: Simulation, duties: Iterable[Callable[[_Client], None]]) -> Steps[None]:
-    """A process that does some of the duties below, in any order."""
+    """A process that performs some of the duties below, in any order."""
     chosen = list(duties)
 
     def use(process: SimulatedProcess) -> None:
@@ -100,7 +101,7 @@ def append(me: _Client) -> None:
 
 
 def transact(me: _Client) -> None:
-    """`log.transaction`: records and positions, or an abort, or a time that runs out."""
+    """`log.transaction`: records and positions, an abort, or a timeout."""
     rows, aborts = me.rows(), me.sim.rng.random() < 0.2
 
     def run() -> Mapping[TopicPartition, range]:
@@ -115,7 +116,7 @@ def transact(me: _Client) -> None:
 
 
 def consume(me: _Client) -> None:
-    """`log.consumer` in a group: takes it, reads on, commits."""
+    """`log.consumer` in a group: take the group, read on, commit."""
     try:
         with me.log.consumer("t0", group_id="clients", auto_offset_reset="earliest") as consumer:
             for _ in range(me.sim.rng.randint(1, 3)):
@@ -129,10 +130,10 @@ def consume(me: _Client) -> None:
 
 
 def scan(me: _Client) -> None:
-    """`log.read`: plan and fetch, of one version, whole."""
+    """`log.read`: plan and fetch one version completely."""
     try:
         table = me.log.read("t0", columns=["partition", "offset", "value"])
-    except DataLoss:  # trimmed, or its indexes were replaced, while it was planned
+    except DataLoss:  # the partition was trimmed, or its indexes were replaced, during planning
         me.sim.oracle.seen["scans again"] += 1
         return
     found: dict[int, list[tuple[int, Row]]] = {}
@@ -146,9 +147,9 @@ def scan(me: _Client) -> None:
 
 
 def follow(me: _Client) -> None:
-    """As a coordinator does that stands by: looks for news, and keeps house.
+    """Act as a standby coordinator: refresh the view and run upkeep.
 
-    A look may end before what was deleted while it was under way.  The next one must not.
+    A refresh may end before the deletion of objects that were deleted while it ran.  The next refresh must not.
     """
     journal, oracle, before = me.log.journal, me.sim.oracle, 0
     for _ in range(me.sim.rng.randint(2, 6)):
@@ -162,8 +163,8 @@ def follow(me: _Client) -> None:
         me.pause()
 
 
-def crowd(me: _Client) -> None:
-    """Several threads on one journal: their changes share puts, and one of them keeps house."""
+def commit_from_threads(me: _Client) -> None:
+    """Several threads on one journal: their changes share puts, and one thread runs upkeep."""
     failed: list[SparkLogError] = []
 
     def work() -> None:
@@ -182,7 +183,7 @@ def crowd(me: _Client) -> None:
 
 
 def produce(me: _Client) -> None:
-    """`log.producer`: single records, gathered, and written by its own threads; in each partition in their order."""
+    """`log.producer`: single records, batched and written by the producer's threads, in order within each partition."""
     rng, sent = me.sim.rng, list[tuple[Row, RecordFuture]]()
     partitions = me.log.journal.refresh().topics["id0"].partitions
     with me.log.producer(
@@ -220,13 +221,13 @@ def maintain(me: _Client) -> None:
     maintain_once(me.log)
 
 
-DUTIES = (append, append, append, transact, consume, scan, follow, crowd, produce)
+DUTIES = (append, append, append, transact, consume, scan, follow, commit_from_threads, produce)
 
 
 def _commit(
     me: _Client, rows: list[Row], run: Callable[[], Mapping[TopicPartition, range]]
 ) -> Mapping[TopicPartition, range]:
-    """Commit rows, and hold what the client is told against the log.  Where they are, if they are known to be in."""
+    """Commit rows and check the result against the log.  Returns the offsets of the rows if they are known."""
     oracle = me.sim.oracle
     try:
         offsets = run()
@@ -257,10 +258,10 @@ def _key(me: _Client, tp: TopicPartition) -> TopicKey:
 
 
 def user(sim: Simulation) -> Callable[[], Steps[None]]:
-    """Appends, transacts, consumes and scans."""
+    """Append, transact, consume and scan."""
     return partial(client, sim, DUTIES)
 
 
 def maintainer(sim: Simulation) -> Callable[[], Steps[None]]:
-    """Does nothing but upkeep."""
+    """Only upkeep."""
     return partial(client, sim, (maintain,))

@@ -1,7 +1,8 @@
-"""Constants of the product, drawn small from the seed: what happens once in a million records happens in every run.
+"""The product's constants, drawn small from the seed, so that an event of one in a million records happens in every
+run.
 
-`StepLimits` travel with the context of who does upkeep.  What replaying and reading take from their modules is replaced for
-the length of a run, as a mutation does with a rule.
+`StepLimits` are part of the context of an actor that runs upkeep.  Constants that replay and reads take from their
+modules are replaced for the length of a run, as a mutation replaces a rule.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata import replay
 
 CLOCK_SKEW_MAX_MS = 60_000
-"""`log.clock.skew.max.ms`: longer than any answer of the store takes, and much shorter than a clock is astray."""
+"""`log.clock.skew.max.ms`: longer than any answer of the store takes, and much shorter than the offset of a wrong
+clock.
+"""
 
 
 class Patch(NamedTuple):
-    """A function or a number that is replaced; `name` is an attribute, or a key where `owner` is a dict."""
+    """A function or number to replace; `name` is an attribute, or a key if `owner` is a dict."""
 
     owner: Any
     name: Any
@@ -30,7 +33,7 @@ class Patch(NamedTuple):
 
 @contextmanager
 def patched(patches: tuple[Patch, ...]) -> Iterator[None]:
-    """Replace, and put back."""
+    """Replace the values, and restore them at the end of the block."""
     before = [_get(patch) for patch in patches]
     for patch in patches:
         _set(patch, patch.value)
@@ -55,7 +58,7 @@ def _set(patch: Patch, value: Any) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constants:
-    """Of one run."""
+    """The constants of one run."""
 
     limits: StepLimits
     kept_sequences: int
@@ -63,11 +66,11 @@ class Constants:
     wave_max: int
     wave_far: int
     read_ahead: int
-    """Versions that are read with the checkpoint, where rounds are shared."""
+    """Number of versions that are read with the checkpoint in runs that share rounds."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Constants:
-        """Small ones."""
+        """Draw small constants."""
         inline = rng.choice(((4, 1), (12, 4)))
         limits = StepLimits(
             inline_slices=inline[0],
@@ -85,7 +88,7 @@ class Constants:
         )
 
     def patches(self) -> tuple[Patch, ...]:
-        """What makes them those of the product."""
+        """The patches that set these constants in the product's modules."""
         return (
             Patch(replay, "KEPT_SEQUENCES", self.kept_sequences),
             Patch(replay, "FORMER_HOLDERS", self.former_holders),

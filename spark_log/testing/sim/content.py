@@ -1,6 +1,6 @@
-"""What objects hold in a simulation: rows as they are, or encoded as real segments.
+"""The content of simulated objects: rows as they are, or rows encoded as real segments.
 
-Rows as they are make a run cheap; a share of the runs encodes them, so that the codec is under the same protocol.
+Plain rows make a run cheap.  A share of the runs encodes them, so that the codec is tested under the same protocol.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from spark_log.segment.writer import SegmentWriter
 
 
 class Row(NamedTuple):
-    """A record.  No two are alike."""
+    """A record.  Every record is unique."""
 
     payload: str
-    """Of one commit."""
+    """The name of the record's commit."""
     number: int
     time_ms: int = 0
 
@@ -31,7 +31,7 @@ Rows = tuple[Row, ...]
 
 
 class Encoded(NamedTuple):
-    """An object to be put."""
+    """An object to put."""
 
     chunks: Sequence[Any]
     size: int
@@ -43,11 +43,11 @@ class Codec(Protocol):
     def encode(self, runs: Sequence[tuple[TopicKey, Rows]]) -> Encoded: ...
 
     def decode(self, content: Any, piece: Slice, key: TopicKey) -> Rows:
-        """The rows of a slice, `content` being its byte range."""
+        """The rows of a slice; `content` is the slice's byte range."""
 
 
 class PlainCodec:
-    """An object is a tuple of runs, a run a tuple of rows: run number n is 'byte' n."""
+    """An object is a tuple of runs, a run is a tuple of rows: run number n is "byte" n."""
 
     def encode(self, runs: Sequence[tuple[TopicKey, Rows]]) -> Encoded:
         made = tuple(Run(*key, number, 1, 0, len(rows), 1, *_span_us(rows)) for number, (key, rows) in enumerate(runs))
@@ -71,7 +71,7 @@ class SegmentCodec:
             columns = [pa.nulls(len(rows), pa.binary()), pa.array(values, pa.binary()), times]
             writer.append(*key, pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA))
         written = writer.finish()
-        # The writer may have runs in another order; a commit's slices follow its own.
+        # The writer may order runs differently; the slices of a commit follow the writer's order.
         return Encoded(list(written.chunks()), written.size, written.index_position, written.runs)
 
     def decode(self, content: Any, piece: Slice, key: TopicKey) -> Rows:

@@ -1,5 +1,6 @@
-"""Coordinators that take a log over, lead, die, give it back or lose it, the operator who takes it from one that is gone,
-and members of a group that one of them runs."""
+"""Coordinators that take a log over, lead, die, release the log or lose it; an operator who releases it for a dead
+coordinator; and the members of a group that a coordinator runs.
+"""
 
 from __future__ import annotations
 
@@ -24,39 +25,39 @@ from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import next_generation
 from spark_log.metadata.state import GroupState
 from spark_log.testing.sim.setting import Simulation
-from spark_log.testing.sim.world import Desk, Request
+from spark_log.testing.sim.world import Request, RequestQueue
 
 SHARED = "shared"
 MEMBERS = 2
-IMPATIENT = 0.05
-"""How often one that stands by takes another for gone that is not."""
+EARLY_TAKEOVER = 0.05
+"""How often a standby takes the log from a coordinator that is alive."""
 
 
 @dataclass(slots=True)
 class _Node:
-    """One process: it comes back under another address."""
+    """One process.  After a restart it has another address."""
 
     sim: Simulation
     address: str
-    desk: Desk
+    queue: RequestQueue
     context: Context = field(init=False)
 
 
 def coordinator(sim: Simulation) -> Steps[None]:
-    """Stands by, leads, and does so again."""
+    """Stand by, then lead, repeatedly."""
     address = sim.fresh("node")
-    node = _Node(sim, address, sim.world.open_desk(address))
+    node = _Node(sim, address, sim.world.open_queue(address))
     view = yield from sim.load()
     while True:
         yield Sleep(sim.rng.choice((20, 200)))
         view = yield from sim.refresh(view)
         held = view.state.coordinator
-        if held.address and sim.rng.random() > IMPATIENT:
+        if held.address and sim.rng.random() > EARLY_TAKEOVER:
             continue
         node.context = replace(sim.context, epoch=held.epoch + 1)
         view, leads = yield from _take_over(node, view)
         if leads:
-            node.desk.open = True
+            node.queue.open = True
             try:
                 view = yield from _lead(node, view)
             finally:
@@ -76,13 +77,13 @@ def _take_over(node: _Node, view: View) -> Steps[tuple[View, bool]]:
 
 
 def _lead(node: _Node, view: View) -> Steps[View]:
-    """Until another one leads, or it dies, or it gives the log back."""
+    """Lead until another coordinator leads, this one dies, or it releases the log."""
     sim, epoch, generation = node.sim, node.context.epoch, 0
     for _ in range(sim.rng.choice((5, 60, 300))):
-        asked = node.desk.take()
+        asked = node.queue.take()
         commands = []
         if sim.rng.random() < 0.1:
-            # As the group's machine counts: a number is not given twice, though nobody may know whether it was written.
+            # The group's machine does the same: a generation is never reused, even if its write has an unknown outcome.
             generation = max(generation + 1, next_generation(view.state, SHARED))
             commands = [_generation(sim, generation)]
         if asked or commands:
@@ -97,25 +98,25 @@ def _lead(node: _Node, view: View) -> Steps[View]:
         release = Proposal(lambda state, now: coordinators.decide_release(state, epoch), takes_over=True)
         view = yield from sim.propose(view, [release], node.context)
     elif sim.rng.random() < 0.7:
-        yield Sleep(sim.rng.choice((500, 3000)))  # it hangs; who asks it waits in vain
+        yield Sleep(sim.rng.choice((500, 3000)))  # the coordinator hangs, and its requests get no answer
     return view
 
 
 def _close(node: _Node) -> None:
-    """Nothing that it was asked under this epoch is done under its next one."""
-    node.desk.open = False
-    for request in node.desk.take():
+    """A request of this epoch is never carried out under the next one."""
+    node.queue.open = False
+    for request in node.queue.take():
         node.sim.world.reply(request, _unsure("it leads no more"))
 
 
 def _carry_out(node: _Node, view: View, asked: list[Request], own: list[Proposal]) -> Steps[View]:
-    """What came together shares one batch, and is answered when it is in."""
+    """Carry out all waiting requests in one batch, and answer them when the batch is committed."""
     commands = [[Proposal(decide, check=True) for decide in request.ask.commands] for request in asked]
     flat = [command for several in commands for command in several]
     try:
         view = yield from node.sim.propose(view, [*flat, *own], node.context)
     except (NotCoordinator, StorageUnavailable, ClockSkewed):
-        # Whether it is in is not known: another one may lead, or the storage did not say.
+        # The outcome is unknown: another coordinator may lead, or the storage did not answer.
         for request in asked:
             node.sim.world.reply(request, _unsure("broken off"))
         return (yield from node.sim.refresh(view))
@@ -134,7 +135,7 @@ def _unsure(message: str) -> CoordinatorNotAvailable:
 
 
 def _generation(sim: Simulation, generation: int) -> Proposal:
-    """The members of the group share it out anew."""
+    """The members of the group rebalance."""
     members = tuple(
         RosterMember(f"{sim.fresh('member')}", None, "client", "host", 10_000, 10_000, b"", b"") for _ in range(MEMBERS)
     )
@@ -142,7 +143,7 @@ def _generation(sim: Simulation, generation: int) -> Proposal:
 
 
 def operator(sim: Simulation) -> Steps[None]:
-    """Gives the log back to embedded writers, sometimes from a coordinator that is alive after all."""
+    """Release the log to embedded writers, sometimes from a coordinator that is still alive."""
     while True:
         yield Sleep(sim.rng.choice((1500, 4000)))
         view = yield from sim.load()
@@ -152,7 +153,7 @@ def operator(sim: Simulation) -> Steps[None]:
 
 
 def member(sim: Simulation, number: int) -> Steps[None]:
-    """Reads and commits its share of the partitions, under the generation in which it was given them."""
+    """Read and commit the assigned partitions, under the generation of the assignment."""
     view = yield from sim.load()
     born = _generation_of(view)
     while True:
@@ -160,7 +161,7 @@ def member(sim: Simulation, number: int) -> Steps[None]:
         view = yield from sim.refresh(view)
         generation = _generation_of(view)
         if generation <= born:
-            continue  # what it did before it died may still be under way in that one
+            continue  # an operation that it began before it died may still be running
         keys = [key for key in sorted(view.state.partitions) if key[1] % MEMBERS == number]
         ends = tuple(OffsetEntry(*key, view.state.partitions[key].end) for key in keys)
         yield from sim.pause()

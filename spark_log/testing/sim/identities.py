@@ -1,4 +1,4 @@
-"""The promises about who may commit: holders, transactions, generations, and repeats that are recognized."""
+"""The promises about who may commit: holders, transactions, generations, and retries that are recognised."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Identity = tuple[str, int, str, int]
 
 
 def identity(commit: r.CommitRecord) -> Identity:
-    """What makes a commit the same one when it is made again."""
+    """The fields that are equal when a commit is retried."""
     return commit.producer, commit.epoch, commit.holder, commit.sequence
 
 
 class Identities:
-    """Epochs, holders and generations, with all that were ever given."""
+    """Epochs, holders and generations, with every value that was ever assigned."""
 
     def __init__(self, constants: Constants) -> None:
         self._constants = constants
@@ -29,10 +29,10 @@ class Identities:
         self._former: dict[str, list[str]] = defaultdict(list)
         self._sequences: dict[tuple[str, int, str], list[int]] = defaultdict(list)
         self._open: dict[str, tuple[int, int]] = {}
-        """Transactions: when each began, and its timeout."""
+        """The start and the timeout of each transaction."""
         self._generations: dict[str, int] = {}
 
-    # ---------------------------------------------------------------------------------------------------------- producers
+    # -------------------------------------------------------------------------------------------------------- producers
 
     def init(self, record: r.InitProducerRecord, after: State) -> None:
         """A transactional id was taken over."""
@@ -43,7 +43,7 @@ class Identities:
         self._open[record.producer] = (after.time, record.timeout_ms)
 
     def commit(self, commit: r.CommitRecord, after: State) -> None:
-        """A commit took its place in the log."""
+        """A commit took effect in the log."""
         who, producer = identity(commit), commit.producer
         if commit.epoch < self._epochs.get(producer, 0):
             raise Violation(f"fenced: {who} is in, epoch {self._epochs[producer]} is in force")
@@ -60,10 +60,7 @@ class Identities:
         self._sequences[who[:3]].append(commit.sequence)
 
     def expire(self, record: r.ExpireProducersRecord, before: State, after: State, ages: tuple[int, int]) -> None:
-        """Producers were forgotten.
-
-        ages:  after which streams and plain producers may be.
-        """
+        """Producers expired.  ages: the earliest age at which stream producers and plain producers may expire."""
         for name in set(record.producers) - set(after.producers):
             self._epochs.pop(name, None)
             self._former.pop(name, None)
@@ -72,24 +69,24 @@ class Identities:
                 raise Violation(f"expired: {name} is forgotten {after.time - known.time} ms after its last commit")
 
     def recall(self, commit: r.CommitRecord, reply: Committed) -> None:
-        """A commit was acknowledged as a repeat."""
+        """A commit was acknowledged as a retry of an earlier one."""
         last = self._sequences[identity(commit)[:3]][-self._constants.kept_sequences :]
         if not reply.ranges and commit.slices and commit.sequence in last:
             raise Violation(f"acked: the offsets of {identity(commit)} are forgotten, the last were {last}")
 
     def check_epoch(self, producer: str, epoch: int) -> None:
-        """A producer was told its epoch."""
+        """A producer received its epoch."""
         if epoch > self._epochs.get(producer, -1):
             raise Violation(f"acked: epoch {epoch} of {producer} is not in the log")
 
-    # ------------------------------------------------------------------------------------------------------------- groups
+    # ----------------------------------------------------------------------------------------------------------- groups
 
     def generation(self, group: str) -> int:
-        """The last one that a group was given, whatever became of the group since."""
+        """The last generation that a group received, even if the group was deleted since."""
         return self._generations.get(group, 0)
 
     def next_generation(self, group: str, generation: int) -> None:
-        """A generation of a group took its place in the log."""
+        """A generation of a group took effect in the log."""
         if generation <= self.generation(group):
             raise Violation(f"fenced: {group} got generation {generation} again")
         self._generations[group] = generation

@@ -1,7 +1,7 @@
-"""What a log comes to that nobody uses any more, while upkeep goes on.
+"""The final state of an abandoned log while upkeep continues.
 
-Nothing is left that nobody needs: neither objects, nor log records, nor checkpoints, nor producers and groups whose time
-is over.  And once all is done, upkeep writes nothing.
+Only what is needed remains: every unneeded object, log record and checkpoint, and every expired producer and group, is
+removed.  After that, upkeep writes nothing.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Violation
 
 ROUNDS = 4
-"""After so many rounds of upkeep, each a fence age after a change, nothing is left to do."""
+"""After this many rounds of upkeep, each a fence age after a change, no work is left."""
 FOREVER_MS = 100 * 86_400_000
-"""Longer than anything is remembered."""
+"""Longer than every retention time."""
 
 
 def abandon(sim: Simulation) -> Steps[None]:
-    """Hold the promises about what is left against a log that everybody has left."""
+    """Check the promises about an abandoned log."""
     view = yield from _release(sim)
     view = yield from _rounds(sim, view)
     _check_space(sim, view.state)
@@ -41,7 +41,7 @@ def abandon(sim: Simulation) -> Steps[None]:
 
 
 def _release(sim: Simulation) -> Steps[View]:
-    """The coordinator, if there was one, is gone."""
+    """The coordinator, if there was one, has gone."""
     view = yield from sim.load()
     epoch = view.state.coordinator.epoch + 1
     release = Proposal(lambda state, now: decide_release(state, epoch), takes_over=True)
@@ -49,7 +49,7 @@ def _release(sim: Simulation) -> Steps[View]:
 
 
 def _rounds(sim: Simulation, view: View) -> Steps[View]:
-    """Upkeep with a change of the log before each round: the fence of an idle log does not move."""
+    """Run upkeep with a change of the log before each round, because the fence of an idle log does not move."""
     for _ in range(ROUNDS):
         yield Sleep(sim.age + 1)
         size = 1 + sim.oracle.state.version
@@ -63,7 +63,7 @@ def _rounds(sim: Simulation, view: View) -> Steps[View]:
 
 
 def _upkeep(sim: Simulation, view: View) -> Steps[View]:
-    """The duties of `pylog maintain`, but for merging."""
+    """The duties of `pylog maintain` except merging."""
     context = replace(sim.context, limits=LIMITS)
     view = yield from expire(sim, view)
     view = yield from sealing.prune(view, context)
@@ -78,7 +78,7 @@ def _upkeep(sim: Simulation, view: View) -> Steps[View]:
 
 
 def _check_space(sim: Simulation, state: State) -> None:
-    """What is stored is what the state refers to."""
+    """Every stored object is one that the state refers to."""
     oracle, files = sim.oracle, sim.world.store.files
     unnamed = sorted(files[DATA].keys() - oracle.referenced().keys())
     if unnamed:
@@ -91,7 +91,7 @@ def _check_space(sim: Simulation, state: State) -> None:
 
 
 def _check_forgotten(state: State) -> None:
-    """What nobody can ask for any more is not remembered."""
+    """Expired producers and groups are forgotten."""
     left: dict[str, list[Any]] = {
         "producers": list(state.producers),
         "groups": list(state.groups),
@@ -105,7 +105,7 @@ def _check_forgotten(state: State) -> None:
 
 
 def _check_quiet(sim: Simulation, view: View) -> Steps[None]:
-    """Upkeep of a log in which nothing happens comes to an end, and so does what a process writes that follows it."""
+    """Upkeep of an idle log reaches an end, and so do the writes of a process that follows the log."""
     before, following = 0, view
     for number in range(4):
         yield Sleep(sim.age + 1)

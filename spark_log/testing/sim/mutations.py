@@ -1,6 +1,6 @@
-"""The protocol's rules, each taken away: the simulation has to notice.
+"""The protocol's rules, each removed in turn: the simulation has to notice.
 
-Product code has no switches for this; a mutation replaces functions of its modules for the length of a run.
+Product code has no switches for this.  A mutation replaces functions of the product's modules for the length of a run.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ EVER = 2**60
 
 class Mutation(NamedTuple):
     rule: str
-    """What is missing."""
+    """The missing rule."""
     patches: tuple[Patch, ...]
 
 
 @contextmanager
 def mutated(name: str) -> Iterator[None]:
-    """Run without a rule; with all of them for the empty name."""
+    """Run without one rule; the empty name runs with all rules."""
     with patched(MUTATIONS[name].patches if name else ()):
         yield
 
@@ -55,7 +55,7 @@ def _replaying(kind: type[r.Record], function: Callable[[State, Any], State | No
     return Patch(replay._REPLAY, kind, function)
 
 
-# ------------------------------------------------------------------------------------------------ putting and reading back
+# --------------------------------------------------------------------------------------------- putting and reading back
 
 Appended = Steps[tuple[View, dict[str, int]]]
 
@@ -125,7 +125,7 @@ def _decide_all_certain(state: State, commands: Sequence[protocol.Proposal], now
     return _decide_all(state, commands, now, ())
 
 
-# -------------------------------------------------------------------------------------------------- the fence and its kin
+# ------------------------------------------------------------------------------------------------ the fence and its kin
 
 
 def _commit_unfenced(state: State, record: r.CommitRecord) -> State | None:
@@ -208,7 +208,7 @@ def _led_by_nobody(state: State, context: Context) -> bool:
 
 
 class _NeverRaised(Exception):
-    """Stands for an error that is not caught."""
+    """Takes the place of an error class, so that the error is not caught."""
 
 
 _refuse, _decide_take_over = protocol._refuse, coordinators.decide_take_over
@@ -294,7 +294,7 @@ def _confirmed_if_damaged(view: View, names: Sequence[str], base: opening.Base |
     return bool(base and view.damaged) or opening.follows_checkpoint(view, max(names, default=""))
 
 
-# --------------------------------------------------------------------------------------------------- what is removed, and when
+# -------------------------------------------------------------------------------------------- what is removed, and when
 
 _trim, _expired = replay._trim, retention.expired
 
@@ -370,7 +370,8 @@ MUTATIONS = {
     ),
     "follow_few_beyond": Mutation(
         "a newer checkpoint is accepted up to the version that was confirmed before, not beyond",
-        # Not one beyond: a record is deleted when the older of two checkpoints has it, and they are seldom of one version.
+        # Not one above it: a record is deleted once the older of two checkpoints covers it, and the two rarely have one
+        # version.
         tuple(Patch(module, "follows_checkpoint", _follows_few_beyond) for module in (opening, protocol)),
     ),
     "leftovers_placed": Mutation(
@@ -393,7 +394,7 @@ MUTATIONS = {
         "swaps of the same partition exclude each other",
         (_replaying(r.SwapRecord, _swap_any_edition), Patch(upkeep, "decide_swap", _decide_swap_any_edition)),
     ),
-    "drop_at_once": Mutation(
+    "dropped_immediately": Mutation(
         "dropped objects are remembered until the fence has passed",
         (Patch(replay, "_counted", _counted_and_forgotten),),
     ),
@@ -466,18 +467,18 @@ MUTATIONS = {
         (Patch(protocol, "is_led_elsewhere", _led_by_nobody),),
     ),
     "taken_from_any": Mutation(
-        "a log is taken over from the coordinator that was known to be gone, not from whoever has it by then",
+        "a log is taken over from the coordinator that was known to be gone, not from a newer one",
         (Patch(coordinators, "decide_take_over", _take_over_from_any),),
     ),
     "certain_after_asking": Mutation(
         "a refusal after a request whose answer was lost says that it may be in",
         (Patch(protocol, "_refuse", _refuse_for_certain),),
     ),
-    "goes_on_from_before": Mutation(
-        "who was answered by a coordinator goes on from a state in which there is one, also where the log cannot be read",
+    "resumes_stale_state": Mutation(
+        "after a coordinator's answer, the client's state has a coordinator, even if the log cannot be read",
         (Patch(protocol, "StorageUnavailable", _NeverRaised),),
     ),
-    "forgotten_at_once": Mutation(
+    "forgotten_immediately": Mutation(
         "a position that was removed is remembered as such for a while",
         (Patch(replay, "_without_positions", _without_positions_untold),),
     ),

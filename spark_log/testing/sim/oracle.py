@@ -1,30 +1,30 @@
-"""The truth about a simulated log, and the promises that are held against it at every step.
+"""The true content of a simulated log, and the promises that are checked at every step.
 
-acked       a commit that was acknowledged is in the log at that moment, at the offsets that were told
-failed      a commit that was refused for certain is never in
-twice       no commit and no object is in twice
-offsets     every partition is gap-free, and a read at a version gives exactly the records that it has
-dangling    no object that the state refers to is deleted, and none is referred to that is not there
-counts      the objects' counts of live slices are what a recount gives
-open        the newest two checkpoints and all records above the older one are there
-grace       an object that was dropped less than the fence age ago (less by what clocks may be off) is there, and so is
-            a record above the fence
-state       what a load returns, and what a checkpoint holds, is the fold of the log at that version
-decided     a batch takes its place only after the state on which it was decided, and nothing in it is void
-fenced      a producer or holder that was fenced commits nothing, nor does a consumer of an older generation; no epoch and
-            no generation is given twice, whatever was forgotten in between
+acked       an acknowledged commit is in the log at that moment, at the acknowledged offsets
+failed      a commit that was certainly refused never appears
+twice       no commit and no object appears twice
+offsets     every partition is gap-free, and a read at a version returns exactly the records of that version
+dangling    no object that the state refers to is deleted, and every reference has its object
+counts      the objects' counts of live slices equal a recount
+open        the newest two checkpoints and all records above the older one exist
+grace       an object dropped less than the fence age ago (minus the clock skew) exists, and so does a record above the
+            fence
+state       the result of a load, and the content of a checkpoint, is the fold of the log at that version
+decided     a batch takes effect only directly after the state on which it was decided, and none of its records is void
+fenced      a fenced producer or holder commits nothing, and neither does a consumer of an older generation; epochs and
+            generations are never reused, whatever was forgotten in between
 clock       no batch is stamped by a clock that is far ahead
-timeout     no transaction commits after its time
-expired     no producer is forgotten before its time
-covered     a swap that leaves records out is void
-trimmed     a partition starts where a trim put it that somebody asked for
-retained    retention removes what is too old or too much, and nothing else
-fresh       a view that is read holds all that was in the log when the read began
-idle        an idle log keeps nothing that nobody needs, and writes nothing (`idle.py`)
-positions   of a fenced group never go back
-progress    who follows progress as records has what the groups' positions are
-led         while a coordinator has the log nobody else writes, and of all that take it over each has an epoch of its own
-held        nobody else takes a group from a member whose session has not run out
+timeout     no transaction commits after its timeout
+expired     no producer is forgotten before its retention time
+covered     a swap that omits records is void
+trimmed     a partition starts at an offset that a trim requested
+retained    retention removes what is too old or too large, and nothing else
+fresh       a view that is read has everything that was in the log when the read began
+idle        an idle log keeps nothing unneeded, and writes nothing (`idle.py`)
+positions   positions of a fenced group never go back
+progress    a reader of progress records has the same positions as the groups
+led         while a coordinator leads, only that coordinator writes; every takeover has a new epoch
+held        a group passes to another member only after the session of its owner has expired
 """
 
 from __future__ import annotations
@@ -54,11 +54,13 @@ from spark_log.testing.sim.retained import Retained
 from spark_log.testing.sim.world import Violation
 
 LINK = b"link "
-"""How a checkpoint begins that refers to another one: the name, a line end, and the checkpoint.  Only a mutation does."""
+"""The prefix of a checkpoint that refers to another one: the name, a line end, then the checkpoint.  Only a mutation
+writes it.
+"""
 
 
 class Oracle:
-    """A batch counts if it takes the place after the last one that counts."""
+    """A batch counts if its version directly follows the last one that counts."""
 
     def __init__(self, codec: Codec, grace: int, constants: Constants) -> None:
         self.files: Mapping[str, Mapping[str, Any]] = {}
@@ -85,7 +87,7 @@ class Oracle:
     def state(self) -> State:
         return self.states[-1]
 
-    # ------------------------------------------------------------------------------------------------ what the store does
+    # ---------------------------------------------------------------------------------------------- what the store does
 
     def written(self, key: str, content: Any, decided: State | None, now: int) -> None:
         if key.startswith(CHECKPOINTS):
@@ -148,7 +150,7 @@ class Oracle:
             self._follow(before.progressed + 1)
 
     def _follow(self, start: int) -> None:
-        """One more step of a stream of progress."""
+        """Check the next step of a reader of progress records."""
         progress = progress_of(self.state)
         starts, ends = dict.fromkeys(range(PARTITIONS), start), dict.fromkeys(range(PARTITIONS), progress.end)
         self._followed |= {record.key: record.value for record in progress.between(starts, ends)}
@@ -156,7 +158,7 @@ class Oracle:
         if known != {record.key: record.value for record in progress.records if record.value is not None}:
             raise Violation(f"progress: records from {start} on do not lead to the positions of {progress.version}")
 
-    # ----------------------------------------------------------------------------------------------------- what records do
+    # -------------------------------------------------------------------------------------------------- what records do
 
     def _note(self, record: r.AnyRecord, before: State, after: State) -> None:
         match record:
@@ -245,7 +247,7 @@ class Oracle:
         return ranges
 
     def has_pieces(self, state: State) -> bool:
-        """Whether a state refers to index objects, which may be gone by the time that they are read."""
+        """Whether a state refers to index objects, which may be deleted before they are read."""
         return any(isinstance(entry, Piece) for part in state.partitions.values() for entry in part.entries)
 
     def _slices(self, commit: r.CommitRecord) -> Iterator[tuple[str, int, Slice]]:
@@ -272,13 +274,10 @@ class Oracle:
                     raise Violation(f"positions: {key} went back from {self._positions[key]} to {entry.offset}")
                 self._positions[key] = entry.offset
 
-    # ------------------------------------------------------------------------------------------------ what actors were told
+    # -------------------------------------------------------------------------------------------- what actors were told
 
     def check_view(self, view: View, since: int = 0) -> None:
-        """A view that somebody has read.
-
-        since:  version of the log when they began.
-        """
+        """An actor has read a view.  since: version of the log when the read began."""
         self._check_state(view.state, "a load")
         if view.state.version < since:
             raise Violation(
@@ -286,7 +285,7 @@ class Oracle:
             )
 
     def ack(self, commit: r.CommitRecord, reply: Committed) -> None:
-        """A writer was told that a commit is in, and where."""
+        """A writer got the acknowledgement of a commit, with its offsets."""
         if identity(commit) not in self.committed:
             raise Violation(f"acked: {identity(commit)} is not in the log")
         version, ranges = self.committed[identity(commit)]
@@ -297,7 +296,7 @@ class Oracle:
         self.seen["acked"] += 1
 
     def ack_leader(self, epoch: int, address: str) -> None:
-        """A coordinator was told that it leads."""
+        """A coordinator got the acknowledgement that it leads."""
         if self._leaders.get(epoch) != address:
             raise Violation(
                 f"led: {address} thinks that it leads with epoch {epoch}, which is {self._leaders.get(epoch)}"
@@ -308,21 +307,21 @@ class Oracle:
             raise Violation(f"acked: generation {generation} of {group} is not in the log")
 
     def refuse(self, commit: r.CommitRecord) -> None:
-        """A writer was told that a commit failed for certain."""
+        """A writer was told that a commit certainly failed."""
         if identity(commit) in self.committed and self._named_by(commit):
             raise Violation(f"failed: {identity(commit)} was refused and is in the log")
         self.failed.update(o.name for o in commit.objects)
         self.seen["refused"] += 1
 
     def ack_rows(self, rows: Sequence[Row], offsets: Mapping[TopicKey, range]) -> None:
-        """A client was told where its rows are."""
+        """A client got the offsets of its rows."""
         found = [row for key, span in offsets.items() for row in self.rows.get(key, [])[span.start : span.stop]]
         if sorted(found) != sorted(rows):
             raise Violation(f"acked: {rows[0].payload} is not at {dict(offsets)}")
         self.seen["acked"] += 1
 
     def refuse_rows(self, rows: Sequence[Row]) -> None:
-        """A client was told for certain that its rows are not in."""
+        """A client was told that its rows are certainly not in the log."""
         self._refused_payloads.add(rows[0].payload)
         if any(row.payload == rows[0].payload for kept in self.rows.values() for row in kept):
             raise Violation(f"failed: {rows[0].payload} was refused and is in the log")
@@ -332,11 +331,11 @@ class Oracle:
         return any(o.name in self._named for o in commit.objects)
 
     def check_read(self, key: TopicKey, start: int, rows: list[Row]) -> None:
-        """Rows that a reader got at offset `start`."""
+        """A reader got these rows at offset `start`."""
         if self.rows.get(key, [])[start : start + len(rows)] != rows:
             raise Violation(f"offsets: {key} from {start} is not what was committed")
 
-    # --------------------------------------------------------------------------------------------------------------- checks
+    # ----------------------------------------------------------------------------------------------------------- checks
 
     def _check_state(self, state: State, where: str) -> None:
         if state.version >= len(self.states) or self.states[state.version] != state:
@@ -359,7 +358,7 @@ class Oracle:
                 raise Violation(f"offsets: {key} ends at {part.end}, not at {len(rows)}")
 
     def referenced(self) -> Counter[str]:
-        """Live slices by object, from the entries themselves."""
+        """Live slices by object, counted from the entries."""
         count = Counter[str]()
         for part in self.state.partitions.values():
             for entry in part.entries:

@@ -1,4 +1,4 @@
-"""Actors that read, consume, change topics and keep the log small."""
+"""Actors that read, consume, change topics and run upkeep."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Violation
 
 SESSION_MS = 300
-"""Of queries that keep a group."""
+"""Tokens of queries that hold a group."""
 RUN_BYTES = 700
-"""Of a run of a few records, about."""
+"""The approximate length of a run of a few records."""
 ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 """Every slice is sealed."""
 
@@ -47,7 +47,7 @@ ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 
 
 def reader(sim: Simulation) -> Steps[None]:
-    """Plans at one version, holds the plan for a while, and reads all of it."""
+    """Plan at one version, keep the plan for a while, then read all of it."""
     while True:
         start = grace_start(sim)
         view = yield from sim.load()
@@ -60,12 +60,12 @@ def reader(sim: Simulation) -> Steps[None]:
 
 
 def grace_start(sim: Simulation, before_load: int | None = None) -> int:
-    """When a reader's grace begins: at the start of its load, not at the end."""
+    """The start of a reader's grace: the start of its load, not the end."""
     return sim.now if before_load is None else before_load
 
 
 def read_partition(sim: Simulation, view: View, key: TopicKey, start: int) -> Steps[list[Row]]:
-    """All records of a partition; what is gone after the grace is planned again, by offset."""
+    """All records of a partition.  After the grace, missing objects are planned again, by offset."""
     part = view.state.partitions[key]
     while True:
         rows = yield from _read_entries(sim, key, part)
@@ -104,7 +104,7 @@ def _check_cover(key: TopicKey, part: Partition, slices: Iterable[Slice]) -> Non
 
 
 def follower(sim: Simulation) -> Steps[None]:
-    """A reader that waits for what is new."""
+    """A reader that waits for new records."""
     view = yield from sim.load()
     while True:
         newer = yield from opening.poll(view, relist=sim.rng.random() < 0.2, together=sim.shares_rounds(view))
@@ -119,7 +119,7 @@ def follower(sim: Simulation) -> Steps[None]:
 
 
 def consumer(sim: Simulation, group: str) -> Steps[None]:
-    """Takes the group, reads on from its positions, commits, until a newer one has it; then it takes it again."""
+    """Take the group, read from its positions and commit until a newer consumer owns the group, then take it back."""
     view = yield from sim.load()
     for _ in range(3):
         join = Proposal(commands.JoinGroup(group=group, member=sim.fresh("member")))
@@ -139,7 +139,7 @@ def consumer(sim: Simulation, group: str) -> Steps[None]:
 
 
 def query(sim: Simulation, group: str, token: str) -> Steps[None]:
-    """Keeps the group by signs of life; is itself when it comes back, and refused while another one is alive."""
+    """Hold the group by heartbeats.  A restarted query keeps its identity, and is refused while another owner lives."""
     view = yield from sim.load()
     for _ in range(3):
         join = Proposal(commands.JoinGroup(group=group, member=sim.fresh("member"), token=token, timeout_ms=SESSION_MS))
@@ -160,7 +160,7 @@ def query(sim: Simulation, group: str, token: str) -> Steps[None]:
 
 
 def topics(sim: Simulation) -> Steps[None]:
-    """Creates, alters, trims and deletes topics, and forgets groups; "t0" stays."""
+    """Create, alter, trim and delete topics, and delete groups; "t0" remains."""
     while True:
         yield Sleep(sim.rng.choice((20, 500, 2000)))
         view = yield from sim.load()
@@ -212,7 +212,7 @@ def _trim(sim: Simulation, state: State) -> protocol.Decide:
 
 
 def maintainer(sim: Simulation) -> Steps[None]:
-    """All duties in any order, each on a view of its own."""
+    """All duties in any order, each on its own view."""
     duties = [_run_upkeep, expire, _merge, _merge, _seal, _prune, _fence, _checkpoint, _collect]
     duties += [_truncate] * sim.truncations
     while True:
@@ -227,12 +227,12 @@ def maintainer(sim: Simulation) -> Steps[None]:
 
 
 def expire(sim: Simulation, view: View) -> Steps[View]:
-    """Retention, and whether it was right."""
+    """Run retention, and check its decision."""
     before, ahead = view.state, sim.context.clock.now_ms() - sim.now
     wanted = sim.oracle.retained.expired(before, sim.context.clock.now_ms())
     sim.oracle.retained.ask(wanted)
     view, starts = yield from expire_records(view, sim.context)
-    if sim.context.clock.now_ms() - sim.now == ahead:  # otherwise the clock was set meanwhile
+    if sim.context.clock.now_ms() - sim.now == ahead:  # otherwise the clock was set in between
         sim.oracle.retained.check_expired(wanted, before, starts, whole=not sim.oracle.has_pieces(before))
     return view
 
@@ -260,7 +260,7 @@ def _checkpoint(sim: Simulation, view: View) -> Steps[View]:
 
 
 def bit_rot(sim: Simulation) -> Steps[None]:
-    """Damages one of the newest two checkpoints, and not the other one as long as it is among them."""
+    """Damage one of the newest two checkpoints; while it is one of them, leave the other one intact."""
     while True:
         yield Sleep(sim.rng.choice((200, 2000)))
         files = sim.world.store.files[CHECKPOINTS]
@@ -306,7 +306,7 @@ def _merge(sim: Simulation, view: View) -> Steps[View]:
 
 
 def _swap(sim: Simulation, view: View, key: TopicKey, slices: Sequence[Slice], rows: Rows) -> Steps[View]:
-    """Put the rows of some slices in their place, as one, whatever others do with the partition meanwhile."""
+    """Replace some slices with one slice of the same rows, while other actors change the partition."""
     epoch = view.state.version
     made, (run,) = yield from sim.put_object(epoch, [(key, rows)])
     span_us = min(piece.min_us for piece in slices), max(piece.max_us for piece in slices)
@@ -329,7 +329,7 @@ def _swap(sim: Simulation, view: View, key: TopicKey, slices: Sequence[Slice], r
 
 
 def persistent(steps: Callable[[], Steps[None]]) -> Callable[[], Steps[None]]:
-    """The same from the beginning whenever the storage gave up on it."""
+    """Restart the steps whenever the storage was given up."""
 
     def run() -> Steps[None]:
         while True:

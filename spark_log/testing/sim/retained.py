@@ -18,28 +18,28 @@ from spark_log.testing.sim.world import Violation
 
 
 class Retained:
-    """Where each partition starts, according to the trims that somebody asked for."""
+    """The start of each partition, according to the trims that actors requested."""
 
     def __init__(self, slices_of: Callable[[Piece], Sequence[Slice]]) -> None:
         self._slices_of = slices_of
         self._times: dict[TopicKey, list[int]] = {}
-        """Of each record, in ms: its own, or the log's where the topic says so."""
+        """Times of each record in ms: the record's, or the log's if the topic is configured so."""
         self._starts: dict[TopicKey, int] = {}
         self._asked: set[tuple[TopicKey, int]] = set()
         self._limits: dict[str, set[tuple[int, int]]] = {}
-        """(ms, bytes) that each topic has had."""
+        """(ms, bytes): every pair of limits that each topic has had."""
 
     def append(self, key: TopicKey, rows: Iterable[Row], after: State) -> None:
-        """Records of a commit."""
+        """Add the records of a commit."""
         stamped = topic_config(after.topics[key[0]].configs, "message.timestamp.type") == "LogAppendTime"
         self._times.setdefault(key, []).extend(after.time if stamped else row.time_ms for row in rows)
 
     def ask(self, starts: Mapping[TopicKey, int]) -> None:
-        """Somebody is about to trim partitions to these starts."""
+        """An actor is about to trim partitions to these starts."""
         self._asked.update(starts.items())
 
     def place(self, trim: r.TrimRecord, before: State) -> None:
-        """A trim took its place in the log: asked for, or by the retention of `pylog maintain`."""
+        """A trim took effect: by request, or by the retention of `pylog maintain`."""
         key = (trim.topic_id, trim.partition)
         if (key, trim.start) not in self._asked and not self._is_old(key, trim.start, before.time):
             raise Violation(f"trimmed: {key} to {trim.start}, which nobody asked for")
@@ -48,13 +48,13 @@ class Retained:
     def _is_old(self, key: TopicKey, start: int, now: int) -> bool:
         """Whether retention may have removed all records before `start`, under any limits that the topic had.
 
-        What was too much when it was decided cannot be said: segments that were merged since are smaller.
+        The size limit cannot be checked afterwards: merging has made segments smaller since.
         """
         newest = max(self._times[key][self._starts.get(key, 0) : start])
         return any(size >= 0 or 0 <= age < now - newest for age, size in self._limits[key[0]])
 
     def check(self, state: State) -> None:
-        """Partitions start where the last trim put them, and nowhere else."""
+        """A partition starts where its last trim put it."""
         for topic_id, topic in state.topics.items():
             self._limits.setdefault(topic_id, set()).add(_limits_of(topic.configs))
         for key, part in state.partitions.items():
@@ -62,7 +62,7 @@ class Retained:
                 raise Violation(f"trimmed: {key} starts at {part.start}, not at {self._starts.get(key, 0)}")
 
     def expired(self, state: State, now: int) -> dict[TopicKey, int]:
-        """The starts that retention leads to, of partitions that lose records."""
+        """The new starts, by retention, of partitions that lose records."""
         found = {}
         for key, part in sorted(state.partitions.items()):
             topic = state.topics[key[0]]
@@ -71,7 +71,7 @@ class Retained:
         return found
 
     def _expired(self, key: TopicKey, part: Partition, configs: Mapping[str, str], now: int) -> int:
-        """Slices at the front go, each while it is too old, or there is too much with it."""
+        """Remove slices from the front while they are too old or the partition is too large."""
         age, size = _limits_of(configs)
         left, times = self._live(part), self._times.get(key, [])
         while left:
@@ -89,9 +89,9 @@ class Retained:
     def check_expired(
         self, wanted: Mapping[TopicKey, int], state: State, starts: Mapping[TopicKey, int], *, whole: bool
     ) -> None:
-        """What a round of retention decided on a state.
+        """Check the decision of a round of retention on a state.
 
-        whole:  it has no indexes; a partition whose index is gone, or replaced, is passed over.
+        whole: the state has no indexes.  Retention skips a partition whose index is missing or was replaced.
         """
         found = {key: start for key, start in starts.items() if start > state.partitions[key].start}
         if not found.items() <= wanted.items() or (whole and found != wanted):

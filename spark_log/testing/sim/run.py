@@ -1,4 +1,4 @@
-"""One seed from its first step to the verdict."""
+"""Run one seed from its first step to the verdict."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from spark_log.testing.sim.setting import Simulation
 from spark_log.testing.sim.world import Violation
 from spark_log.testing.sim.writers import (
     application,
-    grouping_writer,
-    passing_writer,
+    batching_writer,
+    handover_writer,
     plain_writer,
     streaming_writer,
     transactional_writer,
 )
 
 STEPS_MAX = 60_000
-"""With faults; then as many again, and more, without."""
+"""Steps with faults.  Afterwards up to four times as many run without faults."""
 APPLICATIONS_IN = (2,)
-"""Last digits of the seeds in which an application writes versions, some of them again."""
+"""Last digits of the seeds in which an application writes versions, some of them twice."""
 COORDINATED_IN = (6,)
-"""Those of the seeds in which coordinators take the log over from each other and from embedded writers."""
+"""Last digits of the seeds in which coordinators take the log over from each other and from embedded writers."""
 DAMAGED_IN = (3, 8)
 """Last digits of the seeds in which checkpoints are damaged."""
 QUERIES_IN = (5, 9)
@@ -51,7 +51,7 @@ QUERIES_IN = (5, 9)
 class Result(NamedTuple):
     seed: int
     violation: str
-    """Empty: none."""
+    """Empty: all promises were kept."""
     counts: Counter[str]
     transcript: str
 
@@ -98,12 +98,12 @@ def _add_actors(sim: Simulation) -> None:
     for n in range(rng.randint(1, 3)):
         start(f"plain{n}", persistent(partial(plain_writer, sim, f"w{n}")), counts=True)
     for n in range(rng.randint(0, 1)):
-        start(f"grouping{n}", persistent(partial(grouping_writer, sim, f"g{n}")), counts=True)
+        start(f"grouping{n}", persistent(partial(batching_writer, sim, f"g{n}")), counts=True)
     for n in range(rng.randint(1, 2)):
         writer = persistent(partial(streaming_writer, sim, f"q{n}"))
         start(f"query{n}", writer, counts=True, leaves_zombies=True)
     for n in range(rng.choice((0, 0, 1, 3))):
-        writer = persistent(partial(passing_writer, sim, "sink"))
+        writer = persistent(partial(handover_writer, sim, "sink"))
         start(f"sink{n}", writer, counts=True, leaves_zombies=True)
     for n in range(rng.choice((0, 0, 2))):
         start(f"txn{n}", persistent(partial(transactional_writer, sim, "txn:job")), counts=True, leaves_zombies=True)
@@ -141,7 +141,7 @@ def _add_coordinators(sim: Simulation) -> None:
 
 
 def _read_all(sim: Simulation) -> Steps[None]:
-    """Open the log and read everything that is there, alone."""
+    """Open the log alone and read everything."""
     view = yield from sim.load()
     if view.state != sim.oracle.state:
         raise Violation("state: the log that opens is not the log that was written")

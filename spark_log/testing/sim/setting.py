@@ -1,4 +1,4 @@
-"""One simulated log: its world, its oracle, its configs, and what all actors do with it."""
+"""One simulated log: its world, its oracle, its configs, and the steps that all actors share."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from spark_log.testing.sim.blocking import format_file
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import Codec, PlainCodec, Row, Rows, SegmentCodec
 from spark_log.testing.sim.oracle import Oracle
-from spark_log.testing.sim.world import Weather, World
+from spark_log.testing.sim.world import FaultRates, World
 
 SEGMENTS_EVERY = 10
-"""One seed of so many encodes real segments, and has processes that use the product as a whole."""
+"""One seed in this many encodes real segments, and has processes that use the whole product."""
 TOGETHER_FROM = 1000
-"""From this seed on every other one shares rounds, as a journal does on an object store."""
+"""From this seed on, every second seed shares rounds, as a journal does on an object store."""
 PATIENCE_MS = 4000
-"""So long a change waits for a coordinator."""
+"""How long a change waits for a coordinator."""
 
 
 class Simulation:
-    """What actors share.  Everything is drawn from the seed."""
+    """The state that actors share.  The seed decides every draw."""
 
     def __init__(self, seed: int, *, transcript: bool = False) -> None:
         self.rng = rng = random.Random(seed)
@@ -47,16 +47,16 @@ class Simulation:
         self.p_pause = rng.choice((0.3, 0.9))
         self.truncations = rng.choice((1, 5))
         self.constants = Constants.draw(rng)
-        weather = Weather.draw(rng, self.age)
-        self.grace = self.age - 2 * weather.skew_ms
-        """Somebody's clock may be behind when an object is dropped, and somebody's ahead when the fence moves."""
+        rates = FaultRates.draw(rng, self.age)
+        self.grace = self.age - 2 * rates.skew_ms
+        """A clock may be behind when an object is dropped, and another one ahead when the fence moves."""
         self.oracle = Oracle(self.codec, self.grace, self.constants)
-        self.world = World(rng, weather, self.oracle, transcript=transcript)
+        self.world = World(rng, rates, self.oracle, transcript=transcript)
         self.oracle.files = self.world.store.files
         self.world.store.files[META][FORMAT_KEY] = format_file()
         self.context = Context(self.world, rng, patience_ms=PATIENCE_MS, limits=self.constants.limits)
         self.progress: dict[str, int] = {}
-        """Last batch of each streaming query, as Spark's checkpoint has it."""
+        """Last batch of each streaming query, as in Spark's checkpoint."""
         self._names = 0
         self.world.alone(self._begin(rng.choice((1, 4, 12)), rng.choice((1, 2, 3))))
 
@@ -80,11 +80,11 @@ class Simulation:
         return self.world.now
 
     def fresh(self, stem: str) -> str:
-        """A name that nobody has."""
+        """A new unique name."""
         self._names += 1
         return f"{stem}{self._names}"
 
-    # ---------------------------------------------------------------------------------------------------- views, checked
+    # --------------------------------------------------------------------------------------------------- views, checked
 
     def load(self) -> Steps[View]:
         since = self.oracle.state.version
@@ -96,20 +96,17 @@ class Simulation:
         since = self.oracle.state.version
         before, together = view, self.shares_rounds(view)
         view = yield from opening.refresh(view, together=together)
-        if together and not self.shares_rounds(before):  # the rounds took too long, as `Journal` has it
+        if together and not self.shares_rounds(before):  # the rounds took too long, as in `Journal`
             view = yield from opening.refresh(view)
         self.oracle.check_view(view, since)
         return view
 
     def shares_rounds(self, view: View) -> bool:
-        """Whether a view is young enough that what follows it cannot have been deleted, as `Journal` has it."""
+        """Whether a view is so young that nothing it needs next can have been deleted, as in `Journal`."""
         return self.together and self.now - view.state.time < self.age // 4
 
     def propose(self, view: View, commands: Sequence[Proposal], context: Context | None = None) -> Steps[View]:
-        """As a process does: after StorageUnavailable the view is the old one.
-
-        context:  of a coordinator.
-        """
+        """Commit as a process does; after StorageUnavailable it keeps the old view.  context: of a coordinator."""
         actor = self.world.current
         assert actor is not None
         watched = [replace(command, decide=self._watched(command.decide)) for command in commands]
@@ -126,7 +123,7 @@ class Simulation:
         return view
 
     def _watched(self, decide: Callable[[State, int], Decision[Any]]) -> Callable[[State, int], Decision[Any]]:
-        """Notes the state that a batch is decided on: of the first command, which is asked first at each version."""
+        """Record the state that a batch is decided on: the first command runs first at each version."""
 
         def watch(state: State, now: int) -> Decision[Any]:
             actor = self.world.current
@@ -138,7 +135,7 @@ class Simulation:
         return watch
 
     def run_upkeep(self, view: View, context: Context | None = None) -> Steps[View]:
-        """After an acknowledgement, as `Journal` does."""
+        """Run upkeep after an acknowledgement, as `Journal` does."""
         if not upkeep.is_due(view):
             return view
         try:
@@ -152,7 +149,7 @@ class Simulation:
         if self.rng.random() < self.p_pause:
             yield Sleep(self.rng.choice(self.pauses))
 
-    # ------------------------------------------------------------------------------------------------------------- objects
+    # ---------------------------------------------------------------------------------------------------------- objects
 
     def put_object(
         self, epoch: int, runs: Sequence[tuple[TopicKey, Rows]]
@@ -164,7 +161,9 @@ class Simulation:
         return DataObject(name, encoded.size, encoded.index_position), encoded.runs
 
     def upload(self, view: View, payload: str) -> Steps[CommitRecord]:
-        """Write a payload of a few rows to some partitions, in one object or two; the commit without its identity."""
+        """Write a payload of a few rows to some partitions, in one or two objects; return the commit without its
+        identity.
+        """
         rng, state = self.rng, view.state
         keys = sorted(key for key in state.partitions if not state.topics[key[0]].deleted)
         chosen = [key for key in keys if rng.random() < 0.6] or [rng.choice(keys)]
@@ -172,7 +171,7 @@ class Simulation:
         rows = iter([Row(payload, number, now) for number in range(3 * len(chosen))])
         runs = [(key, tuple(next(rows) for _ in range(rng.randint(1, 3)))) for key in chosen]
         halves = [runs] if rng.random() < 0.6 else [runs[: len(runs) // 2], runs[len(runs) // 2 :], runs[:1]]
-        # The last of three objects has rows of its own for a partition of another one.
+        # The last of three objects has separate rows for a partition that another object has as well.
         if len(halves) == 3:
             halves[2] = [(runs[0][0], (Row(payload, 1000, now),))]
         objects: list[DataObject] = []
@@ -188,7 +187,7 @@ class Simulation:
         )
 
     def _as_pieces(self, epoch: int, objects: list[DataObject], slices: list[tuple[int, Run]]) -> Steps[CommitRecord]:
-        """A commit of so many slices that they go into an index object."""
+        """A commit whose many slices go into an index object."""
         name = data_key(epoch, f"{self.context.unique()}.idx")
         data, pieces = encode_index(name, parts := index_parts(objects, slices))
         yield Put(name, (data,), OWN_ROOT)
@@ -203,7 +202,7 @@ class Simulation:
         )
 
     def read_slices(self, key: TopicKey, slices: Sequence[Slice]) -> Steps[list[Row] | None]:
-        """Rows of slices; None if one is gone."""
+        """Rows of slices; None if a slice was deleted."""
         rows: list[Row] = []
         for piece in slices:
             content = yield Get(piece.object, piece.position, piece.position + piece.length, OWN_ROOT)
@@ -214,7 +213,7 @@ class Simulation:
 
 
 def unlinked(steps: Steps[Any]) -> Steps[Any]:
-    """The steps of a process that asks nobody: it is a coordinator itself."""
+    """The steps of a process that asks no coordinator, because it is one."""
     answer: Any = None
     failed: BaseException | None = None
     while True:

@@ -1,7 +1,7 @@
 """Threads of a simulated process, and locks, conditions and events between them.
 
-Whoever has to wait hands the turn to the world again and again, and now and then whoever takes a lock does.  Nothing here is
-guarded: one thread runs at a time.
+A thread that waits yields to the world repeatedly, and taking a lock yields now and then.  Nothing here is guarded: one
+thread runs at a time.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from spark_log.testing.sim.world import World
 from spark_log.threads import Event, Lock, Thread, WaitCondition
 
 WAITS_MS = (1, 5, 20)
-"""Before a thread that waits looks again."""
+"""How long a waiting thread sleeps before it checks again."""
 P_SWITCH = 0.1
-"""Another thread runs before a lock is taken."""
+"""How often another thread runs before a lock is taken."""
 
 
 class Process(Protocol):
-    """As much of a process as its threads need."""
+    """A process, as far as its threads need it."""
 
     world: World
 
@@ -36,9 +36,9 @@ class Process(Protocol):
 
 
 def _wait(process: Process, true: Callable[[], bool], timeout: float | None) -> bool:
-    """Let others run until it is true; False if `timeout` seconds are over before.
+    """Let others run until `true` returns True; False if `timeout` seconds pass first.
 
-    Outside of the process, which has died, nothing is waited for: producers are closed when the interpreter ends.
+    After the process has died, nothing is waited for: the interpreter closes producers at its end.
     """
     end = math.inf if timeout is None else process.world.now + 1000 * timeout
     while not true() and process.here() is not None:
@@ -49,7 +49,7 @@ def _wait(process: Process, true: Callable[[], bool], timeout: float | None) -> 
 
 
 class SimulatedThread:
-    """Runs as an actor of its own until its work is done, or its process dies."""
+    """Runs as an actor until its work is done or its process dies."""
 
     def __init__(self, process: Process, work: Callable[[], None]) -> None:
         self.done = False
@@ -77,7 +77,7 @@ class SimulatedThread:
 
 
 class SimulatedLock:
-    """Held by one thread; if it is reentrant, several times."""
+    """Held by one thread; a reentrant lock may be held several times."""
 
     def __init__(self, process: Process, reentrant: bool) -> None:
         self._process, self._reentrant = process, reentrant
@@ -110,7 +110,7 @@ class SimulatedLock:
 
 
 class SimulatedCondition:
-    """Wakes those that wait in the order in which they came."""
+    """Wakes waiting threads in the order of arrival."""
 
     def __init__(self, process: Process, lock: Lock) -> None:
         self._process, self._lock = process, lock

@@ -1,13 +1,14 @@
 """A store, a clock and actors in one process: one seed decides everything that happens.
 
 The store is linearizable: an operation takes effect at one point between its request and its answer.  A request may be
-lost, an answer may be lost, and a request may outlive its caller's timeout and take effect thousands of steps later.  As
-`journal.store_operations.run` does, reads, listings, deletes and puts of unique names are repeated until they are answered, or given up
-with StorageUnavailable; a put-if-absent is asked once.  One step is one millisecond.  Each process has a clock of its own,
-which is set now and then, and is off by `skew_ms` at most, or by ten years.  The store's clock is right.
+lost, an answer may be lost, and a request may outlive its caller's timeout and take effect thousands of steps later.
+As in `journal.store_operations.run`, reads, listings, deletes and puts of unique names are retried until they are
+answered or given up with StorageUnavailable; a put-if-absent is sent once.  One step is one millisecond.  Each process
+has a clock, which is set now and then, and which is off by at most `skew_ms`, or by ten years.  The store's clock is
+right.
 
-A listing has all puts that were answered before it began, as the protocol needs it; names that were deleted may be in it for
-a while.
+A listing has every put that was answered before the listing began, as the protocol requires.  Deleted names may appear
+in it for a while.
 """
 
 from __future__ import annotations
@@ -38,16 +39,16 @@ from spark_log.journal.store_operations import (
 from spark_log.metadata.state import State
 
 START_MS = 1_700_000_000_000
-ASTRAY_MS = 10 * 365 * 86_400_000
-"""A clock that goes astray is off by so much."""
+WRONG_CLOCK_MS = 10 * 365 * 86_400_000
+"""The offset of a wrong clock."""
 SET_RIGHT = 0.1
-"""How often somebody sees that, when the process goes on."""
+"""How often a process corrects a wrong clock when it resumes."""
 STALLS = (60, 400, 2000, 6000)
 OVERDUE_MS = 1500
-"""Who asked a coordinator gives up after so long."""
+"""How long a client waits for a coordinator's answer."""
 LATE = (20, 200, 700, 2000, 5000)
 GIVE_UP = 0.05
-"""How often an operation that was lost is not tried again."""
+"""How often a lost operation is not retried."""
 
 
 class Violation(Exception):
@@ -63,26 +64,26 @@ class Watcher(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """How often what goes wrong."""
+class FaultRates:
+    """Probability of each kind of fault."""
 
     lost: float
-    """Each: a lost request, a lost answer."""
+    """A request is lost; an answer is lost."""
     late: float
-    """A request that outlives its timeout."""
+    """A request outlives its timeout."""
     stall: float
     crash: float
     skew_ms: int
-    """A clock is ahead or behind by so much at most."""
+    """The largest clock skew, ahead or behind."""
     step: float
-    """A clock is set anew."""
+    """A clock is set."""
     astray: float
-    """It is set wrong."""
+    """A clock is set wrong."""
     listed_ms: int
-    """A name that was deleted may be listed for so long."""
+    """How long a listing may have a deleted name."""
 
     @classmethod
-    def draw(cls, rng: random.Random, age: int) -> Weather:
+    def draw(cls, rng: random.Random, age: int) -> FaultRates:
         return cls(
             lost=rng.choice((0.0, 0.01, 0.04)),
             late=rng.choice((0.0, 0.01, 0.15)),
@@ -96,7 +97,7 @@ class Weather:
 
 
 class Store:
-    """Objects by key; `watcher` is told of every change."""
+    """Objects by key; `watcher` sees every change."""
 
     def __init__(self, watcher: Watcher, rng: random.Random, listed_ms: int) -> None:
         self._rng, self._listed_ms = rng, listed_ms
@@ -104,14 +105,14 @@ class Store:
         """When names were deleted."""
         self.files: dict[str, dict[str, Any]] = {LOG: {}, CHECKPOINTS: {}, DATA: {}, META: {}}
         self.writes = 0
-        """Objects that were put."""
+        """Number of objects that were put."""
         self._watcher = watcher
 
     def folder(self, key: str) -> dict[str, Any]:
         return self.files[next(prefix for prefix in self.files if key.startswith(prefix))]
 
     def apply(self, op: Op, now: int, decided: State | None = None) -> Any:
-        """Let an operation take effect; its answer."""
+        """Carry an operation out and return its answer."""
         match op:
             case Get():
                 content = self.folder(op.key).get(op.key)
@@ -148,34 +149,34 @@ class Store:
 
 
 def _content(op: Put) -> Any:
-    """The bytes of a put; rows that a simulation does not encode go as one chunk that is a tuple."""
+    """The bytes of a put; unencoded rows are one chunk, a tuple."""
     chunks = list(op.chunks() if callable(op.chunks) else op.chunks)
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 @dataclass(slots=True, eq=False)
 class Actor:
-    """A process: steps that are under way."""
+    """A process: a sequence of steps."""
 
     name: str
     make: Callable[[], Steps[None]]
     counts: bool
-    """The run ends when all of these have finished."""
+    """The run ends when all actors that count have finished."""
     zombie: bool = False
-    """A new incarnation has taken its place, and it lives on."""
+    """A newer incarnation has replaced this one, which is still alive."""
     leaves_zombies: bool = False
     task: Steps[None] = field(init=False)
     answers: list[Any] = field(default_factory=list)
     waiting: int = 0
     skew_ms: int = 0
-    """So far its clock is ahead of the world's."""
+    """How far its clock is ahead of the world's."""
     many: bool = False
     decided: State | None = None
-    """On which the batch was decided that it is about to put."""
+    """The state on which its next batch was decided."""
     main: Actor | None = None
-    """Of a thread: the first one of its process, which has the clock and dies first; None: it is that one."""
+    """The main thread of a thread's process, which has the clock and dies first.  None: this is the main thread."""
     dead: bool = False
-    """What it asked for may still be answered."""
+    """Its requests may still be answered."""
 
     def __post_init__(self) -> None:
         self.task = self.make()
@@ -183,7 +184,7 @@ class Actor:
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What somebody asked a coordinator."""
+    """A request to a coordinator."""
 
     actor: Actor
     place: int
@@ -191,36 +192,36 @@ class Request:
     done: bool = False
 
 
-class Desk:
-    """Where requests to one coordinator arrive, in their order."""
+class RequestQueue:
+    """Requests to one coordinator, in the order of arrival."""
 
     def __init__(self) -> None:
         self.open = False
-        """It leads; otherwise it sends everybody away."""
+        """The coordinator leads; otherwise it rejects every request."""
         self._requests: list[Request] = []
 
     def arrive(self, request: Request) -> None:
         self._requests.append(request)
 
     def take(self) -> list[Request]:
-        """All that wait, also those whose askers have given up."""
+        """All waiting requests, including those whose clients have given up."""
         requests, self._requests = self._requests, []
         return requests
 
 
 class World:
-    """The scheduler.  Is also the clock that actors are given."""
+    """The scheduler, and the clock that actors get."""
 
-    def __init__(self, rng: random.Random, weather: Weather, watcher: Watcher, *, transcript: bool = False) -> None:
-        self.rng, self.weather = rng, weather
-        self.store = Store(watcher, rng, weather.listed_ms)
+    def __init__(self, rng: random.Random, rates: FaultRates, watcher: Watcher, *, transcript: bool = False) -> None:
+        self.rng, self.rates = rng, rates
+        self.store = Store(watcher, rng, rates.listed_ms)
         self.now = START_MS
         self.events = 0
         self.faults = True
         self.unfinished = 0
         self._actors: list[Actor] = []
-        self.desks: dict[str, Desk] = {}
-        """By address."""
+        self.queues: dict[str, RequestQueue] = {}
+        """Queues by address."""
         self.current: Actor | None = None
         self._ready: list[tuple[str, Actor, Any]] = []
         self._later: list[tuple[int, int, tuple[str, Actor, Any]]] = []
@@ -228,7 +229,7 @@ class World:
         self._transcript = blake2b(digest_size=16) if transcript else None
 
     def now_ms(self) -> int:
-        """By the clock of the actor that is under way."""
+        """The time on the clock of the running actor."""
         return self.now + ((self.current.main or self.current).skew_ms if self.current and self.faults else 0)
 
     def monotonic_ms(self) -> int:
@@ -238,7 +239,7 @@ class World:
         raise NotImplementedError("steps sleep by yielding Sleep")
 
     def transcript(self) -> str:
-        """A digest of all that took effect, in its order."""
+        """A digest of everything that took effect, in order."""
         return self._transcript.hexdigest() if self._transcript else ""
 
     def start(self, name: str, make: Callable[[], Steps[None]], *, counts: bool, leaves_zombies: bool = False) -> None:
@@ -247,7 +248,7 @@ class World:
         self._at(0, ("resume", self._begin(Actor(name, make, counts, leaves_zombies=leaves_zombies)), None))
 
     def start_thread(self, make: Callable[[], Steps[None]]) -> Actor:
-        """Add one to the process that is under way."""
+        """Add a thread to the running process."""
         assert self.current is not None
         main = self.current.main or self.current
         actor = Actor(f"{main.name} thread", make, counts=False, main=main)
@@ -264,30 +265,30 @@ class World:
         return actor
 
     def _turn_clock(self, actor: Actor) -> None:
-        """Ahead or behind, by chance."""
-        limit = self.weather.skew_ms
-        if self._chance(self.weather.astray):
-            actor.skew_ms = self.rng.choice((-ASTRAY_MS, ASTRAY_MS))
+        """Draw how far a clock is ahead or behind."""
+        limit = self.rates.skew_ms
+        if self._chance(self.rates.astray):
+            actor.skew_ms = self.rng.choice((-WRONG_CLOCK_MS, WRONG_CLOCK_MS))
         else:
             actor.skew_ms = self.rng.randint(-limit, limit) if limit else 0
 
     def close(self) -> None:
-        """End all actors: some have threads."""
+        """End all actors, some of which have threads."""
         for actor in self._actors:
             actor.task.close()
 
-    def open_desk(self, address: str) -> Desk:
-        desk = self.desks[address] = Desk()
-        return desk
+    def open_queue(self, address: str) -> RequestQueue:
+        queue = self.queues[address] = RequestQueue()
+        return queue
 
     def reply(self, request: Request, answer: Answered | CoordinatorNotAvailable) -> None:
-        """From a coordinator; it may be lost, or too late."""
-        if not request.done and not self._chance(self.weather.lost):
+        """Answer a request to a coordinator; the answer may be lost or late."""
+        if not request.done and not self._chance(self.rates.lost):
             request.done = True
             self._at(self._stall(), ("answer", request.actor, (request.place, answer)))
 
     def run(self, steps: int) -> bool:
-        """Until all actors that count have finished.  False: so many milliseconds were not enough."""
+        """Run until all actors that count have finished.  False: this many milliseconds were not enough."""
         stop = self.now + steps
         while self.unfinished and self.now < stop:
             while self._later and self._later[0][0] <= self.now:
@@ -303,7 +304,7 @@ class World:
         return not self.unfinished
 
     def alone(self, steps: Steps[Any]) -> Any:
-        """Carry out steps with nobody else moving and no faults."""
+        """Carry out steps with no other actor moving and no faults."""
         answer: Any = None
         for _ in range(100_000):
             self.now += 1
@@ -321,7 +322,7 @@ class World:
         return self.faults and self.rng.random() < probability
 
     def _stall(self, more: int = 1) -> int:
-        return self.rng.choice(STALLS) if self._chance(self.weather.stall * more) else 0
+        return self.rng.choice(STALLS) if self._chance(self.rates.stall * more) else 0
 
     def _at(self, delay: int, event: tuple[str, Actor, Any]) -> None:
         if delay <= 0:
@@ -339,7 +340,7 @@ class World:
             self._answer(actor, *detail)
         elif kind == "overdue":
             self._overdue(detail)
-        elif actor.main is None and self._chance(self.weather.crash) and not actor.zombie:
+        elif actor.main is None and self._chance(self.rates.crash) and not actor.zombie:
             self._crash(actor, detail)
         else:
             self._resume(actor, detail)
@@ -363,7 +364,7 @@ class World:
             self._at(self._stall(), ("resume", actor, actor.answers))
 
     def _crash(self, actor: Actor, answers: Sequence[Any]) -> None:
-        """A new incarnation; the old one sometimes lives on as a zombie."""
+        """Start a new incarnation; the old one sometimes survives as a zombie."""
         new = Actor(actor.name, actor.make, actor.counts, leaves_zombies=actor.leaves_zombies)
         self._at(self.rng.choice((10, 500)), ("resume", self._begin(new), None))
         if actor.leaves_zombies and self.rng.random() < 0.5:
@@ -376,8 +377,8 @@ class World:
         if actor.dead:
             return
         self.current = actor
-        astray = abs(actor.skew_ms) == ASTRAY_MS
-        if actor.main is None and self._chance(SET_RIGHT if astray else self.weather.step):
+        astray = abs(actor.skew_ms) == WRONG_CLOCK_MS
+        if actor.main is None and self._chance(SET_RIGHT if astray else self.rates.step):
             self._turn_clock(actor)
         try:
             request = _step(actor, answers)
@@ -401,24 +402,24 @@ class World:
             self._at(max(1, round(op.milliseconds)), ("answer", actor, (place, None)))
         elif isinstance(op, Ask):
             self._ask(Request(actor, place, op))
-        elif self._chance(self.weather.lost):
+        elif self._chance(self.rates.lost):
             self._lost(actor, place, op)
-        elif self._chance(self.weather.late):
+        elif self._chance(self.rates.late):
             self._at(self.rng.choice(LATE), ("effect", actor, (None, op, True, decided)))
             self._lost(actor, place, op)
         else:
-            # Stalls go where they hurt most.
+            # Stalls are most frequent where they do most harm.
             more = 8 if actor.many and isinstance(op, Get) else 12 if isinstance(op, PutNew) else 1
-            lost = self._chance(self.weather.lost)
+            lost = self._chance(self.rates.lost)
             self._at(self._stall(more), ("effect", actor, (place, op, lost, decided)))
 
     def _ask(self, request: Request) -> None:
-        desk = self.desks.get(request.ask.holder.address)
-        if desk is None or not desk.open:
+        queue = self.queues.get(request.ask.holder.address)
+        if queue is None or not queue.open:
             self._at(1, ("answer", request.actor, (request.place, CoordinatorNotAvailable("nobody leads there"))))
             return
-        if not self._chance(self.weather.lost):
-            desk.arrive(request)
+        if not self._chance(self.rates.lost):
+            queue.arrive(request)
         self._at(OVERDUE_MS, ("overdue", request.actor, request))
 
     def _overdue(self, request: Request) -> None:

@@ -1,4 +1,6 @@
-"""Actors that commit: plain, grouped, streaming, passing from holder to holder, and transactional writers."""
+"""Actors that commit: plain writers, writers that share a batch, streaming writers, writers that hand an identity over,
+and transactional writers.
+"""
 
 from __future__ import annotations
 
@@ -34,24 +36,24 @@ from spark_log.testing.sim.world import Violation
 
 COMMIT_TRIES = 5
 BATCHES = 13
-"""Of a streaming query."""
+"""Identity of a streaming query."""
 
 
 class WriterOutcome(Enum):
-    """What a writer knows of a commit."""
+    """The outcome of a commit, as its writer knows it."""
 
     DONE = "done"
     AGAIN = "again"
-    """Refused for certain: upload again under the same identity."""
+    """Certainly refused: upload again under the same identity."""
     REFUSED = "refused"
-    """For certain: somebody newer is there."""
+    """Certainly fenced: a newer owner exists."""
     UNKNOWN = "unknown"
 
 
 def attempt(
     sim: Simulation, view: View, commits: Sequence[CommitRecord], *, skip_older: bool = False
 ) -> Steps[tuple[View, list[WriterOutcome]]]:
-    """Commit uploads, in one batch, as long as a client tries."""
+    """Commit uploads in one batch, retrying for as long as a client does."""
     commands = [_Command(Append(commit=commit, skip_older=skip_older)) for commit in commits]
     for _ in range(COMMIT_TRIES):
         waiting = [command for command in commands if not command.done]
@@ -66,14 +68,14 @@ def attempt(
 
 @dataclass(slots=True)
 class _Command(Proposal):
-    """A command that may have been put by an earlier try, of which nothing was heard."""
+    """A command that an earlier try, without an answer, may have committed."""
 
     unsure: bool = False
 
 
 def _outcome(sim: Simulation, commit: CommitRecord, command: _Command) -> WriterOutcome:
     error = command.error
-    # A commit that is made again is known again, whatever else has changed, as long as its producer is the same.
+    # A retried commit is recognised as long as its producer is the same, whatever else has changed.
     if not command.done or isinstance(error, UnknownProducerId):
         sim.oracle.seen["unknown"] += 1
         return WriterOutcome.UNKNOWN
@@ -82,7 +84,7 @@ def _outcome(sim: Simulation, commit: CommitRecord, command: _Command) -> Writer
     if command.error is None:
         sim.oracle.ack(commit, command.reply)
         return WriterOutcome.DONE
-    if isinstance(error, SequenceConflict):  # payloads are drawn anew, so a batch that is run again may have other rows
+    if isinstance(error, SequenceConflict):  # payloads are drawn again, so a retried batch may have other rows
         if identity_of(commit) not in sim.oracle.committed:
             raise Violation(f"lost: {identity_of(commit)} was refused and is not in the log: {error}")
         return WriterOutcome.DONE
@@ -109,7 +111,7 @@ def identified(commit: CommitRecord, identity: Identity, groups: Sequence[GroupC
 
 
 def write(sim: Simulation, view: View, identity: Identity) -> Steps[tuple[View, WriterOutcome]]:
-    """Upload and commit until it is in or refused for good."""
+    """Upload and commit until the commit is in the log or fenced."""
     while True:
         commit = yield from sim.upload(view, sim.fresh("p"))
         commit = identified(commit, identity, _some_positions(sim, view))
@@ -147,7 +149,7 @@ class PlainIdentity:
 
 
 def plain_writer(sim: Simulation, name: str) -> Steps[None]:
-    """A random producer id, sequences from 0; what was refused may be dropped, the next payload has its sequence."""
+    """A random producer id with sequences from 0.  A refused payload may be dropped; the next takes its sequence."""
     view = yield from sim.load()
     identity, left = PlainIdentity(sim, name), sim.rng.randint(4, 14)
     while left > 0:
@@ -161,7 +163,7 @@ def plain_writer(sim: Simulation, name: str) -> Steps[None]:
         view = yield from _between(sim, view)
 
 
-def grouping_writer(sim: Simulation, name: str) -> Steps[None]:
+def batching_writer(sim: Simulation, name: str) -> Steps[None]:
     """Two producers of one process, whose commits share a batch."""
     view = yield from sim.load()
     identities = [PlainIdentity(sim, f"{name}a"), PlainIdentity(sim, f"{name}b")]
@@ -183,7 +185,9 @@ def _between(sim: Simulation, view: View) -> Steps[View]:
 
 
 def streaming_writer(sim: Simulation, query: str) -> Steps[None]:
-    """Every fourth batch is empty; a new incarnation replays what Spark would: the batch after the last recorded, or that."""
+    """Every fourth batch is empty.  A new incarnation replays as Spark does: the last recorded batch, or the one after
+    it.
+    """
     view = yield from sim.load()
     for batch in range(_first_batch(sim, query), BATCHES + 1):
         if batch % 4:
@@ -206,10 +210,12 @@ def _record(sim: Simulation, query: str, batch: int) -> None:
 
 
 def application(sim: Simulation, name: str) -> Steps[None]:
-    """Versions of an application, some of them again: these are skipped, with their offsets as long as those are known."""
+    """Write versions of an application, some twice.  A repeat is skipped, and returns its offsets while they are
+    remembered.
+    """
     view, done = (yield from sim.load()), list[int]()
     while (version := sim.progress.get(name, 0)) < BATCHES:
-        sim.progress[name] = version + 1  # one whose fate is not known is not tried again: a later one may be in
+        sim.progress[name] = version + 1  # an unknown outcome: not retried, as a later version may be in the log
         for number in (version, *done[-4:][:1]):
             commit = yield from sim.upload(view, sim.fresh("p"))
             commit = identified(commit, Identity(producer=name, sequence=number, dense=False))
@@ -219,19 +225,19 @@ def application(sim: Simulation, name: str) -> Steps[None]:
             view = yield from _between(sim, view)
 
 
-def passing_writer(sim: Simulation, producer: str) -> Steps[None]:
-    """A named producer: the same query started again, or a new query, which fences the one before, or one of before."""
+def handover_writer(sim: Simulation, producer: str) -> Steps[None]:
+    """A named producer: the same query restarted, a new query, which fences the previous one, or an earlier query."""
     view = yield from sim.load()
     for _ in range(sim.rng.randint(1, 4)):
         queries = sim.progress.setdefault(f"{producer} queries", 1)
         if sim.rng.random() < 0.5:
             queries = sim.progress[f"{producer} queries"] = queries + 1
         query = f"{producer}.query{queries if sim.rng.random() < 0.7 else sim.rng.randint(1, queries)}"
-        view = yield from _pass_batches(sim, view, producer, query)
+        view = yield from _write_batches(sim, view, producer, query)
 
 
-def _pass_batches(sim: Simulation, view: View, producer: str, query: str) -> Steps[View]:
-    """The batches of a query, until another one has the identity, or it is stopped."""
+def _write_batches(sim: Simulation, view: View, producer: str, query: str) -> Steps[View]:
+    """Write the batches of a query until another one has the identity, or it stops."""
     first = _first_batch(sim, query)
     for batch in range(first, first + sim.rng.randint(1, 4)):
         outcome = WriterOutcome.UNKNOWN
@@ -251,7 +257,7 @@ def _pass_batches(sim: Simulation, view: View, producer: str, query: str) -> Ste
 
 
 def transactional_writer(sim: Simulation, producer: str) -> Steps[None]:
-    """Takes a transactional id over, commits, and does so again; others do the same."""
+    """Take a transactional id over, commit, repeat; other writers do the same."""
     view = yield from sim.load()
     for _ in range(3):
         init = Proposal(InitProducer(producer=producer, timeout_ms=sim.rng.choice((0, 30, 300))))

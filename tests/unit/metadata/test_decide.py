@@ -330,7 +330,9 @@ def test_trimming_moves_the_start_forward_and_never_back(log: History) -> None:
     assert trim(4) == {(topic, 0): 4}
     version = log.state.version
     assert trim(2) == {(topic, 0): 4} and log.state.version == version
-    with pytest.raises(OffsetOutOfRange, match=r"cannot trim \w+-0 to 11: possible are 4 to its end, 10") as caught:
+    with pytest.raises(
+        OffsetOutOfRange, match=r"cannot trim \w+-0 to 11: expected an offset from 4 to its end, 10"
+    ) as caught:
         trim(11)
     assert (caught.value.start, caught.value.end) == (4, 10)
     assert trim(10) == {(topic, 0): 10}
