@@ -5,11 +5,15 @@ A `Group` is not shared: `machine.step` and `machine.tick` change a copy and ret
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from spark_log.groups.members import Member, Members
 from spark_log.groups.messages import JoinedMember, MemberProtocol, Response
 
 
@@ -91,37 +95,6 @@ class StepOutcome(NamedTuple):
     records: tuple[JournalRecord, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Member:
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    session_timeout_ms: int
-    rebalance_timeout_ms: int
-    protocols: tuple[MemberProtocol, ...]
-    deadline_ms: int = 0
-    """When it is removed, unless it sends a heartbeat or waits for an answer."""
-    is_new: bool = False
-    """In its first rebalance; it may be removed although it waits."""
-    join: int | None = None
-    """Correlation id of the JoinGroup that waits."""
-    sync: int | None = None
-    """Correlation id of the SyncGroup that waits."""
-    owes_sync: bool = False
-    """It has not requested its assignment in this generation."""
-    assignment: bytes = b""
-
-    @property
-    def expires_ms(self) -> int | None:
-        """None: a member that waits for an answer does not expire."""
-        waits = self.join is not None or self.sync is not None
-        return self.deadline_ms if self.is_new or not waits else None
-
-    def metadata(self, protocol: str | None) -> bytes:
-        return next((known.metadata for known in self.protocols if known.name == protocol), b"")
-
-
 class InitialDelay(NamedTuple):
     """The first rebalance of a group waits for more members, in rounds."""
 
@@ -153,9 +126,8 @@ Write: TypeAlias = SyncWrite | ReplaceWrite | None
 """None: nobody waits for the write."""
 
 
-@dataclass(slots=True)
-class Group:
-    """Only a step changes a group, and only its copy."""
+class Group(Struct):
+    """Only a step changes a group, and only its copy.  A struct, because each heartbeat copies it."""
 
     group_id: str
     state: GroupState = GroupState.EMPTY
@@ -163,11 +135,10 @@ class Group:
     protocol_type: str | None = None
     protocol: str | None = None
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    """By id, in the order of joining."""
-    static_ids: dict[str, str] = field(default_factory=dict)
+    members: Members = msgspec.field(default_factory=Members)
+    static_ids: dict[str, str] = msgspec.field(default_factory=dict)
     """Instance id to member id."""
-    pending: dict[str, int] = field(default_factory=dict)
+    pending: dict[str, int] = msgspec.field(default_factory=dict)
     """Ids that were assigned to clients but not yet used to join, and when they expire."""
     initial: InitialDelay | None = None
     """In PreparingRebalance of a group that was empty."""
@@ -179,7 +150,7 @@ class Group:
     """When the group entered this state."""
     wake_ms: int | None = None
     """No timer expires earlier; it may be too early, because heartbeats do not move it."""
-    writes: dict[int, Write] = field(default_factory=dict)
+    writes: dict[int, Write] = msgspec.field(default_factory=dict)
     """By ticket, writes that the journal has not answered yet."""
     next_ticket: int = 0
 
@@ -199,17 +170,7 @@ class Group:
 
     @property
     def all_joined(self) -> bool:
-        return not self.pending and all(member.join is not None for member in self.members.values())
-
-    def supporting(self, protocols: Iterable[str]) -> list[str]:
-        """The `protocols` that all members support."""
-        left = list(protocols)
-        for member in self.members.values():
-            if not left:
-                break
-            names = {known.name for known in member.protocols}
-            left = [name for name in left if name in names]
-        return left
+        return not self.pending and self.members.joining == len(self.members)
 
     def joined_members(self) -> tuple[JoinedMember, ...]:
         return tuple(
@@ -246,8 +207,8 @@ def restore(group_id: str, roster: Roster, now_ms: int) -> Group:
 
     With members it is Stable and each has a full session; without members it is Empty.
     """
-    members = {
-        member.member_id: Member(
+    members = Members(
+        Member(
             member.member_id,
             member.group_instance_id,
             member.client_id,
@@ -259,7 +220,7 @@ def restore(group_id: str, roster: Roster, now_ms: int) -> Group:
             assignment=member.assignment,
         )
         for member in roster.members
-    }
+    )
     return Group(
         group_id,
         GroupState.STABLE if members else GroupState.EMPTY,

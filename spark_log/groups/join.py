@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
-from spark_log.groups.group import GroupState, Member, ReplaceWrite
+from spark_log.groups.group import GroupState, ReplaceWrite
+from spark_log.groups.members import Member
 from spark_log.groups.messages import Code, JoinGroupRequest, JoinGroupResponse
 from spark_log.groups.rebalance import (
     Step,
@@ -60,8 +61,7 @@ def _has_room(step: Step, member_id: str) -> bool:
         case GroupState.EMPTY | GroupState.DEAD:
             return True
         case GroupState.PREPARING_REBALANCE:
-            waiting = sum(known.join is not None for known in group.members.values())
-            return (member is not None and member.join is not None) or waiting < limit
+            return (member is not None and member.join is not None) or group.members.joining < limit
         case _:
             return member is not None or len(group.members) < limit
 
@@ -70,8 +70,9 @@ def _forget(step: Step, member_id: str) -> None:
     """Remove a member without room in the new generation, or an id that was assigned to a client."""
     group = step.group
     group.pending.pop(member_id, None)
-    member = group.members.pop(member_id, None)
+    member = group.members.get(member_id)
     if member is not None:
+        del group.members[member_id]
         if member.group_instance_id is not None:
             del group.static_ids[member.group_instance_id]
         if group.leader == member_id:
@@ -83,7 +84,7 @@ def _supports(step: Step, request: JoinGroupRequest) -> bool:
     if group.state is GroupState.EMPTY:
         return bool(request.protocol_type and request.protocols)
     return request.protocol_type == group.protocol_type and bool(
-        group.supporting(offered.name for offered in request.protocols)
+        group.members.supporting(offered.name for offered in request.protocols)
     )
 
 
@@ -159,7 +160,8 @@ def _replace_static(step: Step, request: JoinGroupRequest) -> None:
     """A static member has restarted: it keeps its place under a new id; requests under the old id are fenced."""
     group, instance_id = step.group, request.group_instance_id
     assert instance_id is not None
-    before = group.members.pop(group.static_ids[instance_id])
+    before = group.members[group.static_ids[instance_id]]
+    del group.members[before.member_id]
     answer_parked(step, before, Code.FENCED_INSTANCE_ID)
     leader_before = group.leader
     if group.leader == before.member_id:

@@ -13,9 +13,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
+from msgspec.structs import replace
 from typing_extensions import assert_never
 
 from spark_log.groups.group import Group, GroupConfig, GroupState, ReplaceWrite, Reply, StepOutcome, SyncWrite
@@ -101,7 +101,7 @@ def step(
         case SyncGroupRequest():
             _sync(at, request)
         case HeartbeatRequest():
-            at.answer(HeartbeatResponse(error=_heartbeat(at, request)))
+            _heartbeat(at, request)
         case LeaveGroupRequest():
             _leave(at, request)
         case OffsetCommitRequest():
@@ -183,7 +183,7 @@ def _check_sync(group: Group, request: SyncGroupRequest) -> Code:
 
 def _all_synced(group: Group) -> None:
     """Stop the sync timer when all members have requested their assignment."""
-    if not any(member.owes_sync for member in group.members.values()):
+    if not group.members.unsynced:
         group.sync_deadline_ms = None
 
 
@@ -217,8 +217,17 @@ def _assigned(at: Step, write: SyncWrite, error: Code) -> None:
 # -------------------------------------------------------------------------------------------------- heartbeat and leave
 
 
-def _heartbeat(at: Step, request: HeartbeatRequest) -> Code:
-    group = at.group
+def _heartbeat(at: Step, request: HeartbeatRequest) -> None:
+    error = heartbeat_error(at.group, request)
+    if error in (Code.NONE, Code.REBALANCE_IN_PROGRESS):
+        at.touch(at.group.members[request.member_id])
+    at.answer(HeartbeatResponse(error=error))
+
+
+def heartbeat_error(group: Group | None, request: HeartbeatRequest) -> Code:
+    """The error in the reply to a heartbeat."""
+    if group is None:
+        return Code.UNKNOWN_MEMBER_ID
     if group.state is GroupState.DEAD:
         return Code.COORDINATOR_NOT_AVAILABLE
     error = validate(group, request.member_id, request.group_instance_id)
@@ -226,7 +235,6 @@ def _heartbeat(at: Step, request: HeartbeatRequest) -> Code:
         return error
     if request.generation_id != group.generation:
         return Code.ILLEGAL_GENERATION
-    at.touch(group.members[request.member_id])
     return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
 
 

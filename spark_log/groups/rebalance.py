@@ -6,7 +6,9 @@ A `Step` holds a copy of the group while one request or one timer changes it, an
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from spark_log.groups.group import (
     Group,
@@ -14,12 +16,12 @@ from spark_log.groups.group import (
     GroupState,
     InitialDelay,
     JournalRecord,
-    Member,
     Reply,
     Roster,
     StepOutcome,
     Write,
 )
+from spark_log.groups.members import Member
 from spark_log.groups.messages import Code, JoinGroupResponse, Response, SyncGroupResponse
 
 
@@ -209,7 +211,7 @@ def _start_generation(step: Step) -> None:
 def select_protocol(group: Group) -> str | None:
     """The protocol that most members prefer, among those that all support; on a tie, the first one."""
     some = next(iter(group.members.values()))
-    candidates = frozenset(group.supporting(known.name for known in some.protocols))
+    candidates = frozenset(group.members.supporting(known.name for known in some.protocols))
     votes = Counter(
         next(known.name for known in member.protocols if known.name in candidates)
         for member in group.members.values()

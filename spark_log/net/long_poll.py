@@ -12,8 +12,9 @@ WOKEN_MAX = 20
 """Requests woken per round of the event loop; new requests are handled in between."""
 
 Topics: TypeAlias = "tuple[str, ...] | None"
-"""Topic ids whose records a request waits for; None: any change."""
-Waiter: TypeAlias = "asyncio.Future[None]"
+"""Topic ids whose records a request waits for, or the group of a heartbeat; None: any change."""
+Waiter: TypeAlias = "asyncio.Future[bool]"
+"""The result is False if the time is over."""
 
 RESUMED_MAX = 20
 """Connections resumed per round of the event loop."""
@@ -38,6 +39,16 @@ class LongPolls:
         for topic_id in topics or ():
             self._of_topics.setdefault(topic_id, set()).add(waiter)
         return waiter
+
+    async def wait(self, topics: Topics, seconds: float) -> bool:
+        """Wait until these topics may have changed; False after `seconds`."""
+        waiter = self.join(topics)
+        timer = asyncio.get_running_loop().call_later(seconds, self._time_is_over, waiter)
+        try:
+            return await waiter
+        finally:
+            timer.cancel()
+            self.leave(topics, waiter)
 
     def leave(self, topics: Topics, waiter: Waiter) -> None:
         """Remove a waiter."""
@@ -64,12 +75,17 @@ class LongPolls:
         if not self._rousing:
             self._rouse()
 
+    @staticmethod
+    def _time_is_over(waiter: Waiter) -> None:
+        if not waiter.done():
+            waiter.set_result(False)
+
     def _rouse(self) -> None:
         left = WOKEN_MAX
         while left and self._roused:
             waiter = self._roused.popleft()
             if not waiter.done():  # it may be in several topics, or have left
-                waiter.set_result(None)
+                waiter.set_result(True)
                 left -= 1
         self._rousing = bool(self._roused)
         if self._rousing:

@@ -331,9 +331,13 @@ class Server:
 
     async def _metrics(self, request: web.BaseRequest) -> web.Response:
         await self._admit(request)
+        # In another thread: with thousands of groups it takes longer than requests may wait for the event loop.
+        return web.Response(text=await asyncio.to_thread(self._metrics_text), content_type="text/plain")
+
+    def _metrics_text(self) -> str:
         usage = self._quotas.usage(self._tokens.grants, self._service.state, self._connections.of_principal)
         text = self._service.metrics_text(polls=self._polls, connections=self._connections, usage=list(usage))
-        return web.Response(text=text + self._groups.metrics_text(), content_type="text/plain")
+        return text + self._groups.metrics_text()
 
     async def _cluster(self, request: web.BaseRequest) -> web.Response:
         await self._admit(request)
@@ -404,7 +408,7 @@ class Server:
             self._polls += 1
             waiter = self._waiters.join(topics)
             try:
-                awaited = [waiter] if rebalance_begun is None else [waiter, rebalance_begun]
+                awaited: list[asyncio.Future[Any]] = [waiter] if rebalance_begun is None else [waiter, rebalance_begun]
                 await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 self._waiters.leave(topics, waiter)

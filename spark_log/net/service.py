@@ -59,7 +59,8 @@ class Service(Protocol):
 
     def not_leading(self) -> NotCoordinator: ...
 
-    def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str: ...
+    def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
+        """May be called from any thread."""
 
 
 class GroupService(Protocol):
@@ -78,4 +79,5 @@ class GroupService(Protocol):
 
     def views(self) -> tuple[GroupView, ...]: ...
 
-    def metrics_text(self) -> str: ...
+    def metrics_text(self) -> str:
+        """May be called from any thread."""

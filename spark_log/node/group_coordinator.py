@@ -11,7 +11,8 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import Future
-from typing import NamedTuple, Protocol
+from itertools import islice
+from typing import Protocol
 
 import msgspec
 
@@ -25,7 +26,7 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, Roster, StepOutcome, restore
-from spark_log.groups.machine import next_deadline, step, tick
+from spark_log.groups.machine import heartbeat_error, next_deadline, step, tick
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -57,7 +58,9 @@ from spark_log.metadata.shared_groups import group_in_use
 from spark_log.metadata.state import GroupState as Stored
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
+from spark_log.net.long_poll import LongPolls
 from spark_log.net.messages import GroupView
+from spark_log.node.deadlines import Deadlines
 from spark_log.node.metrics import group_text
 
 TIMEOUT_MS_MAX = 2**31 - 1
@@ -65,6 +68,9 @@ WAKE_DELAY_S = 0.03
 """Delay until the heartbeat threads know about a rebalance; then consumers that wait for records are woken."""
 TIMER_SLACK_MS = 1
 """Timers of the event loop may fire slightly early."""
+GROUPS_MAX = 50
+"""Groups whose timers are handled, or that are restored, per round of the event loop; requests are handled in
+between."""
 logger = logging.getLogger("spark_log")
 
 
@@ -83,13 +89,6 @@ class GroupJournal(Protocol):
     def not_leading(self) -> NotCoordinator: ...
 
 
-class _Held(NamedTuple):
-    """A heartbeat that waits for a change."""
-
-    request: HeartbeatRequest
-    answer: asyncio.Future[Response]
-
-
 class Groups:
     """The groups of one coordinator."""
 
@@ -103,16 +102,20 @@ class Groups:
         self._config = config
         self._epoch = 0
         self._groups: dict[str, Group] = {}
+        self._unrestored: dict[str, None] = {}
+        """Groups with members in the log that are not kept here yet."""
         self._bases: dict[str, int] = {}
         """Generations in the log when groups were first kept here."""
         self._generations: dict[str, int] = {}
         """Generations of groups that were dropped here; they are not in the log."""
         self._waiting: dict[int, asyncio.Future[Response]] = {}
-        self._held: dict[str, list[_Held]] = {}
+        self._heartbeats = LongPolls()
+        """Heartbeats that wait for a change, by group."""
         self._rebalance_signals: dict[str, asyncio.Future[None]] = {}
         self._writing: dict[str, asyncio.Future[Answered]] = {}
         """The pending write of each group."""
         self._correlation_id = 0
+        self._deadlines = Deadlines()
         self._timer: asyncio.TimerHandle | None = None
         self._due_ms = 0
         """When the timer fires."""
@@ -141,30 +144,31 @@ class Groups:
             request = msgspec.structs.replace(request, new_member_id=new_id, client_host=client_host)
         answer = await self._step(request)
         if isinstance(request, HeartbeatRequest) and wait_ms > 0:
-            return await self._news(request, answer, wait_ms)
+            return await self._await_change(request, wait_ms)
         if isinstance(request, LeaveGroupRequest) and request.group_id in self._writing:
             await asyncio.wait([self._writing[request.group_id]])  # so that the log no longer lists a member that left
         return answer
 
-    async def _news(self, request: HeartbeatRequest, answer: Response, wait_ms: int) -> Response:
-        """The reply to a heartbeat, as soon as something has changed, or after `wait_ms`."""
-        group = self._groups.get(request.group_id)
-        if answer != HeartbeatResponse() or group is None:
-            return answer
-        # Not so long that the member's session could expire.
-        longest_ms = min(wait_ms, group.members[request.member_id].session_timeout_ms // 3)
-        held = _Held(request, asyncio.get_running_loop().create_future())
-        self._held.setdefault(request.group_id, []).append(held)
-        try:
-            await asyncio.wait([held.answer], timeout=longest_ms / 1000)
-        finally:
-            self._release(held)
-        return held.answer.result() if held.answer.done() else answer
+    async def _await_change(self, request: HeartbeatRequest, wait_ms: int) -> Response:
+        """The reply to a heartbeat, as soon as it is an error, or after `wait_ms`."""
+        loop, group_id, epoch = asyncio.get_running_loop(), request.group_id, self._epoch
+        until: float | None = None
+        while (error := heartbeat_error(group := self._kept(group_id), request)) is Code.NONE:
+            if until is None:
+                assert group is not None, "the member is in it"
+                # Not so long that the member's session could expire.
+                longest_ms = min(wait_ms, group.members[request.member_id].session_timeout_ms // 3)
+                until = loop.time() + longest_ms / 1000
+            if not await self._heartbeats.wait((group_id,), until - loop.time()):
+                break
+            if epoch != self._epoch:
+                raise self._journal.not_leading()
+        return HeartbeatResponse(error=error)
 
     def rebalance_begun(self, group_id: str) -> asyncio.Future[None] | None:
         """A future that is done shortly after a rebalance begins and members were notified; None if the group is not
         shared."""
-        if group_id not in self._groups:
+        if self._kept(group_id) is None:
             return None
         return self._rebalance_signals.setdefault(group_id, asyncio.get_running_loop().create_future())
 
@@ -172,14 +176,6 @@ class Groups:
         rebalance_begun = self._rebalance_signals.pop(group_id, None)
         if rebalance_begun is not None:
             rebalance_begun.set_result(None)
-
-    def _release(self, held: _Held) -> None:
-        """Stop waiting."""
-        left = [other for other in self._held.get(held.request.group_id, ()) if other is not held]
-        if left:
-            self._held[held.request.group_id] = left
-        else:
-            self._held.pop(held.request.group_id, None)
 
     def refusal(self, command: AnyCommand) -> SparkLogError | None:
         """The error for a client that may not commit or delete positions of a group; None if it may, or for other
@@ -217,13 +213,13 @@ class Groups:
 
     def _used(self, group_id: str) -> SparkLogError | None:
         """The error for a client that is not a member, if there are members."""
-        group = self._groups.get(group_id)
+        group = self._kept(group_id)
         return group_in_use(group_id, list(group.members)) if group is not None and group.members else None
 
     def _needed(self, deletion: DeleteOffsets) -> SparkLogError | None:
         """The error for deleting positions that members need."""
         group_id, state = deletion.group, self._journal.state
-        group = self._groups.get(group_id)
+        group = self._kept(group_id)
         named = [
             TopicPartition(state.topics[topic_id].name, number)
             for topic_id, number in deletion.partitions
@@ -249,7 +245,7 @@ class Groups:
         )
         found = answered.result()
         assert isinstance(found, OffsetCommitResponse), "commits are answered immediately"
-        group = self._groups.get(group_id)
+        group = self._kept(group_id)
         return _refused(found.error, group_id, -1 if group is None else group.generation)
 
     # ------------------------------------------------------------------------------------------------------ the machine
@@ -277,7 +273,7 @@ class Groups:
     def _known(self, group_id: str) -> Group | None:
         """The group as kept here, or else as in the log."""
         stored = self._journal.state.groups.get(group_id)
-        group = self._groups.get(group_id)
+        group = self._kept(group_id)
         if group is not None and stored is not None and self._is_taken(group, stored):
             self._drop(group)
             group = None
@@ -285,6 +281,12 @@ class Groups:
             return group
         self._bases[group_id] = 0 if stored is None else stored.generation
         return None if stored is None else self._restored(group_id, stored)
+
+    def _kept(self, group_id: str) -> Group | None:
+        """The group as kept here; None if it has no members."""
+        if group_id in self._unrestored:
+            self._restore(group_id)
+        return self._groups.get(group_id)
 
     def _is_taken(self, group: Group, stored: Stored) -> bool:
         """Whether another client has taken over the group in the log (possible before its first assignment)."""
@@ -308,13 +310,7 @@ class Groups:
     def _take(self, group_id: str, before: Group | None, outcome: StepOutcome) -> None:
         """Keep the group that results from a step, send replies, and write records."""
         group = outcome.group
-        if group is None or _is_idle(group):
-            self._groups.pop(group_id, None)
-            self._bases.pop(group_id, None)
-            if group is not None and group.generation > self._last_generation(group_id):
-                self._generations[group_id] = group.generation
-        else:
-            self._groups[group_id] = group
+        self._keep(group_id, group)
         for number, response in outcome.replies:
             answer = self._waiting.pop(number, None)
             if answer is not None and not answer.done():
@@ -324,19 +320,23 @@ class Groups:
         if group is not None and _begins_to_rebalance(before, group):
             self._rebalances += 1
         if group is not None and before is not None and _heartbeat_key(before) != _heartbeat_key(group):
-            self._answer_held(group_id)
+            self._heartbeats.wake((group_id,))
             asyncio.get_running_loop().call_later(WAKE_DELAY_S, self._signal_rebalance, group_id)
-        due = None if group is None else next_deadline(group)
-        if due is not None and (self._timer is None or due < self._due_ms):
-            self._set_timer(due)
 
-    def _answer_held(self, group_id: str) -> None:
-        """Answer waiting heartbeats that have changes."""
-        for held in self._held.get(group_id, ()):
-            if not held.answer.done():
-                found = self._step(held.request).result()
-                if found != HeartbeatResponse():
-                    held.answer.set_result(found)
+    def _keep(self, group_id: str, group: Group | None) -> None:
+        if group is not None and not _is_idle(group):
+            self._groups[group_id] = group
+            self._deadlines.set(group_id, next_deadline(group))
+            self._plan_tick()
+            return
+        self._forget(group_id)
+        if group is not None and group.generation > self._last_generation(group_id):
+            self._generations[group_id] = group.generation
+
+    def _forget(self, group_id: str) -> None:
+        self._groups.pop(group_id, None)
+        self._bases.pop(group_id, None)
+        self._deadlines.set(group_id, None)
 
     def _write(self, group_id: str, record: JournalRecord) -> None:
         """Write a generation; the machine continues once it is committed."""
@@ -367,8 +367,8 @@ class Groups:
         )
 
     def metrics_text(self) -> str:
-        """Metrics of all groups, including groups in the log that are not shared."""
-        return group_text(self._journal.state, self.views(), self._rebalances)
+        """Metrics of all groups, including groups in the log that are not shared.  May be called from any thread."""
+        return group_text(self._journal.state, dict(tuple(self._groups.items())), self._rebalances)
 
     # ----------------------------------------------------------------------------------------------------------- timers
 
@@ -376,25 +376,24 @@ class Groups:
         """Monotonic, independent of the wall clock."""
         return int(self._began_ms + self._clock.monotonic_ms())
 
-    def _set_timer(self, due_ms: int | None) -> None:
-        """Set one timer for all groups, at the first of their deadlines."""
+    def _plan_tick(self) -> None:
+        """Set one timer for all groups, at the first of their deadlines.  It may be too early."""
+        due_ms = self._deadlines.first_ms
+        if due_ms is None or (self._timer is not None and self._due_ms <= due_ms):
+            return
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if due_ms is not None:
-            left_ms = max(due_ms - self._now_ms(), 0) + TIMER_SLACK_MS
-            self._due_ms = due_ms
-            self._timer = asyncio.get_running_loop().call_later(left_ms / 1000, self._tick)
+        left_ms = max(due_ms - self._now_ms(), 0) + TIMER_SLACK_MS
+        self._due_ms = due_ms
+        self._timer = asyncio.get_running_loop().call_later(left_ms / 1000, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
         self.notice()
         now_ms = self._now_ms()
-        for group_id, group in tuple(self._groups.items()):
-            due = next_deadline(group)
-            if due is not None and due <= now_ms:
-                self._tick_one(group_id, group, now_ms)
-        self._set_timer(self._first_due())
+        for group_id in self._deadlines.pop_due(now_ms, GROUPS_MAX):
+            self._tick_one(group_id, self._groups[group_id], now_ms)
+        self._plan_tick()
 
     def _tick_one(self, group_id: str, group: Group, now_ms: int) -> None:
         try:
@@ -402,10 +401,7 @@ class Groups:
         except Exception:
             # Other groups depend on this timer.  The members find the group as it is in the log.
             logger.exception("group %s failed; continuing from its state in the log", group_id)
-            self._groups.pop(group_id, None)
-
-    def _first_due(self) -> int | None:
-        return min((at for group in self._groups.values() if (at := next_deadline(group)) is not None), default=None)
+            self._forget(group_id)
 
     # -------------------------------------------------------------------------------------------------------- who leads
 
@@ -415,19 +411,35 @@ class Groups:
         if epoch == self._epoch:
             return
         self._epoch, self._groups, self._bases, self._generations = epoch, {}, {}, {}
+        self._deadlines = Deadlines()
         waiting, self._waiting = self._waiting, {}
-        held, self._held = self._held, {}
-        for answer in [*waiting.values(), *(one.answer for several in held.values() for one in several)]:
+        for answer in waiting.values():
             if not answer.done():
                 answer.set_exception(self._journal.not_leading())
+        self._heartbeats.wake(None)
         for group_id in tuple(self._rebalance_signals):
             self._signal_rebalance(group_id)
-        if epoch:
-            for group_id, stored in self._journal.state.groups.items():
-                if stored.roster is not None and stored.roster.members:
-                    self._groups[group_id] = self._restored(group_id, stored)
-                    self._bases[group_id] = stored.generation
-        self._set_timer(self._first_due())
+        stored = self._journal.state.groups.items() if epoch else ()
+        self._unrestored = {group_id: None for group_id, group in stored if _has_members(group)}
+        if self._unrestored:
+            self._restore_some(epoch)
+
+    def _restore_some(self, epoch: int) -> None:
+        """Restore the groups of the log, some per round of the event loop; a group with a request is restored before
+        that.  From then on, the sessions of its members run."""
+        if epoch != self._epoch:
+            return
+        for group_id in tuple(islice(self._unrestored, GROUPS_MAX)):
+            self._restore(group_id)
+        if self._unrestored:
+            asyncio.get_running_loop().call_soon(self._restore_some, epoch)
+
+    def _restore(self, group_id: str) -> None:
+        del self._unrestored[group_id]
+        stored = self._journal.state.groups.get(group_id)
+        if stored is not None and _has_members(stored):
+            self._bases[group_id] = stored.generation
+            self._keep(group_id, self._restored(group_id, stored))
 
     def held_positions(self) -> tuple[tuple[str, str, int], ...]:
         """Positions that must not expire now: of groups with a rebalance in progress.  May be called from any
@@ -445,6 +457,10 @@ class _Unique(Protocol):
     def __call__(self) -> str: ...
 
 
+def _has_members(stored: Stored) -> bool:
+    return stored.roster is not None and bool(stored.roster.members)
+
+
 def _is_idle(group: Group) -> bool:
     return group.state is GroupState.EMPTY and not group.pending and not group.writes
 
@@ -456,7 +472,7 @@ def _begins_to_rebalance(before: Group | None, group: Group) -> bool:
 
 def _heartbeat_key(group: Group) -> tuple[object, ...]:
     """Changes whenever the reply to a heartbeat of the group may change."""
-    return group.state, group.generation, len(group.members), *group.static_ids.values()
+    return group.state, group.generation, group.members.changes
 
 
 def _error_of(done: asyncio.Future[Answered]) -> SparkLogError | None:

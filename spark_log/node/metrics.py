@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from spark_log.client.administering.group_listing import describe_group
-from spark_log.groups.group import LIVE_STATES
+from spark_log.groups.group import LIVE_STATES, Group, GroupState
+from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
-from spark_log.net.messages import GroupView
 from spark_log.net.quotas import Usage
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -96,30 +96,49 @@ class Metrics:
         return "\n".join(lines) + "\n"
 
 
-def group_text(state: State, shared: Sequence[GroupView], rebalances: int) -> str:
+class GroupSummary(NamedTuple):
+    """A group, without its members' assignments, which take long to decode."""
+
+    state: str
+    members: int
+    """Consumers or streams."""
+    generation: int
+
+
+def summary_of(state: State, name: str) -> GroupSummary:
+    """A group as the log has it.  `describe_group` has the same, with the members."""
+    group = state.groups[name]
+    if group.roster is not None and members_in_force(state, name):
+        return GroupSummary(GroupState.STABLE.value, len(group.roster.members), group.roster.generation)
+    owned = bool(group.member) or group.session is not None
+    return GroupSummary((GroupState.STABLE if owned else GroupState.EMPTY).value, int(owned), group.generation)
+
+
+def group_text(state: State, shared: Mapping[str, Group], rebalances: int) -> str:
     """Metrics of groups.
 
-    shared:  groups with members, including joining ones.
+    shared:  groups with members, including joining ones, by name.
     """
-    known = {name: describe_group(state, name) for name in state.groups}
-    known |= {view.group_id: describe_group(state, view.group_id, view) for view in shared}
-    groups = [known[name] for name in sorted(known)]
+    known = {name: summary_of(state, name) for name in state.groups if name not in shared}
+    for name, group in shared.items():
+        known[name] = GroupSummary(group.state.value, len(group.members), group.generation)
+    groups = dict(sorted(known.items()))
     counts: dict[tuple[str, ...], int] = {(name,): 0 for name in LIVE_STATES}
-    for group in groups:
-        counts[(group.state,)] += 1
+    for summary in groups.values():
+        counts[(summary.state,)] += 1
     lines: list[str] = []
     lines += _many("pylog_groups", "Groups by state.", ("state",), counts)
     lines += _many(
         "pylog_group_members",
         "Members of a group: consumers or streams.",
         ("group",),
-        {(group.group_id,): len(group.members) for group in groups},
+        {(name,): summary.members for name, summary in groups.items()},
     )
     lines += _many(
         "pylog_group_generation",
         "Generation of a group: incremented by each rebalance.",
         ("group",),
-        {(group.group_id,): group.generation for group in groups},
+        {(name,): summary.generation for name, summary in groups.items()},
     )
     lines += _one("pylog_group_rebalances_total", "counter", "Rebalances of groups.", rebalances)
     lines += _many("pylog_group_lag", "Records that a group has not read.", ("group", "topic"), _lags(state))

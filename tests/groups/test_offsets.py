@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from spark_log.groups.group import Group, GroupState
 from spark_log.groups.messages import Code, MemberProtocol

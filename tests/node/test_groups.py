@@ -374,7 +374,7 @@ async def test_what_operators_see_is_what_the_groups_do_now(room: Room) -> None:
 async def test_a_group_that_breaks_off_does_not_stop_the_timers_of_others(room: Room) -> None:
     """It goes on from what the log has of it; members of others that fall silent are removed in time."""
     broken: Any = {"m": None}
-    room.groups._groups["broken"] = Group("broken", GroupState.PREPARING_REBALANCE, members=broken, wake_ms=0)
+    room.groups._keep("broken", Group("broken", GroupState.PREPARING_REBALANCE, members=broken, wake_ms=0))
     joined = await room.alone(session_ms=50)
     logging.getLogger("spark_log").setLevel(logging.CRITICAL + 1)
     try:
