@@ -191,11 +191,21 @@ class FsspecStore:
         folder = f"{self._root}/{check_prefix(prefix)}"
         with self._said(prefix):
             try:
-                found = self._fs.find(folder.rstrip("/"))
+                found = self._find(folder)
             except FileNotFoundError:
                 return []
         cut = len(self._root) + 1
         return sorted(name[cut:] for name in found if name.startswith(folder))
+
+    def _find(self, folder: str) -> Iterable[str]:
+        """All names in a folder and below.
+
+        If a folder on S3 is empty, s3fs checks in two more requests whether it is an object, unless a prefix is given.
+        """
+        if self._backend.protocol != "s3":
+            return self._fs.find(folder.rstrip("/"))
+        parent, _, name = folder.rstrip("/").rpartition("/")
+        return self._fs.find(parent, prefix=f"{name}/")
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]

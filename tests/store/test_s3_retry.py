@@ -57,6 +57,17 @@ def test_time_limits_are_those_of_the_page_unless_they_are_set(server: tuple[str
         assert (config.connect_timeout, config.read_timeout) == (CONNECT_TIMEOUT_S, read_s)
 
 
+def test_a_listing_that_finds_nothing_is_one_request(store: FsspecStore, faults: Faults, bucket: str) -> None:
+    """A young log has no checkpoints, and they are listed in each commit."""
+    store.put("meta/log/1", [b"x"])
+    for method, requests in (("GET", 1), ("HEAD", 0)):
+        faults.fail(method, bucket, 0)
+        assert store.list("meta/ckpt/") == []
+        assert faults.asked == requests
+    assert store.list("meta/log/") == store.list("meta/") == ["meta/log/1"]
+    assert store.list("me/") == []
+
+
 @pytest.mark.parametrize(("answer", "most"), [(BUSY, 1), (RESET, 2)], ids=["503", "reset"])
 def test_each_try_is_one_request(store: FsspecStore, faults: Faults, answer: tuple[str, bytes], most: int) -> None:
     """No library waits and repeats beneath; aiohttp repeats a GET once, immediately, if a connection that was idle is reset."""
