@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_log.client.producing.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
@@ -25,6 +25,8 @@ from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import Codec, PlainCodec, Row, Rows, SegmentCodec
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import Weather, World
+
+Result = TypeVar("Result")
 
 SEGMENTS_EVERY = 10
 """One seed of so many encodes real segments, and has processes that use the product as a whole."""
@@ -123,6 +125,10 @@ class Simulation:
                 command.reply, command.error, command.done = twin.reply, twin.error, twin.done
         self.oracle.check_view(view)
         return view
+
+    def decided(self, view: View, steps: Steps[Result]) -> Steps[tuple[View, Result]]:
+        """Carry out steps of upkeep, and what they decide, as the product does."""
+        return (yield from protocol.decided(view, steps, self.context))
 
     def _watched(self, decide: Callable[[State, int], Decision[Any]]) -> Callable[[State, int], Decision[Any]]:
         """Notes the state that a batch is decided on: of the first command, which is asked first at each version."""
