@@ -8,7 +8,6 @@ from spark_log.journal.object_names import (
     DATA,
     upload_epoch,
 )
-from spark_log.journal.opening import View
 from spark_log.journal.protocol import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
 from spark_log.metadata.state import State
@@ -26,10 +25,10 @@ def garbage(state: State, names: Iterable[str]) -> list[str]:
     ]
 
 
-def collect(view: View, context: Context) -> Steps[list[str]]:
-    """Delete garbage; returns the names.  The view must be confirmed before the listing begins."""
+def collect(state: State, context: Context) -> Steps[list[str]]:
+    """Delete garbage; returns the names.  The state must be confirmed before the listing begins."""
     names = yield List(DATA, OWN_ROOT)
-    old = garbage(view.state, names)[: context.limits.deletes_max]
+    old = garbage(state, names)[: context.limits.deletes_max]
     if old:
         yield Delete(old, OWN_ROOT)
     return old

@@ -31,7 +31,7 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, find_format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import View, follow, open_view, poll, refresh, state_at
-from spark_log.journal.protocol import Context, Proposal, is_led_elsewhere, propose, unanswered
+from spark_log.journal.protocol import Context, Proposal, decided, is_led_elsewhere, propose, unanswered
 from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.store_operations import (
     OWN_ROOT,
@@ -458,7 +458,7 @@ class Journal:
             return  # another process has done it
         with self._lock:
             known = self._view
-            view = self.run(seal_and_expire(known, self.context))
+            view, _ = self.run(decided(known, seal_and_expire(known.state, self.context), self.context))
             self._install(view, known)
         self._install(self.run(checkpoint_and_truncate(view, self.context, known.state.fence)), view)
 

@@ -10,10 +10,9 @@ import logging
 from collections.abc import Container, Iterable, Mapping
 
 from spark_log.errors import CorruptObject, ObjectNotFound
-from spark_log.journal.opening import open_view
-from spark_log.journal.store_operations import Steps
+from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import TopicKey
+from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 
 logger = logging.getLogger("spark_log")
@@ -49,7 +48,7 @@ def without_index(
     gone = {key: [e for e in entries if isinstance(e, Piece) and e not in found] for key, entries in wanted.items()}
     gone = {key: pieces for key, pieces in gone.items() if pieces}
     if gone:
-        state = (yield from open_view()).state
+        state: State = yield Refresh()
         for key, pieces in gone.items():
             part = state.partitions.get(key)
             for piece in pieces:

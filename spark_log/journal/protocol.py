@@ -24,7 +24,7 @@ import random
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import (
@@ -54,13 +54,27 @@ from spark_log.journal.opening import (
     went_back,
 )
 from spark_log.journal.reserve import makes_room, with_reserve
-from spark_log.journal.store_operations import Answered, Ask, Delete, Get, Op, PutAnswer, PutNew, Sleep, Steps
+from spark_log.journal.store_operations import (
+    Answered,
+    Ask,
+    Decide,
+    Delete,
+    Get,
+    Op,
+    PutAnswer,
+    PutNew,
+    Refresh,
+    Sleep,
+    Steps,
+)
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.records import AnyRecord, Batch, encode_batch, first_line
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State
 from spark_log.threads import SYSTEM_THREADS, Threads
+
+Result = TypeVar("Result")
 
 ATTEMPTS_MAX = 200
 JITTER_MS = 20
@@ -73,7 +87,7 @@ ASK_AGAIN_MS_MAX = 1000
 """First and last pause between attempts to reach a coordinator; each is up to twice as long, at random."""
 
 
-Decide = Callable[[State, int], Decision[Any]]
+DecisionRule = Callable[[State, int], Decision[Any]]
 """A decision with its command: (state, now in ms)."""
 
 
@@ -106,7 +120,7 @@ class Context:
 class Proposal:
     """A decision to be written to the log, and its outcome."""
 
-    decide: Decide
+    decide: DecisionRule
     check: bool = False
     """It came from outside: try to replay its records before they are written."""
     takes_over: bool = False
@@ -182,6 +196,29 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     )
     error.maybe_applied = bool(attempts)
     raise error
+
+
+def decided(view: View, steps: Steps[Result], context: Context) -> Steps[tuple[View, Result]]:
+    """Carry out `steps` that began with the state of `view`, and their decisions.  Also returns the view after them."""
+    answer: Any = None
+    failed: Exception | None = None
+    while True:
+        try:
+            request = steps.throw(failed) if failed is not None else steps.send(answer)
+        except StopIteration as stop:
+            return view, stop.value
+        answer = failed = None
+        try:
+            if isinstance(request, Decide):
+                view = yield from propose(view, request.commands, context)
+                answer = view.state
+            elif isinstance(request, Refresh):
+                view = yield from refresh(view)
+                answer = view.state
+            else:
+                answer = yield request
+        except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
+            failed = raised
 
 
 def _decide_all(

@@ -10,9 +10,8 @@ from spark_log.journal.missing_indexes import without_index
 from spark_log.journal.object_names import (
     data_key,
 )
-from spark_log.journal.opening import View
-from spark_log.journal.protocol import Context, Proposal, propose
-from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
+from spark_log.journal.protocol import Context, Proposal
+from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.records import Piece
@@ -23,15 +22,15 @@ from spark_log.model import DataObject, Slice
 SWAP_TRIES = 6
 
 
-def seal(view: View, context: Context) -> Steps[View]:
+def seal(state: State, context: Context) -> Steps[State]:
     """Move slices of topics that have many in the state into index objects."""
     keys = [
         (topic_id, number)
-        for topic_id in sorted(view.state.topics)
-        if _is_full(view.state, topic_id, context.limits)
-        for number, _ in view.state.topic_partitions(topic_id)
+        for topic_id in sorted(state.topics)
+        if _is_full(state, topic_id, context.limits)
+        for number, _ in state.topic_partitions(topic_id)
     ]
-    return (yield from _rewrite_ranges(view, context, keys, _seal_range, sealed=True))
+    return (yield from _rewrite_ranges(state, context, keys, _seal_range, sealed=True))
 
 
 def _seal_range(state: State, key: TopicKey) -> tuple[int, int]:
@@ -47,9 +46,9 @@ def _is_full(state: State, topic_id: str, limits: StepLimits) -> bool:
     return inline > max(limits.inline_slices, limits.inline_per_partition * topic.partitions)
 
 
-def prune(view: View, context: Context) -> Steps[View]:
+def prune(state: State, context: Context) -> Steps[State]:
     """Remove slices below the partitions' starts, and those of deleted topics, from state and indexes."""
-    return (yield from _rewrite_ranges(view, context, view.state.partitions, _prune_range, sealed=False, keep=False))
+    return (yield from _rewrite_ranges(state, context, state.partitions, _prune_range, sealed=False, keep=False))
 
 
 def _prune_range(state: State, key: TopicKey) -> tuple[int, int]:
@@ -62,22 +61,22 @@ FindRange = Callable[[State, TopicKey], tuple[int, int]]
 
 
 def _rewrite_ranges(
-    view: View, context: Context, keys: Iterable[TopicKey], find: FindRange, *, sealed: bool, keep: bool = True
-) -> Steps[View]:
+    state: State, context: Context, keys: Iterable[TopicKey], find: FindRange, *, sealed: bool, keep: bool = True
+) -> Steps[State]:
     """Replace ranges of entries by an index of them (`sealed`), or by nothing (not `keep`).
 
-    Each swap is prepared on the view after the previous swap: other processes may have changed the partitions.
+    Each swap is prepared on the state after the previous swap: other processes may have changed the partitions.
     """
-    waiting = sorted(key for key in keys if _entries_in(view.state, key, find))
+    waiting = sorted(key for key in keys if _entries_in(state, key, find))
     for at in range(0, len(waiting), context.limits.changes_max):
         few = waiting[at : at + context.limits.changes_max]
-        old = {key: entries for key in few if (entries := _entries_in(view.state, key, find))}
+        old = {key: entries for key in few if (entries := _entries_in(state, key, find))}
         resolved = yield from read_found(entry for entries in old.values() for entry in entries)
         passed_over = yield from without_index(old, resolved)
         rewrites = [
             Rewrite(
                 key,
-                view.state.partitions[key].edition,
+                state.partitions[key].edition,
                 old[key],
                 (slices := resolve(old[key], resolved)),
                 slices if keep else (),
@@ -87,8 +86,8 @@ def _rewrite_ranges(
             if key not in passed_over
         ]
         if rewrites:
-            view, _ = yield from swap_in(view, context, view.state.version, rewrites)
-    return view
+            state, _ = yield from swap_in(context, state.version, rewrites)
+    return state
 
 
 def _entries_in(state: State, key: TopicKey, find: FindRange) -> tuple[Slice | Piece, ...]:
@@ -97,20 +96,19 @@ def _entries_in(state: State, key: TopicKey, find: FindRange) -> tuple[Slice | P
 
 
 def swap_in(
-    view: View,
     context: Context,
     epoch: int,
     rewrites: Sequence[Rewrite],
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
-) -> Steps[tuple[View, bool]]:
-    """Upload the index of `rewrites`, if they need one, and propose their swap.  False: the swap was void."""
+) -> Steps[tuple[State, bool]]:
+    """Upload the index of `rewrites`, if they need one, and decide on their swap.  False: the swap was void."""
     name = data_key(epoch, f"{context.unique()}.idx")
     swap, data = build_swap(epoch, rewrites, name, objects, uncounted)
     if data:
         yield Put(name, (data,), OWN_ROOT)
     command = Proposal(Swap(swap=swap))
-    view = yield from propose(view, [command], context)
+    state: State = yield Decide([command])
     if command.error is not None:
         raise command.error
-    return view, bool(command.reply)
+    return state, bool(command.reply)

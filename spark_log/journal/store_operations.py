@@ -114,6 +114,20 @@ class Ask(NamedTuple):
     """Maximum wait for the answer; a link may have a lower limit."""
 
 
+class Decide(NamedTuple):
+    """Commands for the metadata log, which sets their replies or errors.  Answer: the state after them.
+
+    `decided` carries it out, whatever the log is.
+    """
+
+    commands: Sequence[Any]
+    """`Proposal`s."""
+
+
+class Refresh(NamedTuple):
+    """Answer: the newest state of the metadata log.  `decided` carries it out."""
+
+
 class Answered(NamedTuple):
     """The coordinator's answer to commands: those that were not rejected are durable in the log."""
 
@@ -159,7 +173,7 @@ class Link(Protocol):
 
 
 StoreOp: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | StoreTime
-Op: TypeAlias = StoreOp | Sleep | Ask
+Op: TypeAlias = StoreOp | Sleep | Ask | Decide | Refresh
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
 
@@ -259,7 +273,7 @@ def _pool(pid: int) -> ThreadPoolExecutor:
 def _one(op: Op, stores: Stores, clock: Clock) -> Any:
     if isinstance(op, Sleep):
         return clock.sleep_ms(op.milliseconds)
-    assert not isinstance(op, Ask), "a question to a coordinator is asked alone"
+    assert not isinstance(op, Ask | Decide | Refresh), f"{type(op).__name__} is not for a store"
     store = stores.at(op.root)
     if isinstance(op, PutNew):
         try:

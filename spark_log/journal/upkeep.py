@@ -12,10 +12,11 @@ from spark_log.journal.object_names import (
     checkpoint_version,
 )
 from spark_log.journal.opening import View
-from spark_log.journal.protocol import Context, Proposal, propose
+from spark_log.journal.protocol import Context, Proposal, decided
 from spark_log.journal.sealing import prune, seal
-from spark_log.journal.store_operations import Steps
+from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.commands import Expire, Fence
+from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 
 
@@ -32,27 +33,18 @@ def upkeep_steps(view: View, context: Context) -> Steps[View]:
     if not is_due(view):
         return view
     fence_before = view.state.fence
-    view = yield from seal_and_expire(view, context)
+    view, _ = yield from decided(view, seal_and_expire(view.state, context), context)
     return (yield from checkpoint_and_truncate(view, context, fence_before))
 
 
-def seal_and_expire(view: View, context: Context) -> Steps[View]:
+def seal_and_expire(state: State, context: Context) -> Steps[State]:
     """Seal, prune, advance the fence, expire."""
-    view = yield from seal(view, context)
-    view = yield from prune(view, context)
-    return (yield from fence_and_expire(view, context))
+    state = yield from seal(state, context)
+    yield from prune(state, context)
+    return (yield from fence_and_expire())
 
 
-def fence_and_expire(view: View, context: Context) -> Steps[View]:
+def fence_and_expire() -> Steps[State]:
     """Advance the fence as far as its age allows, and expire producers and positions."""
-    fence, expire = Proposal(Fence()), Proposal(Expire())
-    return (yield from propose(view, [fence, expire], context))
-
-
-# ---------------------------------------------------------------------------------------------------- sealing and pruning
-
-
-# -------------------------------------------------------------------------------------------- checkpoints and truncation
-
-
-# ----------------------------------------------------------------------------------------------------------------- garbage
+    state: State = yield Decide([Proposal(Fence()), Proposal(Expire())])
+    return state

@@ -19,8 +19,7 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.index_reads import read_pieces
-from spark_log.journal.opening import View, refresh
-from spark_log.journal.store_operations import Steps
+from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve
@@ -83,11 +82,11 @@ def partition_name(state: State, key: TopicKey) -> str:
     return f"{state.topics[topic_id].name}-{number}"
 
 
-def resolve_each(view: View, parts: Entries, on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
+def resolve_each(state: State, parts: Entries, on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
     """The entries of each partition as slices.
 
     Partitions with a damaged or missing slice index are left out and reported.  Partitions whose index is missing only
-    because the view is old are left out.
+    because the state is old are left out.
     """
     try:
         resolved = yield from read_pieces(entry for entries in parts.values() for entry in entries)
@@ -99,21 +98,21 @@ def resolve_each(view: View, parts: Entries, on_failure: OnFailure) -> Steps[dic
         return {key: resolve(entries, resolved) for key, entries in parts.items()}
     found = {}
     for key, entries in parts.items():
-        slices = yield from _resolve_one(view, key, entries, on_failure)
+        slices = yield from _resolve_one(state, key, entries, on_failure)
         if slices is not None:
             found[key] = slices
     return found
 
 
 def _resolve_one(
-    view: View, key: TopicKey, entries: Sequence[Slice | Piece], on_failure: OnFailure
+    state: State, key: TopicKey, entries: Sequence[Slice | Piece], on_failure: OnFailure
 ) -> Steps[list[Slice] | None]:
-    what = f"reading the slice index of {partition_name(view.state, key)}"
+    what = f"reading the slice index of {partition_name(state, key)}"
     try:
         resolved = yield from read_pieces(entries)
         if resolved is not None:
             return resolve(entries, resolved)
-        yield from _check_missing(view, key, entries)
+        yield from _check_missing(state, key, entries)
     except StorageUnavailable:
         raise
     except Exception as error:  # noqa: BLE001  continue with the other partitions
@@ -121,15 +120,14 @@ def _resolve_one(
     return None
 
 
-def _check_missing(view: View, key: TopicKey, entries: Sequence[Slice | Piece]) -> Steps[None]:
+def _check_missing(state: State, key: TopicKey, entries: Sequence[Slice | Piece]) -> Steps[None]:
     """Raise CorruptObject if the log still refers to a piece whose index is missing."""
     missing = []
     for piece in entries:
         if isinstance(piece, Piece) and (yield from read_pieces([piece])) is None:
             missing.append(piece)
-    current = (yield from refresh(view)).state.partitions.get(key, Partition()).entries
+    newest: State = yield Refresh()
+    current = newest.partitions.get(key, Partition()).entries
     names = sorted({piece.object for piece in missing if piece in current})
     if names:
-        raise CorruptObject(
-            f"{', '.join(names)} is missing: offsets of {partition_name(view.state, key)} cannot be read"
-        )
+        raise CorruptObject(f"{', '.join(names)} is missing: offsets of {partition_name(state, key)} cannot be read")

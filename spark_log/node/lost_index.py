@@ -13,10 +13,9 @@ from collections.abc import Iterable
 
 from spark_log.errors import CorruptObject
 from spark_log.journal.index_reads import read_found
-from spark_log.journal.opening import View, refresh
 from spark_log.journal.protocol import Context
 from spark_log.journal.sealing import swap_in
-from spark_log.journal.store_operations import Steps
+from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import Rewrite, prune_range, resolve
@@ -25,17 +24,16 @@ from spark_log.model import Slice
 Entries = tuple[Slice | Piece, ...]
 
 
-def prune_lost(view: View, context: Context) -> Steps[View]:
+def prune_lost(state: State, context: Context) -> Steps[None]:
     """Remove entries with unreadable indexes below the partitions' starts, and of deleted topics."""
-    if not (yield from _lost(_pieces(_prunable(view.state).values()))):
-        return view
-    view = yield from refresh(view)  # an index may be missing because a newer state has replaced it
-    state = view.state
+    if not (yield from _lost(_pieces(_prunable(state).values()))):
+        return
+    state = yield Refresh()  # an index may be missing because a newer state has replaced it
     everything = {key: part.entries for key, part in state.partitions.items()}
     lost = yield from _lost(_pieces(everything.values()))
     old = {key: entries for key, entries in _prunable(state).items() if not lost.isdisjoint(entries)}
     if not old:
-        return view
+        return
     known = yield from _read(set(_pieces(everything.values())) - lost)
     known |= {piece: [] for piece in lost}
     pruned = lost.intersection(_pieces(old.values()))
@@ -44,8 +42,7 @@ def prune_lost(view: View, context: Context) -> Steps[View]:
         for key, entries in old.items()
     ]
     uncounted = _uncounted(state, known) if pruned == lost else Counter[str]()
-    view, _ = yield from swap_in(view, context, state.version, rewrites, uncounted=uncounted)
-    return view
+    yield from swap_in(context, state.version, rewrites, uncounted=uncounted)
 
 
 def _prunable(state: State) -> dict[TopicKey, Entries]:

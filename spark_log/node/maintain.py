@@ -7,7 +7,7 @@ at any time.  It works on a separate view, so writers in the same process do not
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import BinaryIO, TypeVar, cast
 
@@ -19,7 +19,7 @@ from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.object_names import DATA, META, checkpoint_version
 from spark_log.journal.opening import View, open_view
-from spark_log.journal.protocol import Context
+from spark_log.journal.protocol import Context, decided
 from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
@@ -27,7 +27,7 @@ from spark_log.journal.upkeep import fence_and_expire, is_due
 from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
-from spark_log.metadata.state import State
+from spark_log.metadata.state import State, TopicKey
 from spark_log.node.isolation import Failures, OnFailure, log_failure
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.merge import Progress, Tally, plan_merge
@@ -90,20 +90,24 @@ class Plan:
 def plan_round(log: Log) -> Plan:
     """Compute the changes of a run, without sealing and checkpoints.  Writes nothing."""
 
-    def run() -> Steps[Plan]:
-        view, now = (yield from open_view()), log.journal.context.clock.now_ms()
-        starts = yield from find_expired(view, now)
-        trims = decide_trim(view.state, starts).records
-        trimmed = view._replace(state=replay_records(next_version(view.state, now), trims))
-        stretches, _ = yield from plan_merge(trimmed)
-        names = yield from _find_garbage(view.state, now)
+    def plan(state: State) -> Steps[Plan]:
+        now = log.journal.context.clock.now_ms()
+        starts = yield from find_expired(state, now)
+        trims = decide_trim(state, starts).records
+        stretches, _ = yield from plan_merge(replay_records(next_version(state, now), trims))
+        names = yield from _find_garbage(state, now)
         return Plan(
-            expired_records=sum(start - view.state.partitions[key].start for key, start in starts.items()),
+            expired_records=_count_expired(state, starts),
             merged_slices=sum(len(stretch.slices) for stretch in stretches),
             merged_bytes=sum(piece.length for stretch in stretches for piece in stretch.slices),
             collected=len(names),
             collected_bytes=sum(log.journal.objects.size(name) or 0 for name in names),
         )
+
+    def run() -> Steps[Plan]:
+        view = yield from open_view()
+        _, found = yield from decided(view, plan(view.state), log.journal.context)
+        return found
 
     return log.journal.run(run())
 
@@ -151,20 +155,24 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Fa
     failed = Failures(log.url)
     attempt = failed.attempt
 
+    def change(what: str, view: View, steps: Steps[Result], otherwise: Result) -> Steps[tuple[View, Result]]:
+        """Attempt a duty that changes the log."""
+        return (yield from attempt(what, decided(view, steps, log.journal.context), (view, otherwise)))
+
     def run(view: View, context: Context) -> Steps[MaintainReport]:
-        view, expired = yield from attempt("retention", _expire(view, context, failed), (view, 0))
-        view = yield from attempt("pruning without slice indexes", prune_lost(view, context), view)
-        view = yield from attempt("pruning", prune(view, context), view)
+        view, (_, expired) = yield from change("retention", view, _expire(view.state, context, failed), (view.state, 0))
+        view, _ = yield from change("pruning without slice indexes", view, prune_lost(view.state, context), None)
+        view, _ = yield from change("pruning", view, prune(view.state, context), view.state)
         # Before merging, which needs space: retention frees space on a full disk.
-        view = yield from attempt("advancing the fence", fence_and_expire(view, context), view)
-        collected = yield from attempt("garbage collection", _collect(view, context), 0)
-        merging = merge_steps(view, context, open_spool, progress, failed)
-        view, tally = yield from attempt("merging", merging, (view, Tally()))
-        view = yield from attempt("sealing", seal(view, context), view)
+        view, _ = yield from change("advancing the fence", view, fence_and_expire(), view.state)
+        collected = yield from attempt("garbage collection", _collect(view.state, context), 0)
+        merging = merge_steps(view.state, context, open_spool, progress, failed)
+        view, tally = yield from change("merging", view, merging, Tally())
+        view, _ = yield from change("sealing", view, seal(view.state, context), view.state)
         view = yield from attempt("the checkpoint", _checkpoint(view, context), view)
         truncated = yield from attempt("truncation", truncate(view, context), 0)
-        pins = yield from attempt("deleting pins", _drop_pins(view, context), 0)
-        unfinished = yield from attempt("deleting unfinished files", _sweep(view, context), 0)
+        pins = yield from attempt("deleting pins", _drop_pins(view.state, context), 0)
+        unfinished = yield from attempt("deleting unfinished files", _sweep(view.state, context), 0)
         if has_reserve(log.journal.metadata):
             yield from attempt("making the reserve", keep_reserve(), None)
         return MaintainReport(
@@ -195,12 +203,12 @@ def expire(log: Log) -> int:
     partitions."""
     failed = Failures(log.url)
 
-    def run(view: View, context: Context) -> Steps[int]:
-        view, count = yield from _expire(view, context, failed)
-        yield from prune(view, context)
+    def duty(state: State, context: Context) -> Steps[int]:
+        state, count = yield from _expire(state, context, failed)
+        yield from prune(state, context)
         return count
 
-    count = _run(log, run)
+    count = _run_decided(log, duty)
     failed.raise_first()
     return count
 
@@ -209,11 +217,10 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
     """Rewrite small slices as segments.  Raises the first failure after trying all partitions."""
     failed = Failures(log.url)
 
-    def run(view: View, context: Context) -> Steps[Tally]:
-        _, tally = yield from merge_steps(view, context, open_spool, progress, failed)
-        return tally
+    def duty(state: State, context: Context) -> Steps[Tally]:
+        return (yield from merge_steps(state, context, open_spool, progress, failed))
 
-    tally = _run(log, run)
+    tally = _run_decided(log, duty)
     failed.raise_first()
     return tally
 
@@ -222,7 +229,7 @@ def checkpoint(log: Log) -> int:
     """Seal, write a checkpoint, and delete replaced files.  Returns the version of the checkpoint."""
 
     def run(view: View, context: Context) -> Steps[int]:
-        view = yield from seal(view, context)
+        view, _ = yield from decided(view, seal(view.state, context), context)
         view = yield from _checkpoint(view, context)
         yield from truncate(view, context)
         return view.state.version
@@ -233,24 +240,24 @@ def checkpoint(log: Log) -> int:
 def collect_garbage(log: Log) -> list[str]:
     """Advance the fence, and delete unreferenced objects.  Returns their names."""
 
-    def run(view: View, context: Context) -> Steps[list[str]]:
-        view = yield from prune(view, context)
-        view = yield from fence_and_expire(view, context)
-        names = yield from collect(view, context)
-        yield from _drop_pins(view, context)
-        yield from _sweep(view, context)
+    def duty(state: State, context: Context) -> Steps[list[str]]:
+        yield from prune(state, context)
+        state = yield from fence_and_expire()
+        names = yield from collect(state, context)
+        yield from _drop_pins(state, context)
+        yield from _sweep(state, context)
         return names
 
-    return _run(log, run)
+    return _run_decided(log, duty)
 
 
 def find_garbage(log: Log) -> list[str]:
     """The objects that `collect_garbage` would delete now.  Changes nothing."""
 
-    def run(view: View, context: Context) -> Steps[list[str]]:
-        return (yield from _find_garbage(view.state, context.clock.now_ms()))
+    def duty(state: State, context: Context) -> Steps[list[str]]:
+        return (yield from _find_garbage(state, context.clock.now_ms()))
 
-    return _run(log, run)
+    return _run_decided(log, duty)
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
@@ -274,6 +281,14 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
     return journal.run(run())
 
 
+def _run_decided(log: Log, steps: Callable[[State, Context], Steps[Result]]) -> Result:
+    def run(view: View, context: Context) -> Steps[Result]:
+        _, result = yield from decided(view, steps(view.state, context), context)
+        return result
+
+    return _run(log, run)
+
+
 def _find_garbage(state: State, now_ms: int) -> Steps[list[str]]:
     """Objects that can be deleted once the fence has advanced as far as it may now."""
     state = next_version(state, now_ms)
@@ -281,10 +296,13 @@ def _find_garbage(state: State, now_ms: int) -> Steps[list[str]]:
     return garbage(fenced, (yield List(DATA, OWN_ROOT)))
 
 
-def _expire(view: View, context: Context, on_failure: OnFailure) -> Steps[tuple[View, int]]:
-    before = view.state
-    view, starts = yield from expire_records(view, context, on_failure)
-    return view, sum(start - before.partitions[key].start for key, start in starts.items())
+def _expire(state: State, context: Context, on_failure: OnFailure) -> Steps[tuple[State, int]]:
+    after, starts = yield from expire_records(state, context, on_failure)
+    return after, _count_expired(state, starts)
+
+
+def _count_expired(state: State, starts: Mapping[TopicKey, int]) -> int:
+    return sum(start - state.partitions[key].start for key, start in starts.items())
 
 
 def _checkpoint(view: View, context: Context) -> Steps[View]:
@@ -296,23 +314,23 @@ def _checkpoint(view: View, context: Context) -> Steps[View]:
     return view
 
 
-def _drop_pins(view: View, context: Context) -> Steps[int]:
-    age_ms = cluster_config(view.state.configs, "gc.fence.age.ms")
-    return (yield from drop_pins(view.state.fence, context.clock.now_ms() - age_ms))
+def _drop_pins(state: State, context: Context) -> Steps[int]:
+    age_ms = cluster_config(state.configs, "gc.fence.age.ms")
+    return (yield from drop_pins(state.fence, context.clock.now_ms() - age_ms))
 
 
-def _sweep(view: View, context: Context) -> Steps[int]:
+def _sweep(state: State, context: Context) -> Steps[int]:
     """Delete temporary files older than any upload that can still be committed, and than any put in progress."""
-    age_ms = cluster_config(view.state.configs, "gc.fence.age.ms")
+    age_ms = cluster_config(state.configs, "gc.fence.age.ms")
     before = context.clock.now_ms() - max(age_ms, PUT_MS_MAX)
     in_data: int = yield Sweep(DATA, before, OWN_ROOT)
     in_meta: int = yield Sweep(META, before)
     return in_data + in_meta
 
 
-def _collect(view: View, context: Context) -> Steps[int]:
+def _collect(state: State, context: Context) -> Steps[int]:
     """Delete garbage until there is none; one call of `collect` deletes a limited number."""
     count = 0
-    while names := (yield from collect(view, context)):
+    while names := (yield from collect(state, context)):
         count += len(names)
     return count

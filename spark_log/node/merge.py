@@ -19,10 +19,9 @@ from spark_log.errors import CorruptObject, StorageUnavailable
 from spark_log.journal.index_reads import read_pieces
 from spark_log.journal.missing_indexes import damaged_object
 from spark_log.journal.object_names import data_key
-from spark_log.journal.opening import View, refresh
 from spark_log.journal.protocol import Context
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
-from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Put, Steps
+from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Put, Refresh, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
@@ -91,23 +90,23 @@ class _Batch:
 
 
 def merge(
-    view: View,
+    state: State,
     context: Context,
     open_spool: OpenSpool,
     progress: Progress | None = None,
     on_failure: OnFailure = raise_failure,
-) -> Steps[tuple[View, Tally]]:
+) -> Steps[Tally]:
     """Rewrite the small slices of all topics, according to the merge policy.
 
     on_failure:  called for a partition with unreadable data or slice index; if it returns, the others are merged.
     """
-    planned, tally = view.state, Tally()
-    stretches, thin = yield from plan_merge(view, on_failure)
+    planned, tally = state, Tally()
+    stretches, thin = yield from plan_merge(state, on_failure)
     total, at = sum(piece.length for stretch in stretches for piece in stretch.slices), 0
     batch = _Batch(planned.version)
     for key, slices in stretches:
         rest = Stretch(key, slices)
-        while is_worth(rest.slices, thin) and _is_there(view.state, rest):
+        while is_worth(rest.slices, thin) and _is_there(state, rest):
             merged = yield from _try_segment(planned, context, batch.epoch, rest, open_spool, on_failure)
             if merged is None:
                 break
@@ -117,10 +116,10 @@ def merge(
             if progress is not None:
                 progress("merge", at, total)
             if batch.is_full(context.limits):
-                view = yield from _swap(view, context, batch, tally)
-                batch = _Batch(view.state.version)
-    view = yield from _swap(view, context, batch, tally)
-    return view, tally
+                state = yield from _swap(state, context, batch, tally)
+                batch = _Batch(state.version)
+    yield from _swap(state, context, batch, tally)
+    return tally
 
 
 def _is_there(state: State, stretch: Stretch) -> bool:
@@ -132,11 +131,10 @@ def _is_there(state: State, stretch: Stretch) -> bool:
 # ---------------------------------------------------------------------------------------------------------------- what
 
 
-def plan_merge(view: View, on_failure: OnFailure = raise_failure) -> Steps[tuple[list[Stretch], frozenset[str]]]:
+def plan_merge(state: State, on_failure: OnFailure = raise_failure) -> Steps[tuple[list[Stretch], frozenset[str]]]:
     """The slices to rewrite, and the objects to remove by it."""
-    state = view.state
     parts = {key: part for key, part in sorted(state.partitions.items()) if not state.topics[key[0]].deleted}
-    resolved = yield from resolve_each(view, {key: part.entries for key, part in parts.items()}, on_failure)
+    resolved = yield from resolve_each(state, {key: part.entries for key, part in parts.items()}, on_failure)
     slices = {key: [piece for piece in found if piece.end > parts[key].start] for key, found in resolved.items()}
     live = live_bytes(slices.values())
     thin = thin_objects(state.objects, live)
@@ -325,24 +323,24 @@ def _stamped(records: pa.RecordBatch, piece: Slice) -> pa.RecordBatch:
 # ------------------------------------------------------------------------------------------------------------- swapping
 
 
-def _swap(view: View, context: Context, batch: _Batch, tally: Tally) -> Steps[View]:
+def _swap(state: State, context: Context, batch: _Batch, tally: Tally) -> Steps[State]:
     """Swap segments in; those whose slices have changed are left out."""
     done: Sequence[Merged] = batch.done
     for _ in range(SWAP_TRIES):
-        if not done or batch.epoch <= view.state.fence:
-            return view
-        prepared = yield from prepare(view.state, context.limits, done)
+        if not done or batch.epoch <= state.fence:
+            return state
+        prepared = yield from prepare(state, context.limits, done)
         if prepared is None:
-            view = yield from refresh(view)
+            state = yield Refresh()
             continue
         rewrites, done = prepared
         if not done:
-            return view
-        view, fits = yield from swap_in(view, context, batch.epoch, rewrites, [merged.object for merged in done])
+            return state
+        state, fits = yield from swap_in(context, batch.epoch, rewrites, [merged.object for merged in done])
         if fits:
             _count(tally, done)
-            return view
-    return view
+            return state
+    return state
 
 
 def _count(tally: Tally, done: Sequence[Merged]) -> None:

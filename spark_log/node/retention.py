@@ -11,9 +11,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from spark_log.journal.opening import View
-from spark_log.journal.protocol import Context, Proposal, propose
-from spark_log.journal.store_operations import Steps
+from spark_log.journal.protocol import Context, Proposal
+from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
@@ -83,14 +82,14 @@ def _limited(state: State, now_ms: int) -> dict[TopicKey, RetentionLimits]:
     return found
 
 
-def find_expired(view: View, now_ms: int, on_failure: OnFailure = raise_failure) -> Steps[dict[TopicKey, int]]:
+def find_expired(state: State, now_ms: int, on_failure: OnFailure = raise_failure) -> Steps[dict[TopicKey, int]]:
     """The new start of each partition with expired slices.
 
     A piece is read only if it is the first entry to stay: all entries before it are removed, all after it stay.  If it
     is unreadable, that is reported to `on_failure`, and it stays.  Its slices below the partition's start do not count.
     """
-    limited = _limited(view.state, now_ms)
-    entries = {key: _live(view.state.partitions[key]) for key in limited}
+    limited = _limited(state, now_ms)
+    entries = {key: _live(state.partitions[key]) for key in limited}
     first = {key: expired(entries[key], limits) for key, limits in limited.items()}
     unreadable: set[TopicKey] = set()
     while doubtful := {
@@ -101,11 +100,11 @@ def find_expired(view: View, now_ms: int, on_failure: OnFailure = raise_failure)
         and isinstance(entry := entries[key][count], Piece)
         and _may_lose(entry, limited[key])
     }:
-        resolved = yield from resolve_each(view, doubtful, on_failure)
+        resolved = yield from resolve_each(state, doubtful, on_failure)
         unreadable |= doubtful.keys() - resolved.keys()
         for key, slices in resolved.items():
             at = first[key]
-            entries[key][at : at + 1] = [one for one in slices if one.end > view.state.partitions[key].start]
+            entries[key][at : at + 1] = [one for one in slices if one.end > state.partitions[key].start]
             first[key] = expired(entries[key], limited[key])
     return {key: entries[key][count - 1].end for key, count in first.items() if count}
 
@@ -115,19 +114,17 @@ def _may_lose(piece: Piece, limits: RetentionLimits) -> bool:
 
 
 def expire_records(
-    view: View, context: Context, on_failure: OnFailure = raise_failure
-) -> Steps[tuple[View, dict[TopicKey, int]]]:
-    """Trim expired records.  Returns the new starts of the partitions that lost records."""
-    starts = yield from find_expired(view, context.clock.now_ms(), on_failure)
+    state: State, context: Context, on_failure: OnFailure = raise_failure
+) -> Steps[tuple[State, dict[TopicKey, int]]]:
+    """Trim expired records.  Returns the state afterwards, and the new starts of the partitions that lost records."""
+    starts = yield from find_expired(state, context.clock.now_ms(), on_failure)
     if not starts:
-        return view, {}
-
-    before = view.state
+        return state, {}
     command = Proposal(Trim(starts=tuple(Start(*key, start) for key, start in starts.items()), known_only=True))
-    view = yield from propose(view, [command], context)
+    after: State = yield Decide([command])
     if command.error is not None:
         raise command.error
     for topic_id in sorted({key[0] for key in starts}):
-        gone = sum(start - before.partitions[key].start for key, start in starts.items() if key[0] == topic_id)
-        logger.info("topic %s: retention removed %d records", before.topics[topic_id].name, gone)
-    return view, starts
+        gone = sum(start - state.partitions[key].start for key, start in starts.items() if key[0] == topic_id)
+        logger.info("topic %s: retention removed %d records", state.topics[topic_id].name, gone)
+    return after, starts

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_log.journal.journal import Journal
-from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
-from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.store.local import LocalStore
 from tests.cli.commands import Pylog
+from tests.node.logs import upkeep
 
 
 @pytest.fixture
@@ -108,8 +106,7 @@ def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
 def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
     """Its slices with topic and offsets; those that the log refers to no more have no topic; other files are refused."""
     journal = Journal.open(LocalStore(small.url), create=False)
-    view = journal.run(open_view())
-    journal.run(seal(view, replace(journal.context, limits=StepLimits(inline_slices=0, inline_per_partition=0))))
+    upkeep(journal, seal)
     (name,) = [str(file.relative_to(tmp_path / "log")) for file in tmp_path.glob("log/data/*/*.idx")]
     found = small.json("segment", "dump", name)
     rows = [(row["topic"], row["partition"], row["start"], row["end"]) for row in found["index"]]

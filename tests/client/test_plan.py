@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import uuid
-from dataclasses import replace
 
 import pytest
 
@@ -14,16 +13,14 @@ from spark_log.client.producing.upload import Uploaded
 from spark_log.client.reading.plan import OffsetRange, SliceRead, Window, plan_reads
 from spark_log.journal.index_reads import neighbours, read_pieces
 from spark_log.journal.journal import Journal
-from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
-from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.swaps import resolve
 from spark_log.model import DataObject, Run
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore
+from tests.node.logs import upkeep
 
 PARTITIONS = 5
-ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 """So that every slice is sealed."""
 
 
@@ -65,7 +62,7 @@ def commit(log: spark_log.Log, rng: random.Random, count: int) -> None:
 
 def seal_all(log: spark_log.Log) -> None:
     journal = log.journal
-    journal.run(seal(journal.run(open_view()), replace(journal.context, limits=ALL)))
+    upkeep(journal, seal)
     journal.refresh()
 
 

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import pyarrow as pa
 
 from spark_log import Log, NewTopic, connect
+from spark_log.journal.journal import Journal
+from spark_log.journal.opening import open_view
+from spark_log.journal.protocol import Context, decided
+from spark_log.journal.store_operations import Steps
+from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.state import State
 from spark_log.model import Slice
 from spark_log.node.maintain import maintain_once
+
+Result = TypeVar("Result")
 
 HOUR_MS = 3_600_000
 
@@ -46,6 +57,15 @@ def slices(log: Log, partition: int = 0) -> list[Slice]:
     """The inline slices of a partition of "t"."""
     state = log.journal.refresh()
     return [e for e in state.partitions[state.names["t"], partition].entries if isinstance(e, Slice)]
+
+
+SEAL_ALL = StepLimits(inline_slices=0, inline_per_partition=0)
+
+
+def upkeep(journal: Journal, duty: Callable[[State, Context], Steps[Result]], limits: StepLimits = SEAL_ALL) -> Result:
+    """Carry out one duty of upkeep alone."""
+    view, context = journal.run(open_view()), replace(journal.context, limits=limits)
+    return journal.run(decided(view, duty(view.state, context), context))[1]
 
 
 def pass_the_fence(log: Log) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,6 @@ from spark_log import Log, NewTopic, connect
 from spark_log.clock import SystemClock
 from spark_log.errors import CoordinatorNotAvailable, CorruptObject, StorageError
 from spark_log.journal.journal import Journal
-from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
@@ -41,12 +40,11 @@ from spark_log.store.local import LocalStore
 from spark_log.testing.month import HandClock
 from spark_log.testing.stores import Wrapper
 from tests.cli.commands import Pylog
-from tests.node.logs import HOUR_MS, append_small, new_log, rows
+from tests.node.logs import HOUR_MS, append_small, new_log, rows, upkeep
 
 DAY_MS = 24 * HOUR_MS
 EIGHT_DAYS = {"retention_ms": str(8 * DAY_MS)}
 FOR_EVER = {"retention_ms": "-1", "segment_ms": str(10**15)}
-SEAL_ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 
 
 def entries(log: Log, topic: str) -> tuple[Slice | Piece, ...]:
@@ -92,7 +90,7 @@ def trim(log: Log, topic: str) -> None:
 
 
 def seal_all(log: Log, topic: str) -> None:
-    log.journal.run(seal(log.journal.run(open_view()), replace(log.journal.context, limits=SEAL_ALL)))
+    upkeep(log.journal, seal)
 
 
 def merge_all(log: Log, topic: str) -> None:
@@ -103,8 +101,8 @@ def merge_all(log: Log, topic: str) -> None:
 def test_what_others_do_between_two_swaps(tmp_path: Path, action: Callable[[Log, str], None], merged: int) -> None:
     """A topic that is deleted, trimmed or merged by another stays as that made it, and the others are merged."""
     log, other = three_topics(tmp_path, **FOR_EVER), connect(str(tmp_path))
-    view = log.journal.run(open_view())
-    names = [view.state.topics[stretch.key[0]].name for stretch in log.journal.run(merging.plan_merge(view))[0]]
+    state = log.journal.refresh()
+    names = [state.topics[stretch.key[0]].name for stretch in log.journal.run(merging.plan_merge(state))[0]]
     assert sorted(names) == ["a", "b", "t"]
     actions = iter([action])
 
@@ -112,9 +110,8 @@ def test_what_others_do_between_two_swaps(tmp_path: Path, action: Callable[[Log,
         for once in actions:
             once(other, names[-1])
 
-    context = replace(log.journal.context, limits=StepLimits(changes_max=1))
-    steps = merging.merge(view, context, open_spool, meanwhile)
-    _, tally = log.journal.run(steps)
+    merge_each = partial(merging.merge, open_spool=open_spool, progress=meanwhile)
+    tally = upkeep(log.journal, merge_each, StepLimits(changes_max=1))
     assert tally.segments == merged
     assert [len(entries(log, name)) for name in names[:-1]] == [1, 1]
     assert verify(log, deep=True) == []

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition
-from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import seal
-from spark_log.journal.upkeep_limits import StepLimits as SealLimits
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
@@ -20,10 +17,9 @@ from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
 from spark_log.node.merge_policy import RETENTION_PARTS
 from spark_log.node.retention import RetentionLimits, expired, limits_of
 from spark_log.node.verify import verify
-from tests.node.logs import HOUR_MS, append_small, new_log, slices
+from tests.node.logs import HOUR_MS, append_small, new_log, slices, upkeep
 
 MINUTE_MS = 60_000
-SEAL_ALL = SealLimits(inline_slices=0, inline_per_partition=0)
 
 
 def offsets(log: Log) -> list[int]:
@@ -63,7 +59,7 @@ def test_records_that_are_gone_keep_no_others(tmp_path: Path) -> None:
     log = new_log(tmp_path, retention_ms=str(HOUR_MS))
     append_small(log, 2)
     append_small(log, 2, first=2, age_ms=2 * HOUR_MS)
-    log.journal.run(seal(log.journal.run(open_view()), replace(log.journal.context, limits=SEAL_ALL)))
+    upkeep(log.journal, seal)
     log.admin.delete_records({TopicPartition("t", 0): 6})
     assert expire(log) == 6
     append_small(log, 2)
@@ -117,8 +113,7 @@ def test_merged_slices_expire_when_they_are_sealed(tmp_path: Path) -> None:
     log = new_log(tmp_path, retention_ms=str(HOUR_MS))
     began_ms = int(time.time() * 1000) - 6 * HOUR_MS
     append_trickle(log, began_ms, 360)
-    journal = log.journal
-    journal.run(seal(journal.run(open_view()), replace(journal.context, limits=SEAL_ALL)))
+    upkeep(log.journal, seal)
     assert slices(log) == []
     run_and_check(log, began_ms, expire)
 

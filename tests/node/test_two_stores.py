@@ -18,11 +18,10 @@ from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
-from tests.node.logs import HOUR_MS, append_small, pass_the_fence, rows
+from tests.node.logs import HOUR_MS, SEAL_ALL, append_small, pass_the_fence, rows
 
 Pair = tuple[ObjectStore, ObjectStore]
 """For the metadata, for the objects."""
-SEAL_ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 INDEXED = 1001
 """A commit with so many slices puts them into a slice index."""
 

@@ -66,10 +66,10 @@ def _upkeep(sim: Simulation, view: View) -> Steps[View]:
     """The duties of `pylog maintain` except merging."""
     context = replace(sim.context, limits=LIMITS)
     view = yield from expire(sim, view)
-    view = yield from sealing.prune(view, context)
-    view = yield from upkeep.fence_and_expire(view, context)
-    yield from garbage_collection.collect(view, context)
-    view = yield from sealing.seal(view, context)
+    view, _ = yield from sim.decided(view, sealing.prune(view.state, context))
+    view, _ = yield from sim.decided(view, upkeep.fence_and_expire())
+    yield from garbage_collection.collect(view.state, context)
+    view, _ = yield from sim.decided(view, sealing.seal(view.state, context))
     view = yield from checkpointing.look_again(view)
     if checkpoint_version(view.checkpoint) < view.state.version or upkeep.is_due(view):
         view, _ = yield from checkpointing.checkpoint(view, context)

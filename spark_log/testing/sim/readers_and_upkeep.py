@@ -23,7 +23,7 @@ from spark_log.journal import checkpointing, garbage_collection, index_reads, op
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.journal.protocol import Proposal
-from spark_log.journal.store_operations import Sleep, Steps
+from spark_log.journal.store_operations import Refresh, Sleep, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata import commands
 from spark_log.metadata.records import GroupCommit, OffsetEntry
@@ -178,12 +178,12 @@ def topics(sim: Simulation) -> Steps[None]:
             raise command.error
 
 
-def _some_change(sim: Simulation, state: State) -> protocol.Decide:
+def _some_change(sim: Simulation, state: State) -> protocol.DecisionRule:
     rng = sim.rng
     name, partitions = rng.choice(("t1", "t2")), rng.randint(1, 2)
     # Runs that are not encoded have a length of 1.
     run_bytes = RUN_BYTES if isinstance(sim.codec, SegmentCodec) else 1
-    change: Mapping[str, Callable[[], protocol.Decide]] = {
+    change: Mapping[str, Callable[[], protocol.DecisionRule]] = {
         "create": lambda: commands.CreateTopic(name=name, partitions=partitions, topic_id=sim.fresh("id")),
         "delete": lambda: commands.DeleteTopic(name=name),
         "stamp": lambda: _alter("message.timestamp.type", rng.choice(("CreateTime", "LogAppendTime", None))),
@@ -196,11 +196,11 @@ def _some_change(sim: Simulation, state: State) -> protocol.Decide:
     return change[rng.choice(sorted(change))]()
 
 
-def _alter(name: str, value: str | None) -> protocol.Decide:
+def _alter(name: str, value: str | None) -> protocol.DecisionRule:
     return commands.SetConfigs(name="t0", changes={name: value})
 
 
-def _trim(sim: Simulation, state: State) -> protocol.Decide:
+def _trim(sim: Simulation, state: State) -> protocol.DecisionRule:
     key = sim.rng.choice(sorted(state.partitions))
     part = state.partitions[key]
     start = sim.rng.randint(part.start, part.end)
@@ -231,7 +231,7 @@ def expire(sim: Simulation, view: View) -> Steps[View]:
     before, ahead = view.state, sim.context.clock.now_ms() - sim.now
     wanted = sim.oracle.retained.expired(before, sim.context.clock.now_ms())
     sim.oracle.retained.ask(wanted)
-    view, starts = yield from expire_records(view, sim.context)
+    view, (_, starts) = yield from sim.decided(view, expire_records(before, sim.context))
     if sim.context.clock.now_ms() - sim.now == ahead:  # otherwise the clock was set in between
         sim.oracle.retained.check_expired(wanted, before, starts, whole=not sim.oracle.has_pieces(before))
     return view
@@ -242,15 +242,18 @@ def _run_upkeep(sim: Simulation, view: View) -> Steps[View]:
 
 
 def _seal(sim: Simulation, view: View) -> Steps[View]:
-    return (yield from sealing.seal(view, replace(sim.context, limits=ALL)))
+    view, _ = yield from sim.decided(view, sealing.seal(view.state, replace(sim.context, limits=ALL)))
+    return view
 
 
 def _prune(sim: Simulation, view: View) -> Steps[View]:
-    return (yield from sealing.prune(view, sim.context))
+    view, _ = yield from sim.decided(view, sealing.prune(view.state, sim.context))
+    return view
 
 
 def _fence(sim: Simulation, view: View) -> Steps[View]:
-    return (yield from upkeep.fence_and_expire(view, sim.context))
+    view, _ = yield from sim.decided(view, upkeep.fence_and_expire())
+    return view
 
 
 def _checkpoint(sim: Simulation, view: View) -> Steps[View]:
@@ -279,53 +282,57 @@ def _truncate(sim: Simulation, view: View) -> Steps[View]:
 
 
 def _collect(sim: Simulation, view: View) -> Steps[View]:
-    yield from garbage_collection.collect(view, sim.context)
+    yield from garbage_collection.collect(view.state, sim.context)
     return view
 
 
 def _merge(sim: Simulation, view: View) -> Steps[View]:
-    """Rewrite neighbouring entries of a partition as one slice, inline or in an index."""
+    """As the product does, or some neighbours by themselves."""
     if isinstance(sim.codec, SegmentCodec) and sim.rng.random() < 0.5:
-        view, _ = yield from segments.merge(view, sim.context, io.BytesIO)
-        return view
-    keys = sorted(key for key, part in view.state.partitions.items() if len(part.entries) > 1)
+        view, _ = yield from sim.decided(view, segments.merge(view.state, sim.context, io.BytesIO))
+    else:
+        view, _ = yield from sim.decided(view, _merge_neighbours(sim, view.state))
+    return view
+
+
+def _merge_neighbours(sim: Simulation, state: State) -> Steps[None]:
+    """Rewrite neighbouring entries of a partition as one slice, inline or in an index."""
+    keys = sorted(key for key, part in state.partitions.items() if len(part.entries) > 1)
     if not keys:
-        return view
+        return
     key = sim.rng.choice(keys)
-    entries = view.state.partitions[key].entries
+    entries = state.partitions[key].entries
     at = sim.rng.randrange(len(entries) - 1)
     old = entries[at : at + sim.rng.randint(2, 4)]
     resolved = yield from index_reads.read_pieces(old)
     if resolved is None:
-        return view
+        return
     slices = resolve(old, resolved)
     rows = yield from sim.read_slices(key, slices)
-    if rows is None:
-        return view
-    return (yield from _swap(sim, view, key, slices, tuple(rows)))
+    if rows is not None:
+        yield from _swap(sim, state, key, slices, tuple(rows))
 
 
-def _swap(sim: Simulation, view: View, key: TopicKey, slices: Sequence[Slice], rows: Rows) -> Steps[View]:
+def _swap(sim: Simulation, state: State, key: TopicKey, slices: Sequence[Slice], rows: Rows) -> Steps[None]:
     """Replace some slices with one slice of the same rows, while other actors change the partition."""
-    epoch = view.state.version
+    epoch = state.version
     made, (run,) = yield from sim.put_object(epoch, [(key, rows)])
     span_us = min(piece.min_us for piece in slices), max(piece.max_us for piece in slices)
     new = Slice(slices[0].start, slices[-1].end, made.name, run.position, run.length, run.crc, run.batches, *span_us)
     merged = segments.Merged(key, tuple(slices), new, made)
     for _ in range(sealing.SWAP_TRIES):
-        if epoch <= view.state.fence:
-            return view
-        prepared = yield from segments.prepare(view.state, sim.context.limits, [merged])
+        if epoch <= state.fence:
+            return
+        prepared = yield from segments.prepare(state, sim.context.limits, [merged])
         if prepared is None:
-            view = yield from sim.refresh(view)
+            state = yield Refresh()
             continue
         rewrites, done = prepared
         if not done:
-            return view
-        view, fits = yield from sealing.swap_in(view, sim.context, epoch, rewrites, [made])
+            return
+        state, fits = yield from sealing.swap_in(sim.context, epoch, rewrites, [made])
         if fits:
-            return view
-    return view
+            return
 
 
 def persistent(steps: Callable[[], Steps[None]]) -> Callable[[], Steps[None]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from spark_log.client.producing.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
@@ -26,6 +26,8 @@ from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import Codec, PlainCodec, Row, Rows, SegmentCodec
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import FaultRates, World
+
+Result = TypeVar("Result")
 
 SEGMENTS_EVERY = 10
 """One seed in this many encodes real segments, and has processes that use the whole product."""
@@ -121,6 +123,10 @@ class Simulation:
                 command.reply, command.error, command.done = twin.reply, twin.error, twin.done
         self.oracle.check_view(view)
         return view
+
+    def decided(self, view: View, steps: Steps[Result]) -> Steps[tuple[View, Result]]:
+        """Carry out steps of upkeep, and what they decide, as the product does."""
+        return (yield from protocol.decided(view, steps, self.context))
 
     def _watched(self, decide: Callable[[State, int], Decision[Any]]) -> Callable[[State, int], Decision[Any]]:
         """Record the state that a batch is decided on: the first command runs first at each version."""

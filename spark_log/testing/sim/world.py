@@ -34,6 +34,7 @@ from spark_log.journal.store_operations import (
     PutNew,
     Sleep,
     Steps,
+    StoreOp,
     StoreTime,
 )
 from spark_log.metadata.state import State
@@ -345,7 +346,7 @@ class World:
         else:
             self._resume(actor, detail)
 
-    def _effect(self, actor: Actor, place: int | None, op: Op, lost: bool, decided: State | None) -> None:
+    def _effect(self, actor: Actor, place: int | None, op: StoreOp, lost: bool, decided: State | None) -> None:
         answer = self.store.apply(op, self.now, decided)
         if self._transcript:
             self._transcript.update(f"{self.now} {actor.name} {type(op).__name__} {op[0]} {answer!r:.60}\n".encode())

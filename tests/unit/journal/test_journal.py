@@ -439,7 +439,7 @@ def test_garbage_goes_when_the_fence_has_passed_it(make: Callable[[Path], Object
         store.put(name, [b"data"])
     for sequence in range(250):
         commit(journal, "p", sequence)
-    assert journal.run(collect(journal.run(open_view()), journal.context)) == [orphan]
+    assert journal.run(collect(journal.refresh(), journal.context)) == [orphan]
     assert kept in store.list(DATA) and orphan not in store.list(DATA)
 
 

@@ -12,13 +12,13 @@ import pytest
 import spark_log
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
-from spark_log.journal.opening import open_view
 from spark_log.journal.sealing import prune
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.stores import Wrapper
+from tests.node.logs import upkeep
 
 ONE_CHANGE = StepLimits(inline_slices=0, inline_per_partition=0, changes_max=1)
 
@@ -64,7 +64,7 @@ def set_interval(log: spark_log.Log, interval: int) -> None:
 
 
 def prune_all(log: spark_log.Log) -> None:
-    log.journal.run(prune(log.journal.run(open_view()), log.journal.context))
+    upkeep(log.journal, prune, log.journal.context.limits)
 
 
 def trim(log: spark_log.Log, partition: int) -> None:
