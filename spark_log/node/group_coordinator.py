@@ -141,12 +141,12 @@ class Groups:
             request = msgspec.structs.replace(request, new_member_id=new_id, client_host=client_host)
         answer = await self._step(request)
         if isinstance(request, HeartbeatRequest) and wait_ms > 0:
-            return await self._news(request, answer, wait_ms)
+            return await self._await_rebalance(request, answer, wait_ms)
         if isinstance(request, LeaveGroupRequest) and request.group_id in self._writing:
             await asyncio.wait([self._writing[request.group_id]])  # so that the log no longer lists a member that left
         return answer
 
-    async def _news(self, request: HeartbeatRequest, answer: Response, wait_ms: int) -> Response:
+    async def _await_rebalance(self, request: HeartbeatRequest, answer: Response, wait_ms: int) -> Response:
         """The reply to a heartbeat, as soon as something has changed, or after `wait_ms`."""
         group = self._groups.get(request.group_id)
         if answer != HeartbeatResponse() or group is None:

@@ -87,7 +87,7 @@ class Assignment:
             membership.join()
         state = self._journal.state
         if membership.lost(state):
-            self.lose(membership.replaced(state))
+            self.lose(membership.acknowledge_loss(state))
 
     def lose(self, error: SparkLogError | None) -> None:
         """Call the listener once about lost partitions.  With an error, later calls raise it."""
@@ -112,9 +112,9 @@ class Assignment:
         """Reconcile the assignment with the topics that exist, and with this member's assignment in the group."""
         membership, wanted = self._membership, subscribed.wanted(state)
         if membership is not None:
-            share = membership.share(state, subscribed.names(wanted))
-            if share is not None:
-                wanted = {tp: key for tp, key in wanted.items() if tp in share}
+            assigned = membership.assigned_partitions(state, subscribed.names(wanted))
+            if assigned is not None:
+                wanted = {tp: key for tp, key in wanted.items() if tp in assigned}
         gone = [tp for tp, at in self.positions.items() if wanted.get(tp) != at.key]
         if gone:
             self._revoke(gone)
@@ -122,9 +122,9 @@ class Assignment:
         for tp in new:
             self.positions[tp] = FetchPosition(wanted[tp], new=subscribed.is_new(tp))
         if membership is None or membership.is_assigned:
-            self._notify_assigned(new, 0 if membership is None else membership.round)
+            self._notify_assigned(new, 0 if membership is None else membership.rebalances)
         if membership is not None:
-            membership.hold(wanted)
+            membership.confirm_owned(wanted)
         self.is_known |= membership is None or membership.is_assigned
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
@@ -144,14 +144,14 @@ class Assignment:
     def _notify(self, what: str, partitions: Collection[TopicPartition]) -> None:
         if self.subscribed is not None:
             with self._waiter.within(math.inf):  # Unfinished must not pass through the listener
-                self.subscribed.tell(what, partitions)
+                self.subscribed.notify(what, partitions)
 
     def keep_group_in_use(self, state: State) -> None:
         """Mark the group as in use, so that its positions do not expire."""
         if self._membership is None:
             return
         try:
-            self._membership.keep(state)
+            self._membership.keep_in_use(state)
         except SparkLogError as error:
             logger.warning("group %s could not be marked as in use: %s", self._membership.group, error)
 

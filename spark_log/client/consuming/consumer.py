@@ -239,7 +239,7 @@ class Consumer:
 
     def _wait_for_changes(self, left_ms: float) -> bool:
         """Wait for the group or for the log; whether the journal's state was updated."""
-        if self._membership is not None and self._membership.await_news(min(left_ms, MEMBERSHIP_WAIT_MS)):
+        if self._membership is not None and self._membership.await_change(min(left_ms, MEMBERSHIP_WAIT_MS)):
             return False
         self._updates.wait(
             min(self._fetch_wait.refresh_ms(), left_ms),
@@ -444,7 +444,7 @@ class Consumer:
         while self._assignment.subscribed and not self._assignment.is_known and self._clock.monotonic_ms() < deadline:
             self._pick_up_changes()
             if self._membership is not None:
-                self._membership.await_news(MEMBERSHIP_WAIT_MS)
+                self._membership.await_change(MEMBERSHIP_WAIT_MS)
 
     # -------------------------------------------------------------------------------------------------------- the end
 
