@@ -34,7 +34,7 @@ SAMPLES = 100_000
 CHUNK = 1000
 """Futures are checked in chunks of this size."""
 PERCENTILES = (50, 95, 99, 99.9)
-TOLD_EVERY_S = 5.0
+REPORT_EVERY_S = 5.0
 SLEEP_MIN_S = 0.002
 """Shorter sleeps take longer than requested."""
 
@@ -151,15 +151,15 @@ class _Sending:
     def go(self, throughput: float | None) -> None:
         """Send all records and wait for them.  Raises Failed if some were not acknowledged."""
         begun = time.perf_counter()
-        told = begun
+        reported = begun
         waiting: deque[list[RecordFuture]] = deque()
         for first in range(0, self._count, CHUNK):
             numbers = range(first, min(first + CHUNK, self._count))
             waiting.append([self._send(number, begun, throughput) for number in numbers])
             while waiting and waiting[0][-1].done():
                 _check(waiting.popleft())
-            if (now := time.perf_counter()) - told >= TOLD_EVERY_S:
-                told = now
+            if (now := time.perf_counter()) - reported >= REPORT_EVERY_S:
+                reported = now
                 click.echo(
                     f"{numbers.stop:,} of {self._count:,} records sent, {numbers.stop / (now - begun):,.0f}/s", err=True
                 )
@@ -249,8 +249,8 @@ def consume(
         run.go(polls)
     if not run.records:
         raise Failed(f"no record of {topic} arrived within {duration_text(timeout_ms)}")
-    told: dict[str, Any] = {"topic": topic, **figures(run.records, run.bytes, run.seconds), "polls": run.polls}
-    emit_fields(session, told | (latencies_ms(run.latencies) if from_latest else {}))
+    fields: dict[str, Any] = {"topic": topic, **figures(run.records, run.bytes, run.seconds), "polls": run.polls}
+    emit_fields(session, fields | (latencies_ms(run.latencies) if from_latest else {}))
 
 
 class _Polled:

@@ -142,7 +142,7 @@ def health(session: CommandSession) -> None:
         log = session.connect()
         checks += [
             _log(log),
-            *_holder(log, session.url or "", [check.check for check in checks]),
+            *holder_checks(log, session.url or "", [check.check for check in checks]),
             _upkeep(log),
             _clock(log),
         ]
@@ -194,7 +194,7 @@ def _log(log: Log) -> Check:
     return Check("log", True, f"{log.url}, version {state.version}, {counted(len(state.names), 'topic')}")
 
 
-def _holder(log: Log, url: str, asked: list[str]) -> list[Check]:
+def holder_checks(log: Log, url: str, asked: list[str]) -> list[Check]:
     """The coordinator that leads, unless it was checked before.  With `ca` in the URL it is checked by TLS only."""
     from spark_log.net.address import is_coordinator, is_loopback, parse_target, this_host
 

@@ -117,17 +117,17 @@ def _raw(value: bytes | None) -> bytes:
     return value or b""
 
 
-def _said(value: object) -> bytes:
+def _as_text(value: object) -> bytes:
     return str(value).encode()
 
 
 _WRITE: dict[str, Callable[[Any], bytes]] = {
     "key": _raw,
     "value": _raw,
-    "offset": _said,
-    "partition": _said,
-    "topic": _said,
-    "timestamp": _said,
+    "offset": _as_text,
+    "partition": _as_text,
+    "topic": _as_text,
+    "timestamp": _as_text,
     "headers": _header_text,
 }
 

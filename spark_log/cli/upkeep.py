@@ -47,7 +47,7 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
             report = maintain_round(log, progress=progress)
         _say(session, report)
         if report.problems:
-            raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; {_next_step(report)}")
+            raise Failed(f"{counted(len(report.problems), 'problem')}, logged above; {next_step(report)}")
         return
     try:
         for report in maintain_every(log, every_ms):
@@ -65,7 +65,7 @@ def _say_plan(session: CommandSession, plan: Plan) -> None:
     emit_line(session, text, asdict(plan))
 
 
-def _next_step(report: MaintainReport) -> str:
+def next_step(report: MaintainReport) -> str:
     if not report.no_space:
         return "the other duties were completed"
     return (

@@ -371,13 +371,13 @@ class LeaveGroup(Command, frozen=True, kw_only=True, tag="leave_group"):
         return (self.group,)
 
 
-class SignOfLife(Command, frozen=True, kw_only=True, tag="sign_of_life"):
+class RenewSession(Command, frozen=True, kw_only=True, tag="sign_of_life"):
     role = "read"
     group: str
     generation: int
 
     def __call__(self, state: State, now_ms: int) -> Decision[None]:
-        return groups.decide_sign_of_life(state, self.group, self.generation)
+        return groups.decide_renew_session(state, self.group, self.generation)
 
     def groups(self) -> Sequence[str]:
         return (self.group,)
@@ -534,7 +534,7 @@ Single: TypeAlias = (
     | CommitOffsets
     | JoinGroup
     | LeaveGroup
-    | SignOfLife
+    | RenewSession
     | RemoveMember
     | DeleteOffsets
     | Fence

@@ -13,7 +13,7 @@ from datetime import datetime, timezone
 from typing import Any, NamedTuple
 
 from spark_log.errors import SparkLogError
-from spark_log.metadata.commands import AnyCommand, SeveralCommands, SignOfLife
+from spark_log.metadata.commands import AnyCommand, RenewSession, SeveralCommands
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.state import State
 
@@ -91,7 +91,7 @@ def changes_of(commands: Iterable[AnyCommand], state: State) -> list[AuditedChan
 
 
 def _change_of(command: AnyCommand, state: State) -> AuditedChange | None:
-    if isinstance(command, SignOfLife):
+    if isinstance(command, RenewSession):
         return None
     parts = command.commands if isinstance(command, SeveralCommands) else (command,)
     kinds = dict.fromkeys(str(type(part).__struct_config__.tag) for part in parts)

@@ -125,7 +125,7 @@ class HttpLink:
         return self._info(f" for {sum(START_S):.0f} s")
 
     def _info(self, waited: str = "") -> ClusterInfo:
-        said, last, hint = [], None, SILENT
+        failures, last, hint = [], None, SILENT
         for endpoint in self._endpoints(self._target.addresses):
             address = endpoint.address
             try:
@@ -133,19 +133,19 @@ class HttpLink:
             except CoordinatorNotAvailable as error:
                 last = error.__cause__
                 if isinstance(last, TimeoutError):
-                    said.append(
+                    failures.append(
                         f"{address} is silent: no connection within {CONNECT_S:g} s or no answer within "
                         f"{FIRST_ANSWER_S:g} s"
                     )
                     continue
                 hint = NO_COORDINATOR
                 if not isinstance(last, http.client.RemoteDisconnected | ConnectionResetError):
-                    said.append(f"{error}{waited}")
+                    failures.append(f"{error}{waited}")
                 elif is_kafka(address, tls_only=self._tls is not None):
-                    said.append(f"{address}: {KAFKA}")
+                    failures.append(f"{address}: {KAFKA}")
                     last = None
                 else:
-                    said.append(f"{error}{waited}{NOT_KAFKA}")
+                    failures.append(f"{error}{waited}{NOT_KAFKA}")
                 continue
             found: ClusterInfo = decode(data, ClusterInfo, f"the reply of {address}")
             if found.pylog != PROTOCOL:
@@ -153,7 +153,7 @@ class HttpLink:
                     f"{address} uses protocol version {found.pylog}, this pylog {PROTOCOL}: update the older one"
                 )
             return found
-        raise CoordinatorNotAvailable(f"{'; '.join(said)}; {hint}") from last
+        raise CoordinatorNotAvailable(f"{'; '.join(failures)}; {hint}") from last
 
     def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
         for command in commands:
@@ -216,19 +216,19 @@ class HttpLink:
     ) -> bytes:
         """The reply of the first endpoint that leads.  After an endpoint that may have applied the request, none is
         tried."""
-        said = []
+        failures = []
         for endpoint in self._candidates(holder):
             try:
                 data = self._request(endpoint, method, path, body, wait_ms, limit_s)
             except (CoordinatorNotAvailable, NotCoordinator) as error:
                 if error.maybe_applied and not changes_nothing:
                     raise
-                said.append(f"{endpoint.address}: {error}" if isinstance(error, NotCoordinator) else str(error))
+                failures.append(f"{endpoint.address}: {error}" if isinstance(error, NotCoordinator) else str(error))
                 continue
             self._last = endpoint
             return data
         hint = "" if self._target.addresses else GONE
-        raise CoordinatorNotAvailable("; ".join(said) + hint)
+        raise CoordinatorNotAvailable("; ".join(failures) + hint)
 
     def _candidates(self, holder: Leadership) -> list[Endpoint]:
         """Endpoints in the order to try.  Raises NotCoordinator if the leader's address cannot be reached from this
@@ -443,13 +443,13 @@ def _refusal(address: str, method: str, path: str, answer: HttpResponse) -> Spar
             "pylog; update the older one"
         )
     except InvalidRequest:
-        said = f"it replied {answer.status}, {answer.data[:80]!r}"
+        reply = f"it replied {answer.status}, {answer.data[:80]!r}"
         if answer.status >= 500:
             # A proxy's reply: it may have forwarded the request.
-            failed = CoordinatorNotAvailable(f"{address}: {said}")
+            failed = CoordinatorNotAvailable(f"{address}: {reply}")
             failed.maybe_applied = method != "GET"
             return failed
-        return InvalidRequest(f"{address} is not a pylog coordinator: {said}")
+        return InvalidRequest(f"{address} is not a pylog coordinator: {reply}")
 
 
 def health_of(address: str, *, tls: bool, ca: str | None = None) -> Health | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
-from spark_log.metadata.commands import AddPartitions, Command, CreateTopic, SeveralCommands, SignOfLife
+from spark_log.metadata.commands import AddPartitions, Command, CreateTopic, RenewSession, SeveralCommands
 from spark_log.metadata.state import State
 from spark_log.net.tokens import Grant
 
@@ -175,7 +175,7 @@ class Claim:
 
     def add(self, command: Command, state: State, now_s: float) -> None:
         """Raises QuotaExceeded or ThrottlingQuotaExceeded; then nothing of the command is claimed."""
-        if isinstance(command, SignOfLife):
+        if isinstance(command, RenewSession):
             return
         parts = command.commands if isinstance(command, SeveralCommands) else (command,)
         sizes = {}

@@ -13,13 +13,13 @@ from spark_log.metadata.commands import (
     Expire,
     Fence,
     InitProducer,
+    RenewSession,
     SetGeneration,
     SeveralCommands,
-    SignOfLife,
     Swap,
 )
 
-_QUIET = (AbortTransaction, CommitOffsets, Expire, Fence, InitProducer, SetGeneration, SignOfLife, Swap)
+_QUIET = (AbortTransaction, CommitOffsets, Expire, Fence, InitProducer, SetGeneration, RenewSession, Swap)
 """Commands that do not end a wait for records."""
 
 

@@ -58,7 +58,7 @@ Held = tuple[str, str, int]
 """(group, topic id, partition)."""
 
 
-class Sign(Enum):
+class LeaderStatus(Enum):
     """The state of a leader, as it reports itself."""
 
     LEADS = "leads"
@@ -67,7 +67,7 @@ class Sign(Enum):
     """It stopped leading under this epoch, because no write to its storage was completed."""
 
 
-AskSign = Callable[[Holder], Sign]
+AskLeader = Callable[[Holder], LeaderStatus]
 
 
 class _Pending(NamedTuple):
@@ -97,7 +97,7 @@ class Coordinator:
         store: ObjectStore,
         *,
         host: str,
-        ask_sign: AskSign,
+        ask_leader: AskLeader,
         takeover_ms: int = 10_000,
         maintain_ms: int | None = None,
         storage_timeout_ms: int = 15_000,
@@ -105,7 +105,7 @@ class Coordinator:
     ) -> None:
         """
         host:                the machine's name.
-        ask_sign:            asks the leader for its state.
+        ask_leader:          asks the leader for its state.
         maintain_ms:         interval of `pylog maintain`; None: never.
         storage_timeout_ms:  step down if no write to the storage was completed for this long.
         Raises the errors of opening a log.
@@ -127,7 +127,7 @@ class Coordinator:
         self.held: Callable[[], tuple[Held, ...]] = tuple
         """Positions that must not expire now."""
         self._host = host
-        self._ask_sign = ask_sign
+        self._ask_leader = ask_leader
         self._takeover_ms = takeover_ms
         self._maintain_ms = maintain_ms
         self.storage_health = StorageHealth(self.tail, self.journal.context.clock, storage_timeout_ms)
@@ -258,7 +258,7 @@ class Coordinator:
     def _stand_by(self) -> None:
         """Wait until this coordinator has the log."""
         watch = _LeaderWatch(self.journal.context.clock, self._takeover_ms)
-        said = ""
+        reported = ""
         while not self._stopping.is_set():
             began = time.monotonic()
             state = self.journal.refresh()
@@ -267,7 +267,7 @@ class Coordinator:
                 if self._probe():  # after an error, before others have noticed
                     self._begin(held.epoch, began)
                     return
-            elif not held.address or self._was_here(held) or watch.is_gone(state, self._ask_sign):
+            elif not held.address or self._was_here(held) or watch.is_gone(state, self._ask_leader):
                 try:
                     epoch = self.journal.take_over(held.epoch, self.address, self._host)
                 except NotCoordinator:
@@ -276,9 +276,9 @@ class Coordinator:
                 self.storage_health.remove_marks(but=self._mark)
                 self._begin(epoch, began)
                 return
-            elif said != held.address:
+            elif reported != held.address:
                 logger.info("standing by: %s leads %s", held.address, self.journal.metadata.url)
-                said = held.address
+                reported = held.address
             self._probe_if_due()
             self.on_change()
             self._stopping.wait(LOOK_S)
@@ -408,7 +408,7 @@ class Coordinator:
         while not stop.wait(LOOK_S):
             try:
                 if journal is None:
-                    journal = Journal.open(store, create=False, link=_LocalLink(self), served=True)
+                    journal = Journal.open(store, create=False, link=LocalLink(self), served=True)
                 journal.run_upkeep()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
@@ -421,7 +421,7 @@ class Coordinator:
                 journal = None
 
 
-class _LocalLink:
+class LocalLink:
     """The link of upkeep to the coordinator in the same process."""
 
     def __init__(self, coordinator: Coordinator) -> None:
@@ -450,13 +450,13 @@ class _LeaderWatch:
         self._seen = (-1, -1)
         self._since = 0
 
-    def is_gone(self, state: State, ask_sign: AskSign) -> bool:
+    def is_gone(self, state: State, ask_leader: AskLeader) -> bool:
         seen = (state.coordinator.epoch, state.version)
         now = self._clock.monotonic_ms()
-        sign = ask_sign(state.coordinator)
-        if sign is Sign.STEPPED_DOWN:
+        status = ask_leader(state.coordinator)
+        if status is LeaderStatus.STEPPED_DOWN:
             return True
-        if seen != self._seen or sign is Sign.LEADS:
+        if seen != self._seen or status is LeaderStatus.LEADS:
             self._seen, self._since = seen, now
             return False
         return now - self._since >= self._takeover_ms

@@ -144,12 +144,12 @@ class Groups:
             request = msgspec.structs.replace(request, new_member_id=new_id, client_host=client_host)
         answer = await self._step(request)
         if isinstance(request, HeartbeatRequest) and wait_ms > 0:
-            return await self._await_change(request, wait_ms)
+            return await self._await_rebalance(request, wait_ms)
         if isinstance(request, LeaveGroupRequest) and request.group_id in self._writing:
             await asyncio.wait([self._writing[request.group_id]])  # so that the log no longer lists a member that left
         return answer
 
-    async def _await_change(self, request: HeartbeatRequest, wait_ms: int) -> Response:
+    async def _await_rebalance(self, request: HeartbeatRequest, wait_ms: int) -> Response:
         """The reply to a heartbeat, as soon as it is an error, or after `wait_ms`."""
         loop, group_id, epoch = asyncio.get_running_loop(), request.group_id, self._epoch
         until: float | None = None

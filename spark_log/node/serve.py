@@ -27,7 +27,7 @@ from spark_log.net.connection_limits import ConnectionLimits
 from spark_log.net.quotas import Quota, parse_quotas
 from spark_log.net.server import Server, tls_context
 from spark_log.net.tokens import Tokens, parse_tokens
-from spark_log.node.coordinator import Coordinator, Sign
+from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.node.group_coordinator import Groups
 from spark_log.positions import UNITS_MS
 from spark_log.store.base import ObjectStore
@@ -302,7 +302,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         Coordinator,
         store,
         host=this_host(),
-        ask_sign=lambda holder: _sign_of(holder, tls is not None, config.ca or None),
+        ask_leader=lambda holder: leader_status(holder, tls is not None, config.ca or None),
         takeover_ms=config.takeover_ms,
         maintain_ms=config.maintain_ms,
         storage_timeout_ms=config.storage_timeout_ms,
@@ -402,13 +402,13 @@ def _within_descriptors(limits: ConnectionLimits) -> ConnectionLimits:
     return found
 
 
-def _sign_of(holder: Holder, tls: bool, ca: str | None) -> Sign:
+def leader_status(holder: Holder, tls: bool, ca: str | None) -> LeaderStatus:
     """The state of the leader, as it reports itself."""
     if is_loopback(holder.address) and holder.host != this_host():
-        return Sign.SILENT  # it cannot be reached from here
+        return LeaderStatus.SILENT  # it cannot be reached from here
     health = health_of(holder.address, tls=tls, ca=ca)
     if health is None:
-        return Sign.SILENT
+        return LeaderStatus.SILENT
     if health.stepped_down == holder.epoch:
-        return Sign.STEPPED_DOWN
-    return Sign.LEADS if health.leading and health.epoch == holder.epoch else Sign.SILENT
+        return LeaderStatus.STEPPED_DOWN
+    return LeaderStatus.LEADS if health.leading and health.epoch == holder.epoch else LeaderStatus.SILENT

@@ -33,8 +33,8 @@ def _kinds(filesystem: type) -> dict[str, frozenset[str]]:
     kinds: dict[str, frozenset[str]] = {}
     for base in reversed(filesystem.__mro__):
         for name, parameter in inspect.signature(vars(base).get("__init__", object)).parameters.items():
-            said = re.findall(r"\w+", inspect.formatannotation(parameter.annotation))
-            kinds[name] = frozenset((type(parameter.default).__name__, *said))
+            annotated = re.findall(r"\w+", inspect.formatannotation(parameter.annotation))
+            kinds[name] = frozenset((type(parameter.default).__name__, *annotated))
     return kinds
 
 

@@ -64,7 +64,7 @@ class LocalStore:
         return "local link 1"
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        with self._said(key):
+        with self._storage_errors(key):
             try:
                 fd = os.open(self._path(key), os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
@@ -77,7 +77,7 @@ class LocalStore:
                 os.close(fd)
 
     def size(self, key: str) -> int | None:
-        with self._said(key):
+        with self._storage_errors(key):
             try:
                 found = os.stat(self._path(key))
             except FileNotFoundError:
@@ -92,14 +92,14 @@ class LocalStore:
         return self._write(key, (data,), self._link)
 
     def list(self, prefix: str) -> list[str]:
-        with self._said(prefix):
+        with self._storage_errors(prefix):
             return sorted(self._walk(check_prefix(prefix)[:-1]))
 
     def delete(self, keys: Iterable[str]) -> None:
         folders = set()
         for key in keys:
             path = self._path(key)
-            with self._said(key), suppress(FileNotFoundError):
+            with self._storage_errors(key), suppress(FileNotFoundError):
                 os.unlink(path)
             folders.add(os.path.dirname(path))
         for folder in folders:
@@ -107,7 +107,7 @@ class LocalStore:
 
     def written_ms(self, key: str) -> int | None:
         """By the clock of this machine's kernel, or of the file server on a network mount."""
-        with self._said(key):
+        with self._storage_errors(key):
             try:
                 return os.stat(self._path(key)).st_mtime_ns // 1_000_000
             except FileNotFoundError:
@@ -115,7 +115,7 @@ class LocalStore:
 
     def sweep(self, prefix: str, before_ms: int) -> int:
         folder = f"{self.root}/{check_prefix(prefix)[:-1]}"
-        with self._said(prefix):
+        with self._storage_errors(prefix):
             old = [path for path in _unfinished(folder) if _touched_ms(path) < before_ms]
         for path in old:
             _unlink(path)
@@ -142,7 +142,7 @@ class LocalStore:
         target = self._path(key)
         folder = os.path.dirname(target)
         temporary = f"{folder}/{TEMPORARY}{uuid.uuid4().hex}"
-        with self._said(key):
+        with self._storage_errors(key):
             fd = self._create(temporary, folder)
             try:
                 self._fill(fd, chunks)
@@ -151,7 +151,7 @@ class LocalStore:
                 _unlink(temporary)
                 raise
         if self._sync:
-            with self._said(key, placed=True):
+            with self._storage_errors(key, placed=True):
                 _sync_folder(folder)
         return placed
 
@@ -214,7 +214,7 @@ class LocalStore:
         return created
 
     @contextmanager
-    def _said(self, key: str, *, placed: bool = False) -> Iterator[None]:
+    def _storage_errors(self, key: str, *, placed: bool = False) -> Iterator[None]:
         """Convert errors of the operating system.  `placed`: the object has its name, so the outcome is not known."""
         try:
             yield

@@ -126,7 +126,7 @@ class FsspecStore:
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         if end is not None and end <= start:
             return b""
-        with self._said(key):
+        with self._storage_errors(key):
             try:
                 return bytes(self._fs.cat_file(self._path(key), start=start, end=end))
             except FileNotFoundError:
@@ -138,7 +138,7 @@ class FsspecStore:
                 raise
 
     def size(self, key: str) -> int | None:
-        with self._said(key):
+        with self._storage_errors(key):
             try:
                 found = self._fs.info(self._path(key))
             except FileNotFoundError:
@@ -154,20 +154,20 @@ class FsspecStore:
         if len(head) > SMALL_BYTES:
             self._put_parts(key, head, rest)
             return
-        with self._said(key):
+        with self._storage_errors(key):
             self._fs.pipe_file(path, bytes(head))
 
     def _put_parts(self, key: str, head: Bytes, rest: Iterator[Bytes]) -> None:
         """Multipart upload.  If it fails, the parts are aborted: closing the file would complete the object."""
-        with self._said(key):
+        with self._storage_errors(key):
             target = self._fs.open(self._path(key), "wb", block_size=SMALL_BYTES)
         try:
-            with self._said(key):
+            with self._storage_errors(key):
                 target.write(head)
             for chunk in rest:
-                with self._said(key):
+                with self._storage_errors(key):
                     target.write(chunk)
-            with self._said(key):
+            with self._storage_errors(key):
                 target.close()
         except BaseException:
             _give_up(target)
@@ -176,7 +176,7 @@ class FsspecStore:
     def put_new(self, key: str, data: bytes) -> bool:
         """A conditional put.  A client that retries after a lost answer may find its object, so False may be wrong."""
         assert data, f"an empty object {key} would be put without the condition"
-        with self._said(key):
+        with self._storage_errors(key):
             try:
                 self._fs.pipe_file(self._path(key), data, mode="create")
             except FileExistsError:
@@ -189,7 +189,7 @@ class FsspecStore:
 
     def list(self, prefix: str) -> list[str]:
         folder = f"{self._root}/{check_prefix(prefix)}"
-        with self._said(prefix):
+        with self._storage_errors(prefix):
             try:
                 found = self._find(folder)
             except FileNotFoundError:
@@ -210,12 +210,12 @@ class FsspecStore:
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]
         for at in range(0, len(paths), DELETES_PER_CALL):
-            with self._said(paths[at]):
+            with self._storage_errors(paths[at]):
                 self._delete(paths[at : at + DELETES_PER_CALL])
 
     def written_ms(self, key: str) -> int | None:
         """`Last-Modified`; to a second on S3."""
-        with self._said(key):
+        with self._storage_errors(key):
             try:
                 written = self._fs.modified(self._path(key))
             except (FileNotFoundError, NotImplementedError):
@@ -244,7 +244,7 @@ class FsspecStore:
         return f"{self._root}/{check_key(key)}"
 
     @contextmanager
-    def _said(self, key: str) -> Iterator[None]:
+    def _storage_errors(self, key: str) -> Iterator[None]:
         """Convert errors of client libraries to StorageError or StorageUnavailable.  Bugs' errors pass unchanged."""
         try:
             yield

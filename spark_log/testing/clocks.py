@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from spark_log.clock import Clock
 
 START_MS = 1_800_000_000_000
@@ -9,19 +11,22 @@ START_MS = 1_800_000_000_000
 
 
 class ManualClock:
-    """A clock that advances only by `sleep_ms`, or when a test sets `ms`.  Its two times are the same."""
+    """A clock that advances only by `sleep_ms`, or when a test sets `ms`.  Its two times are the same.
 
-    def __init__(self, ms: float = START_MS) -> None:
+    Sleeps are rounded up to whole milliseconds, so that a loop of short sleeps ends.
+    """
+
+    def __init__(self, ms: int = START_MS) -> None:
         self.ms = ms
 
     def now_ms(self) -> int:
-        return int(self.ms)
+        return self.ms
 
     def monotonic_ms(self) -> int:
-        return int(self.ms)
+        return self.ms
 
     def sleep_ms(self, milliseconds: float) -> None:
-        self.ms += milliseconds
+        self.ms += math.ceil(milliseconds)
 
 
 class SkewedClock:

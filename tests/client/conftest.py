@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.client import logs
+from tests.client.team import Team
 from tests.services import Services
 
 BOTH_WAYS = (
@@ -55,3 +57,11 @@ def way(request: pytest.FixtureRequest) -> Iterator[str]:
     if logs.services is not None:
         logs.services.stop_all()
         logs.services = None
+
+
+@pytest.fixture
+def team(services: Services, tmp_path: Path) -> Iterator[Team]:
+    found = Team(services.url(tmp_path / "log"))
+    yield found
+    found.close()
+    services.stop_all()

@@ -29,19 +29,19 @@ class Bucket(Wrapper):
         return super().get(key, start, end)
 
 
-def waits(looks: PollBackoff, clock: ManualClock, until_ms: float) -> dict[int, float]:
+def waits(backoff: PollBackoff, clock: ManualClock, until_ms: float) -> dict[int, float]:
     """How long was waited at which time."""
     found = {}
     while clock.ms < until_ms:
-        found[int(clock.ms)] = wait = looks.wait_ms()
+        found[int(clock.ms)] = wait = backoff.wait_ms()
         clock.sleep_ms(wait)
     return found
 
 
 def test_a_reader_on_a_disk_waits_a_twentieth_of_how_long_nothing_came() -> None:
     """At least 2 ms, at most 50: what comes is late by 5 % of how long it was waited for, and an idle reader is quiet."""
-    looks = PollBackoff(clock := ManualClock(0), local=True, most_ms=500)
-    found = waits(looks, clock, 3000)
+    backoff = PollBackoff(clock := ManualClock(0), local=True, most_ms=500)
+    found = waits(backoff, clock, 3000)
     assert list(found.values()) == pytest.approx([max(2, min(at / 20, 50)) for at in found])
     assert set(found.values()) >= {2, 50}
     assert len([at for at in found if at < 1000]) < 100
@@ -49,16 +49,16 @@ def test_a_reader_on_a_disk_waits_a_twentieth_of_how_long_nothing_came() -> None
 
 def test_after_a_record_the_next_is_looked_for_soon() -> None:
     """What comes in a row is late by little, whatever was before it."""
-    looks = PollBackoff(clock := ManualClock(0), local=True, most_ms=500)
-    waits(looks, clock, 3000)
-    looks.found()
-    assert looks.wait_ms() == 2
+    backoff = PollBackoff(clock := ManualClock(0), local=True, most_ms=500)
+    waits(backoff, clock, 3000)
+    backoff.found()
+    assert backoff.wait_ms() == 2
 
 
 def test_a_bucket_is_looked_at_four_times_a_second() -> None:
     """Each look is paid for; after a record there are some more."""
-    looks = PollBackoff(clock := ManualClock(0), local=False, most_ms=500)
-    found = waits(looks, clock, 10_000)
+    backoff = PollBackoff(clock := ManualClock(0), local=False, most_ms=500)
+    found = waits(backoff, clock, 10_000)
     assert len([at for at in found if at < 1000]) < 20
     assert [wait for at, wait in found.items() if at > 1000] == [250] * len([at for at in found if at > 1000])
 
@@ -66,13 +66,13 @@ def test_a_bucket_is_looked_at_four_times_a_second() -> None:
 def test_a_reader_may_be_told_to_look_more_often() -> None:
     """`fetch_max_wait_ms` is the longest that it waits, down to 2 ms."""
     for most_ms, longest in ((10, 10), (0, 2)):
-        looks = PollBackoff(clock := ManualClock(0), local=True, most_ms=most_ms)
-        assert max(waits(looks, clock, 2000).values()) == longest
+        backoff = PollBackoff(clock := ManualClock(0), local=True, most_ms=most_ms)
+        assert max(waits(backoff, clock, 2000).values()) == longest
 
 
-@pytest.mark.parametrize(("timeout_ms", "looks"), [(200, 100), (5000, 42)])
+@pytest.mark.parametrize(("timeout_ms", "polls"), [(200, 100), (5000, 42)])
 def test_short_polls_of_a_bucket_cost_a_look_when_they_begin_and_one_when_they_end(
-    tmp_path: Path, timeout_ms: int, looks: int
+    tmp_path: Path, timeout_ms: int, polls: int
 ) -> None:
     """In ten seconds; how long nothing came counts, not how long a poll has waited."""
     store = Bucket(ClockedStore(quick_store(tmp_path), clock := ManualClock()))
@@ -84,4 +84,4 @@ def test_short_polls_of_a_bucket_cost_a_look_when_they_begin_and_one_when_they_e
         begun = store.gets
         for _ in range(10_000 // timeout_ms):
             assert not consumer.poll(timeout_ms)
-    assert store.gets - begun == looks
+    assert store.gets - begun == polls

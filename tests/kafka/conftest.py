@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 # Path and environment are set there, and its fixtures serve here as well.
-from tests.spark.conftest import ROOT, _no_query_left, _tracebacks, log, url  # noqa: F401
+from tests.spark.conftest import ROOT, log, no_query_left, tracebacks, url  # noqa: F401
 
 from pyspark.sql import SparkSession  # isort: skip
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.cli.cluster import _holder
+from spark_log.cli.cluster import holder_checks
 from spark_log.errors import AuthenticationFailed, AuthorizationFailed, CoordinatorNotAvailable, InvalidRequest
 from spark_log.groups.messages import JoinGroupRequest, MemberProtocol
 from spark_log.groups.subscription import Subscription, encode
@@ -20,8 +20,8 @@ from spark_log.metadata.commands import CreateTopic
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import is_loopback, is_own_host, parse_target, this_host
 from spark_log.net.client import HttpLink
-from spark_log.node.coordinator import Sign
-from spark_log.node.serve import Running, _sign_of
+from spark_log.node.coordinator import LeaderStatus
+from spark_log.node.serve import Running, leader_status
 from tests.net.asking import (
     ADMIN,
     BILLING,
@@ -115,7 +115,7 @@ def test_the_health_of_a_holder_is_asked_by_tls(
         log.journal.take_over(0, listener.address, this_host())
         for url, said in ((f"pylog://127.0.0.1:1?ca={certificate[0]}", [True]), (log.url, [False, True])):
             listener.heard.clear()
-            assert not any(check.healthy for check in _holder(log, url, []))
+            assert not any(check.healthy for check in holder_checks(log, url, []))
             assert [is_tls(first) for first in listener.heard] == said
 
 
@@ -133,7 +133,7 @@ def test_a_standby_with_ca_believes_only_a_good_certificate(
     second = services.start(tmp_path / "second", url=url, ca=ca, takeover_ms=1, storage_timeout_ms=60_000, **tls)
     if whose == "its authority":
         held = first.coordinator.state.coordinator
-        assert _sign_of(held, True, ca) is Sign.LEADS
+        assert leader_status(held, True, ca) is LeaderStatus.LEADS
         eventually(lambda: second.coordinator.state.coordinator == held)
     else:
         eventually(lambda: second.coordinator.leading)

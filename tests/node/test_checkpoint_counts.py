@@ -12,7 +12,7 @@ import spark_log
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.metadata.decide.topics import decide_set_configs
-from spark_log.node.coordinator import Coordinator, Sign, _LocalLink
+from spark_log.node.coordinator import Coordinator, LeaderStatus, LocalLink
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Wrapper
@@ -49,13 +49,13 @@ def store(tmp_path: Path) -> CheckpointCounts:
 def upkeep(store: CheckpointCounts) -> Iterator[Journal]:
     """The journal of a coordinator's upkeep, which follows it."""
     leading = threading.Event()
-    coordinator = Coordinator(store, host="here", ask_sign=lambda holder: Sign.SILENT)
+    coordinator = Coordinator(store, host="here", ask_leader=lambda holder: LeaderStatus.SILENT)
     coordinator.address = "127.0.0.1:1"
     coordinator.on_change = lambda: leading.set() if coordinator.leading else None
     thread = threading.Thread(target=coordinator.run)
     thread.start()
     assert leading.wait(30)
-    yield Journal.open(store, create=False, link=_LocalLink(coordinator), served=True)
+    yield Journal.open(store, create=False, link=LocalLink(coordinator), served=True)
     coordinator.stop()
     thread.join()
 

@@ -25,7 +25,7 @@ from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopi
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.model import DataObject, Run
-from spark_log.node.coordinator import Coordinator, Sign
+from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.store.local import LocalStore
 from spark_log.testing.clocks import SkewedClock
 
@@ -43,7 +43,7 @@ def leading(store: LocalStore, clock: Clock | None = None, storage_timeout_ms: i
     made = Coordinator(
         store,
         host="here",
-        ask_sign=lambda holder: Sign.SILENT,
+        ask_leader=lambda holder: LeaderStatus.SILENT,
         clock=clock,
         storage_timeout_ms=storage_timeout_ms,
     )

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from spark_log import Log, NewTopic, TopicPartition, connect
-from spark_log.cli.upkeep import _next_step
+from spark_log.cli.upkeep import next_step
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.commit import PlainProducer
 from spark_log.errors import NoSpace, StorageError, UploadFenced
@@ -208,7 +208,7 @@ def test_a_disk_that_stays_full_is_reported_with_what_to_do(tmp_path: Path) -> N
     control.write_text("full")
     report = maintain_round(log)
     assert report.no_space and "no space left" in report.problems[0]
-    assert "the disk is full" in _next_step(report) and "run `pylog maintain` again" in _next_step(report)
+    assert "the disk is full" in next_step(report) and "run `pylog maintain` again" in next_step(report)
     control.unlink()
     report = maintain_round(log)
     assert not report.no_space and report.problems == ()

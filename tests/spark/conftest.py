@@ -97,14 +97,14 @@ def log(url: str) -> spark_log.Log:
 
 
 @pytest.fixture(autouse=True)
-def _tracebacks() -> Iterator[None]:
+def tracebacks() -> Iterator[None]:
     """The source hides tracebacks of its own errors by the environment of its worker, which is this process here."""
     yield
     os.environ.pop(HIDE, None)
 
 
 @pytest.fixture(autouse=True)
-def _no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
     """What a test that failed left running would slow down all that follow."""
     session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
     yield

@@ -19,7 +19,7 @@ def clock(request: pytest.FixtureRequest) -> Clock:
     }[request.param]()
 
 
-@pytest.mark.parametrize("milliseconds", [0, 0.25, 2])
+@pytest.mark.parametrize("milliseconds", [0, 2, 3.5])
 def test_a_sleep_lasts_at_least_as_long_as_asked(clock: Clock, milliseconds: float) -> None:
     """By the monotonic time."""
     begin = clock.monotonic_ms()
@@ -43,9 +43,15 @@ def test_a_manual_clock_stands_still_until_it_is_advanced() -> None:
     clock = ManualClock()
     assert clock.now_ms() == clock.now_ms() == START_MS
     clock.ms += HOUR_MS
-    for _ in range(4):
-        clock.sleep_ms(0.25)  # fractions add up
-    assert clock.now_ms() == clock.monotonic_ms() == START_MS + HOUR_MS + 1
+    clock.sleep_ms(2)
+    assert clock.now_ms() == clock.monotonic_ms() == START_MS + HOUR_MS + 2
+
+
+def test_a_short_sleep_of_a_manual_clock_advances_it() -> None:
+    """By a whole millisecond, so that a loop of short sleeps ends."""
+    clock = ManualClock()
+    clock.sleep_ms(0.25)
+    assert clock.ms == START_MS + 1
 
 
 def test_a_skewed_clock_is_wrong_about_the_wall_clock_time_only() -> None:

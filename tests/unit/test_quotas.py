@@ -11,8 +11,8 @@ from spark_log.metadata.commands import (
     CommitOffsets,
     CreateTopic,
     InitProducer,
+    RenewSession,
     SeveralCommands,
-    SignOfLife,
 )
 from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.replay import next_version, replay_records
@@ -95,7 +95,7 @@ def test_commits_are_limited_by_the_second() -> None:
     ) as error:
         claim.add(change, state, 10.0)
     assert error.value.retriable and error.value.retry_after_ms == 500 and not error.value.maybe_applied
-    claim.add(SignOfLife(group="billing-1", generation=1), state, 10.0)
+    claim.add(RenewSession(group="billing-1", generation=1), state, 10.0)
     claim.add(change, state, 10.5)
     usage = next(iter(quotas.usage([GRANT], state, lambda name: 7)))
     assert usage == ("billing", 1, 1, 0, 7, 3, 1)

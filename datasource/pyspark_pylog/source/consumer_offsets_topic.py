@@ -50,10 +50,10 @@ logger = logging.getLogger("spark_log")
 class RecordsTask(InputPartition):
     """The one task, with its records as planned."""
 
-    def __init__(self, records: Sequence[ProgressRecord], *, settled: bool) -> None:
+    def __init__(self, records: Sequence[ProgressRecord], *, fixed: bool) -> None:
         super().__init__(0)
         self.records = tuple(records)
-        self.settled = settled
+        self.fixed = fixed
         """Whether they stay the same whenever the query runs."""
 
 
@@ -70,12 +70,12 @@ class ProgressReader(DataSourceReader):
             tell(self.options.notes)
             journal = patiently(lambda: journal_of(self.options.location), self.options, SystemClock())
             records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
-            return [RecordsTask(records, settled=is_fixed(self.options, _partitions(self.options)))]
+            return [RecordsTask(records, fixed=is_fixed(self.options, _partitions(self.options)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():
             assert isinstance(partition, RecordsTask)
-            yield to_batch(partition.records if partition.settled else self._records_now(partition), self.schema)
+            yield to_batch(partition.records if partition.fixed else self._records_now(partition), self.schema)
 
     def _records_now(self, task: RecordsTask) -> Sequence[ProgressRecord]:
         try:
@@ -128,7 +128,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return self._journal
 
     @cached_property
-    def looks(self) -> PollBackoff:
+    def backoff(self) -> PollBackoff:
         return PollBackoff(self.clock, local=self.journal.metadata.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  Spark's name
@@ -186,8 +186,8 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             left = deadline - self.clock.monotonic_ms()
             if left <= 0:
                 return end
-            self.clock.sleep_ms(min(self.looks.wait_ms(), left))
-        self.looks.found()
+            self.clock.sleep_ms(min(self.backoff.wait_ms(), left))
+        self.backoff.found()
         return end
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802  Spark's name
@@ -204,7 +204,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             ends = _numbers(until.ends)
             self._check_there(until)
             records = progress_of(self.journal.state).between(starts, ends, self.options.where)
-            return [RecordsTask(records, settled=True)] if records else []
+            return [RecordsTask(records, fixed=True)] if records else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():

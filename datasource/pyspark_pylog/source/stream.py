@@ -53,7 +53,7 @@ class Ahead(NamedTuple):
     ends: Ends
     pending: int
     """Records."""
-    news: bool
+    has_changes: bool
     """Whether a batch would advance the stream.  An offset without partitions does not, as with Kafka's connector."""
 
 
@@ -89,7 +89,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return self._journal
 
     @cached_property
-    def looks(self) -> PollBackoff:
+    def backoff(self) -> PollBackoff:
         return PollBackoff(self.clock, local=self.journal.metadata.local, most_ms=LONG_POLL_MS, share=LOOKS_SHARE)
 
     # ------------------------------------------------------------------------------------------------------- the driver
@@ -215,20 +215,20 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _now(self, at: Offset) -> Ahead | None:
         ahead = self._look(at, self._refreshed())
-        return ahead if ahead.news else None
+        return ahead if ahead.has_changes else None
 
     def _wait(self, at: Offset) -> Ahead | None:
         """The records after `at` as soon as they make a batch; None if the wait times out."""
         deadline = self.clock.monotonic_ms() + LONG_POLL_MS
         ahead = self._look(at, self._polled())
-        while not (ahead.news and self._is_due(at, ahead)):
+        while not (ahead.has_changes and self._is_due(at, ahead)):
             left = deadline - self.clock.monotonic_ms()
             if left <= 0:
                 return None
-            state = self._waited(min(self.looks.wait_ms(), left), left, ahead)
+            state = self._waited(min(self.backoff.wait_ms(), left), left, ahead)
             if state is not ahead.state:
                 ahead = self._look(at, state)
-        self.looks.found()
+        self.backoff.found()
         return ahead
 
     def _is_due(self, at: Offset, ahead: Ahead) -> bool:

@@ -1,10 +1,10 @@
 """A consumer's membership in a group that several share through a coordinator: the member's side of the classic
 protocol.
 
-The consumer's own thread calls `share` and `hold`: it takes up an assignment, calls its listener, and confirms what it
-owns. Joining and syncing wait for other members, so each join has its own thread.  Another thread sends heartbeats.
-It leaves the group if the consumer stops polling, and passes errors on to the next poll.  The coordinator holds a
-heartbeat until something changes, so members learn of a rebalance immediately.
+The consumer's own thread takes up an assignment (`assigned_partitions`), calls its listener, and confirms what it
+owns (`confirm_owned`).  Joining and syncing wait for other members, so each join has its own thread.  Another thread
+sends heartbeats.  It leaves the group if the consumer stops polling, and passes errors on to the next poll.  The
+coordinator holds a heartbeat until something changes, so members learn of a rebalance immediately.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from spark_log.net.client import HttpLink
 
 RETRY_PAUSE_S = 0.25
 """Pause between two attempts to reach a coordinator."""
-_AWAY = (Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
-_GONE = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION)
-_ITS_OWN = (Code.NONE, Code.MEMBER_ID_REQUIRED)
+_NO_COORDINATOR = (Code.COORDINATOR_NOT_AVAILABLE, Code.NOT_COORDINATOR)
+_NO_MEMBER = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION)
+_WITH_MEMBER_ID = (Code.NONE, Code.MEMBER_ID_REQUIRED)
 """Replies to a join that contain the member's id."""
-_WHY = {
+_REASONS = {
     Code.INCONSISTENT_GROUP_PROTOCOL: "partition_assignment_strategy: the other members support none of {strategies}",
     Code.INVALID_SESSION_TIMEOUT: "session_timeout_ms: the coordinator's [groups] settings do not allow {session}",
     Code.GROUP_MAX_SIZE_REACHED: "the group has as many members as the coordinator allows",
@@ -64,7 +64,7 @@ _WHY = {
 logger = logging.getLogger("spark_log")
 
 
-class Share(NamedTuple):
+class MemberAssignment(NamedTuple):
     """An assignment of a member."""
 
     generation: int
@@ -85,7 +85,7 @@ def open_membership(journal: Journal, settings: Mapping[str, Any]) -> Membership
 
 
 class SharedMembership(Membership):
-    """One member of a group.  `_news` guards the state that is shared with the threads."""
+    """One member of a group.  `_changed` guards the state that is shared with the threads."""
 
     alone = False
 
@@ -101,8 +101,8 @@ class SharedMembership(Membership):
 
     def after_fork(self) -> None:
         """A forked child is not a member, and has none of its parent's threads."""
-        self._news = threading.Condition()
-        self._life = 0
+        self._changed = threading.Condition()
+        self._epoch = 0
         """Incremented when the work of running threads becomes obsolete."""
         self._member, self.generation = "", UNFENCED
         self._subscribed = False
@@ -110,9 +110,9 @@ class SharedMembership(Membership):
         self._joining = False
         self._rejoin = False
         """Rejoin as soon as the consumer has revoked the partitions it must give up."""
-        self._arrived: Share | None = None
+        self._new: MemberAssignment | None = None
         """The assignment that the consumer has not taken up yet."""
-        self._share: Share | None = None
+        self._current: MemberAssignment | None = None
         """The assignment in use."""
         self._owned: frozenset[TopicPartition] = frozenset()
         """The owned partitions, or those it owned until it revoked them to join."""
@@ -122,9 +122,9 @@ class SharedMembership(Membership):
         self._unreachable = False
         """The last request was not answered; logged once."""
         self._failed: SparkLogError | None = None
-        self._rounds = 0
+        self._rebalances = 0
         self._polled_ms = self._clock.monotonic_ms()
-        self._heart: threading.Thread | None = None
+        self._heartbeats: threading.Thread | None = None
 
     # ----------------------------------------------------------------------------------------- in the consumer's thread
 
@@ -134,98 +134,98 @@ class SharedMembership(Membership):
 
     @property
     def is_assigned(self) -> bool:
-        return self._share is not None and not self._joining
+        return self._current is not None and not self._joining
 
     @property
-    def round(self) -> int:
-        return self._rounds
+    def rebalances(self) -> int:
+        return self._rebalances
 
     def join(self) -> None:
-        """`hold` joins, once the consumer's topics are known.  From here on, commits require membership."""
+        """`confirm_owned` joins, once the consumer's topics are known.  From here on, commits require membership."""
         self._subscribed = True
 
-    def keep(self, state: State) -> None:
+    def keep_in_use(self, state: State) -> None:
         """Nothing to do: heartbeats keep the group in use."""
 
     def report_alive(self) -> bool:
-        with self._news:
+        with self._changed:
             self._polled_ms = self._clock.monotonic_ms()
-            return self._rejoin or self._lost or self._arrived is not None
+            return self._rejoin or self._lost or self._new is not None
 
-    def await_news(self, timeout_ms: float) -> bool:
-        with self._news:
+    def await_change(self, timeout_ms: float) -> bool:
+        with self._changed:
             if self._joining:
-                self._news.wait_for(lambda: not self._joining, timeout_ms / 1000)
+                self._changed.wait_for(lambda: not self._joining, timeout_ms / 1000)
                 return True
         return False
 
     def lost(self, state: State) -> bool:
         return self._lost
 
-    def replaced(self, state: State) -> SparkLogError | None:
+    def acknowledge_loss(self, state: State) -> SparkLogError | None:
         """An error from the background.  The consumer then rejoins with the next poll, unless another consumer has
         its instance id, which ends the membership."""
-        with self._news:
+        with self._changed:
             failed = self._failed
-            self._share = self._arrived = None
+            self._current = self._new = None
             self._owned, self._lost = frozenset(), isinstance(failed, FencedInstanceId)
             self._failed = failed if self._lost else None
             return failed
 
     def forget(self) -> None:
-        with self._news:
-            self._end_life()
+        with self._changed:
+            self._end_membership()
             self._failed, self._lost = None, False
 
-    def share(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
+    def assigned_partitions(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
         """The current assignment.  Before a rebalance it is empty, or unchanged if all assignors are cooperative."""
-        with self._news:
-            if self._arrived is not None:
-                self._use_share(self._arrived)
+        with self._changed:
+            if self._new is not None:
+                self._take_up(self._new)
             if not self._joining and (self._topics != topics or self._is_outdated(state)):
                 self._rejoin, self._topics = True, topics
-            if self._share is None or not (self._cooperative or not (self._rejoin or self._joining)):
+            if self._current is None or not (self._cooperative or not (self._rejoin or self._joining)):
                 return frozenset()
-            return frozenset(tp for tp in self._share.assignment.partitions if tp.topic in topics)
+            return frozenset(tp for tp in self._current.assignment.partitions if tp.topic in topics)
 
-    def _use_share(self, share: Share) -> None:
+    def _take_up(self, new: MemberAssignment) -> None:
         """Use a new assignment.  A member that had to revoke partitions for others rejoins, so that they are
         assigned."""
-        self._share, self._arrived = share, None
-        self._rounds += 1
-        gives_up = self._owned - frozenset(share.assignment.partitions)
-        if self._cooperative and (gives_up or share.assignment.unsettled):
+        self._current, self._new = new, None
+        self._rebalances += 1
+        gives_up = self._owned - frozenset(new.assignment.partitions)
+        if self._cooperative and (gives_up or new.assignment.unsettled):
             self._rejoin = True
         if not self._cooperative:
-            self._owned = frozenset(share.assignment.partitions)
+            self._owned = frozenset(new.assignment.partitions)
 
     def _is_outdated(self, state: State) -> bool:
         """As leader: whether the partitions differ from those of the last assignment."""
-        share = self._share
-        if share is None or not share.members:
+        current = self._current
+        if current is None or not current.members:
             return False
-        return dict(what_members_read(_partitions(state), share.members).partitions) != share.assignment.counts
+        return dict(what_members_read(_partitions(state), current.members).partitions) != current.assignment.counts
 
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
+    def confirm_owned(self, partitions: Collection[TopicPartition]) -> None:
         """The consumer owns exactly these partitions now.  Join if necessary."""
-        with self._news:
+        with self._changed:
             if self._cooperative:
                 self._owned = frozenset(partitions)
             if self._joining or self._topics is None or (self._member and not self._rejoin):
                 return
             self._joining, self._rejoin, self._lost = True, False, False
             self._polled_ms = self._clock.monotonic_ms()
-            life, subscription = self._life, self._subscription(self._topics)
-            if self._heart is None:
-                self._heart = self._start(self._send_heartbeats)
-        self._start(lambda: self._round(life, subscription))
+            epoch, subscription = self._epoch, self._subscription(self._topics)
+            if self._heartbeats is None:
+                self._heartbeats = self._start(self._send_heartbeats)
+        self._start(lambda: self._rebalance(epoch, subscription))
 
     def _subscription(self, topics: frozenset[str]) -> bytes:
         return encode(
             Subscription(
                 topics=tuple(sorted(topics)),
                 owned=tuple(sorted(self._owned)),
-                generation=UNFENCED if self._share is None else self._share.generation,
+                generation=UNFENCED if self._current is None else self._current.generation,
                 rack=self._settings.rack,
             )
         )
@@ -238,9 +238,9 @@ class SharedMembership(Membership):
                 work()
             except BaseException as error:  # noqa: BLE001 - the consumer has to see every error
                 failed = error if isinstance(error, SparkLogError) else _broken(self.group, error)
-                with self._news:
+                with self._changed:
                     member = self._member
-                    self._heart = None if self._heart is thread else self._heart
+                    self._heartbeats = None if self._heartbeats is thread else self._heartbeats
                     self._fail(failed)
                 with suppress(SparkLogError):
                     self._leave_as(member)
@@ -252,18 +252,18 @@ class SharedMembership(Membership):
     def leave(self) -> None:
         """End the membership after pending commits; a static member's assignment is kept until its session ends."""
         self.flush_commits()
-        with self._news:
+        with self._changed:
             member = self._member
-            self._end_life()
-            self._share, self._owned = None, frozenset()
+            self._end_membership()
+            self._current, self._owned = None, frozenset()
             self._lost = self._subscribed = False
         self._leave_as(member)
 
     def close(self) -> None:
         super().close()
-        with self._news:
+        with self._changed:
             self._closed = True
-            self._end_life()
+            self._end_membership()
 
     def group_commit(self, state: State, offsets: Offsets) -> GroupCommit:
         commit = super().group_commit(state, offsets)
@@ -280,32 +280,32 @@ class SharedMembership(Membership):
     def committer(self) -> Committer:
         return Committer(self._member, self._settings.instance)
 
-    # ---------------------------------------------------------------------------------------------- in a round's thread
+    # ------------------------------------------------------------------------------------------------- in a rebalance's thread
 
-    def _round(self, life: int, subscription: bytes) -> None:
+    def _rebalance(self, epoch: int, subscription: bytes) -> None:
         """Join and sync until a generation is complete."""
-        while self._is_current(life):
+        while self._is_current(epoch):
             joined = self._join_group(subscription)
-            if joined is None or not self._enter(life, joined):
-                if joined is not None and joined.error in _ITS_OWN and not self._is_current(life):
+            if joined is None or not self._enter(epoch, joined):
+                if joined is not None and joined.error in _WITH_MEMBER_ID and not self._is_current(epoch):
                     self._leave_as(joined.member_id)  # the consumer left before it knew its id
                 continue
-            synced = self._sync_group(life, joined)
-            if synced is None or not self._is_current(life):
+            synced = self._sync_group(epoch, joined)
+            if synced is None or not self._is_current(epoch):
                 continue
             assignment = decode_assignment(synced.assignment)
             self._journal.refresh()  # to see the positions that previous owners committed
-            with self._news:
-                if life == self._life:
-                    self._arrived = Share(joined.generation_id, assignment, joined.members)
+            with self._changed:
+                if epoch == self._epoch:
+                    self._new = MemberAssignment(joined.generation_id, assignment, joined.members)
                     self._joining = False
                     self._polled_ms = self._clock.monotonic_ms()
-                    self._news.notify_all()
+                    self._changed.notify_all()
             return
 
-    def _is_current(self, life: int) -> bool:
-        with self._news:
-            return life == self._life and self._joining
+    def _is_current(self, epoch: int) -> bool:
+        with self._changed:
+            return epoch == self._epoch and self._joining
 
     def _join_group(self, subscription: bytes) -> JoinGroupResponse | None:
         """None: no reply."""
@@ -324,10 +324,10 @@ class SharedMembership(Membership):
         assert answer is None or isinstance(answer, JoinGroupResponse)
         return answer
 
-    def _enter(self, life: int, joined: JoinGroupResponse) -> bool:
+    def _enter(self, epoch: int, joined: JoinGroupResponse) -> bool:
         """Whether it is a member of a new generation."""
-        with self._news:
-            if life != self._life:
+        with self._changed:
+            if epoch != self._epoch:
                 return False
             if joined.error is Code.NONE:
                 self._member, self.generation = joined.member_id, joined.generation_id
@@ -338,7 +338,7 @@ class SharedMembership(Membership):
                 self._refused(joined.error)
         return False
 
-    def _sync_group(self, life: int, joined: JoinGroupResponse) -> SyncGroupResponse | None:
+    def _sync_group(self, epoch: int, joined: JoinGroupResponse) -> SyncGroupResponse | None:
         """Request the assignment, and retry if there is no reply.  None: it has to rejoin, or is not a member any
         more."""
         request = SyncGroupRequest(
@@ -350,15 +350,15 @@ class SharedMembership(Membership):
             protocol_name=joined.protocol_name,
             assignments=self._assign(joined) if joined.members and not joined.skip_assignment else {},
         )
-        while self._is_current(life):
+        while self._is_current(epoch):
             answer = self._ask(request, self._settings.poll_ms)
             if answer is None:
                 continue
             assert isinstance(answer, SyncGroupResponse)
             if answer.error is Code.NONE:
                 return answer
-            with self._news:
-                if life == self._life:
+            with self._changed:
+                if epoch == self._epoch:
                     self._refused(answer.error)
             return None
         return None
@@ -374,11 +374,11 @@ class SharedMembership(Membership):
         match error:
             case Code.REBALANCE_IN_PROGRESS:
                 self._rejoin = not self._joining  # a join in progress continues
-            case _ if error in _AWAY:
-                self._news.wait(RETRY_PAUSE_S)
-            case _ if error in _GONE:
+            case _ if error in _NO_COORDINATOR:
+                self._changed.wait(RETRY_PAUSE_S)
+            case _ if error in _NO_MEMBER:
                 member = self._member if error is Code.ILLEGAL_GENERATION else ""
-                self._end_life()
+                self._end_membership()
                 self._member, self._lost = member, True
             case Code.FENCED_INSTANCE_ID:
                 self._fail(
@@ -388,7 +388,7 @@ class SharedMembership(Membership):
                     )
                 )
             case _:
-                why = _WHY.get(error, f"the coordinator replied {error.value}").format(
+                why = _REASONS.get(error, f"the coordinator replied {error.value}").format(
                     strategies=", ".join(one.name for one in self._settings.assignors),
                     session=self._settings.session_ms,
                 )
@@ -396,27 +396,27 @@ class SharedMembership(Membership):
 
     def _fail(self, error: SparkLogError) -> None:
         """The partitions are lost, and the next poll raises the error.  Locked."""
-        self._end_life()
+        self._end_membership()
         self._failed, self._lost = error, True
 
-    def _end_life(self) -> None:
+    def _end_membership(self) -> None:
         """End the membership, but keep the list of owned partitions: the caller decides if they are lost.  Locked."""
-        self._life += 1
+        self._epoch += 1
         self._member, self.generation, self._topics = "", UNFENCED, None
         self._joining = self._rejoin = False
-        self._arrived = None
-        self._news.notify_all()
+        self._new = None
+        self._changed.notify_all()
 
     # ---------------------------------------------------------------------------------------- in the heartbeats' thread
 
     def _send_heartbeats(self) -> None:
         """Send heartbeats while the consumer is open and polls."""
         while True:
-            with self._news:
-                self._news.wait_for(lambda: self._closed or (self.generation != UNFENCED and not self._joining))
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or (self.generation != UNFENCED and not self._joining))
                 if self._closed:
                     return
-                life, left_ms = self._life, self._settings.poll_ms - (self._clock.monotonic_ms() - self._polled_ms)
+                epoch, left_ms = self._epoch, self._settings.poll_ms - (self._clock.monotonic_ms() - self._polled_ms)
                 request = HeartbeatRequest(
                     group_id=self.group,
                     member_id=self._member,
@@ -424,25 +424,25 @@ class SharedMembership(Membership):
                     group_instance_id=self._settings.instance,
                 )
             if left_ms <= 0:
-                self._leave_idle(life)
+                self._leave_idle(epoch)
                 continue
             wait_ms = int(min(self._settings.heartbeat_ms, left_ms))
             answer = self._ask(request, wait_ms)
-            with self._news:
-                late = life != self._life or self._joining or self.generation != request.generation_id
+            with self._changed:
+                late = epoch != self._epoch or self._joining or self.generation != request.generation_id
                 if answer is None or late or answer.error is Code.NONE:
                     continue
                 self._refused(answer.error)
                 if answer.error is Code.REBALANCE_IN_PROGRESS:
-                    self._news.wait(wait_ms / 1000)  # until the consumer polls
+                    self._changed.wait(wait_ms / 1000)  # until the consumer polls
 
-    def _leave_idle(self, life: int) -> None:
+    def _leave_idle(self, epoch: int) -> None:
         """Leave the group, because the consumer has not polled within max_poll_interval_ms."""
-        with self._news:
-            if life != self._life:
+        with self._changed:
+            if epoch != self._epoch:
                 return
             member = self._member
-            self._end_life()
+            self._end_membership()
             self._lost = True
         logger.warning(
             "group %s: the consumer has not polled within max_poll_interval_ms=%d and gives its partitions up: "

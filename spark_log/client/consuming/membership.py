@@ -16,7 +16,7 @@ from typing import NamedTuple
 from spark_log.client.administering.admin import group_entries
 from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
 from spark_log.journal.journal import Journal
-from spark_log.metadata.commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, SignOfLife
+from spark_log.metadata.commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import GroupState, Position, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
@@ -69,7 +69,7 @@ class Membership:
         return True
 
     @property
-    def round(self) -> int:
+    def rebalances(self) -> int:
         """Changes with each rebalance."""
         return 0
 
@@ -77,31 +77,31 @@ class Membership:
         """Report that the consumer is alive.  Returns whether its membership has changed."""
         return False
 
-    def await_news(self, timeout_ms: float) -> bool:
+    def await_change(self, timeout_ms: float) -> bool:
         """Wait for a change of the membership, if one is expected soon; False otherwise."""
         return False
 
-    def share(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
+    def assigned_partitions(self, state: State, topics: frozenset[str]) -> frozenset[TopicPartition] | None:
         """The assignment among these topics, as far as it is known; None: all partitions."""
         return None
 
-    def hold(self, partitions: Collection[TopicPartition]) -> None:
+    def confirm_owned(self, partitions: Collection[TopicPartition]) -> None:
         """Confirm that the consumer now owns exactly these partitions.  Its listener has been called."""
 
     # --------------------------------------------------------------------------------------------------- join and leave
 
     def join(self) -> None:
         """Take over the group; commits of the previous owner are rejected.  Raises GroupInUse if a session keeps it."""
-        member, wish = self._journal.context.unique(), self.session or SessionRequest("", "", 0)
+        member, session = self._journal.context.unique(), self.session or SessionRequest("", "", 0)
         self._journal.refresh()  # a rejection is final, so it must not be based on an outdated state
-        self.generation = self._journal.propose(JoinGroup(group=self.group, member=member, **wish._asdict()))
+        self.generation = self._journal.propose(JoinGroup(group=self.group, member=member, **session._asdict()))
         self._member = member
 
     def renew_session(self) -> None:
         """Renew the session.  Raises IllegalGeneration if the group was taken over."""
-        self._journal.propose(SignOfLife(group=self.group, generation=self.generation))
+        self._journal.propose(RenewSession(group=self.group, generation=self.generation))
 
-    def keep(self, state: State) -> None:
+    def keep_in_use(self, state: State) -> None:
         """Mark the group as in use, well before its offsets expire: with a quiet topic, there is nothing to commit."""
         age_ms = cluster_config(state.configs, "offsets.retention.minutes") * 60_000
         seen = state.groups.get(self.group, GroupState()).seen
@@ -123,7 +123,7 @@ class Membership:
         """Whether a newer consumer has taken over the group."""
         return self.joined and state.groups.get(self.group, GroupState()).member != self._member
 
-    def replaced(self, state: State) -> SparkLogError | None:
+    def acknowledge_loss(self, state: State) -> SparkLogError | None:
         """The error of a consumer that lost its partitions; None if it continues with others."""
         current = state.groups.get(self.group, GroupState()).generation
         return IllegalGeneration(

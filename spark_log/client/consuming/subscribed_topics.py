@@ -50,7 +50,7 @@ class SubscribedTopics:
         """The topics by name; with a pattern, the topics of `partitions`."""
         return self.topics if self.pattern is None else frozenset(tp.topic for tp in partitions)
 
-    def tell(self, what: str, partitions: Collection[TopicPartition]) -> None:
+    def notify(self, what: str, partitions: Collection[TopicPartition]) -> None:
         """Call the listener's method `what`, if it has one."""
         method = getattr(self._listener, what, None)
         if method is None and what == "on_partitions_lost":

@@ -73,7 +73,7 @@ def commit_uploads(
     epoch: int,
     uploads: Sequence[Uploaded],
     groups: Sequence[GroupCommit] = (),
-    patience: RetryPolicy = RETRY_POLICY,
+    retry: RetryPolicy = RETRY_POLICY,
     by: Sequence[tuple[str, Committer]] = (),
     *,
     upkeep: bool = True,
@@ -103,7 +103,7 @@ def commit_uploads(
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
     append = Append(commit=commit, by=tuple(by), skip_older=identity.skip_older)
-    committed = _persist(journal, append, patience, upkeep)
+    committed = _persist(journal, append, retry, upkeep)
     _warn_of_times(journal, upload.slices)
     return committed
 
@@ -160,30 +160,30 @@ def _expired(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
     )
 
 
-def _persist(journal: Journal, append: Append, patience: RetryPolicy, upkeep: bool) -> Committed:
+def _persist(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool) -> Committed:
     """Propose until the commit is applied or rejected.  A rejection after an attempt with an unknown outcome mentions
     that attempt.
 
     A coordinator that does not reply is retried if there is a deadline, or an attempt that it may have received.
     """
-    clock, wait, unknown = journal.context.clock, patience.backoff_ms, False
+    clock, wait, unknown = journal.context.clock, retry.backoff_ms, False
     began = clock.monotonic_ms()
-    for left in reversed(range(patience.tries)):
+    for left in reversed(range(retry.tries)):
         try:
-            return journal.propose(append, patience.deadline_ms, upkeep=upkeep)
+            return journal.propose(append, retry.deadline_ms, upkeep=upkeep)
         except SparkLogError as error:
             away, failing = (isinstance(error, kind) for kind in (CoordinatorNotAvailable, StorageUnavailable))
             error.maybe_applied = error.maybe_applied or (unknown and (away or failing or not error.retriable))
-            waited_for = away and (unknown or patience.deadline_ms is not None)
+            waited_for = away and (unknown or retry.deadline_ms is not None)
             if not (waited_for or isinstance(error, CommitUnknown | ConcurrentChange)):
                 raise
             unknown = unknown or not away
             now = clock.monotonic_ms() + wait
             late = now - began >= STORAGE_MS_MAX and isinstance(error, CommitUnknown)
-            if not left or late or (patience.deadline_ms is not None and now >= patience.deadline_ms):
+            if not left or late or (retry.deadline_ms is not None and now >= retry.deadline_ms):
                 raise
         clock.sleep_ms(wait)
-        wait = min(2 * wait, patience.backoff_ms_max)
+        wait = min(2 * wait, retry.backoff_ms_max)
     raise AssertionError("the last try returns or raises")
 
 
@@ -254,17 +254,17 @@ class PlainProducer:
         epoch: int,
         uploads: Sequence[Uploaded],
         groups: Sequence[GroupCommit] = (),
-        patience: RetryPolicy = RETRY_POLICY,
+        retry: RetryPolicy = RETRY_POLICY,
     ) -> Committed:
         """Commit once.  After a failure, the next commit has a new identity."""
         with self._lock:
             # After a long upload, the producer's id would be that old, and a rejection would not be certain.
-            state = self._journal.recent(patience.deadline_ms)
+            state = self._journal.recent(retry.deadline_ms)
             if not self._producer or (self._sequence and self._producer not in state.producers):
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
             try:
-                committed = commit_uploads(self._journal, identity, epoch, uploads, groups, patience, upkeep=False)
+                committed = commit_uploads(self._journal, identity, epoch, uploads, groups, retry, upkeep=False)
             except BaseException:
                 # It may have been applied, even after an interrupt: the next commit must not pass for its duplicate.
                 self._producer = ""

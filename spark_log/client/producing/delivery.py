@@ -124,13 +124,13 @@ class Delivery:
             uploaded = attempt.uploader.finish()
         finally:
             attempt.uploader.close()
-        patience = RetryPolicy(
+        retry = RetryPolicy(
             self._settings["retries"] + 1,
             deadline,
             self._settings["retry_backoff_ms"],
             self._settings["retry_backoff_max_ms"],
         )
-        committed = self._plain.commit(attempt.epoch, [uploaded], patience=patience) if uploaded.slices else None
+        committed = self._plain.commit(attempt.epoch, [uploaded], retry=retry) if uploaded.slices else None
         for one in attempt.staged:
             self._resolve(one, committed)
 

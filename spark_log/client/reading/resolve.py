@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import pyarrow as pa
 from typing_extensions import assert_never
 
 from spark_log.client.reading.fetch import first_offset_at
 from spark_log.client.reading.plan import OffsetRange, plan_reads
+from spark_log.client.reading.scan_batches import fetch_ranges
 from spark_log.errors import GroupIdNotFound, InvalidRequest, ObjectNotFound, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import GroupState, Partition, State, TopicKey
-from spark_log.model import TopicPartition
+from spark_log.model import EARLIEST, TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, LatestMinus, OfGroup, Position, SinceNow
 
 
@@ -33,6 +35,20 @@ def partitions_of(state: State, topic: str) -> list[TopicPartition]:
     """All partitions of a topic.  Raises UnknownTopicOrPartition."""
     _, found = topic_named(state, topic)
     return [TopicPartition(topic, number) for number in range(found.partitions)]
+
+
+def bounds(state: State, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
+    """The start (EARLIEST) or the end (LATEST) of each partition.  Raises UnknownTopicOrPartition."""
+    found = {tp: partition_of(state, tp)[1] for tp in partitions}
+    return {tp: part.start if which == EARLIEST else part.readable_end for tp, part in found.items()}
+
+
+def timestamp_ms(journal: Journal, tp: TopicPartition, offset: int) -> int:
+    """The timestamp of a record, in milliseconds."""
+    (topic_id, _), _ = partition_of(journal.state, tp)
+    reads = plan_reads(journal, [OffsetRange(tp.topic, topic_id, tp.partition, offset, offset + 1)])
+    records = next(fetch_ranges(journal, reads, ["timestamp"])).records
+    return int(records.column("timestamp").view(pa.int64())[0].as_py()) // 1000
 
 
 def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:

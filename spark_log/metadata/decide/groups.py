@@ -106,7 +106,7 @@ def decide_join_group(
     return Decision((join,), next_generation(state, group))
 
 
-def decide_sign_of_life(state: State, group: str, generation: int) -> Decision[None]:
+def decide_renew_session(state: State, group: str, generation: int) -> Decision[None]:
     """Extend the session of a group's owner."""
     sign = r.GroupCommit(group, generation, ())
     check_generation(state, sign)

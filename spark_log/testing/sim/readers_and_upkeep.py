@@ -150,7 +150,7 @@ def query(sim: Simulation, group: str, token: str) -> Steps[None]:
         sim.oracle.ack_generation(group, join.reply)
         for _ in range(6):
             yield Sleep(sim.rng.choice((SESSION_MS // 3, 2 * SESSION_MS)))
-            sign = Proposal(commands.SignOfLife(group=group, generation=join.reply))
+            sign = Proposal(commands.RenewSession(group=group, generation=join.reply))
             view = yield from sim.propose(view, [sign])
             if isinstance(sign.error, IllegalGeneration):
                 break

@@ -46,7 +46,7 @@ EXAMPLES: tuple[c.Single, ...] = (
     c.InitProducer(producer="txn:x", timeout_ms=60_000),
     c.AbortTransaction(producer="txn:x"),
     c.JoinGroup(group="h", member="m", token="t", owner="me", timeout_ms=5),
-    c.SignOfLife(group="h", generation=1),
+    c.RenewSession(group="h", generation=1),
     c.LeaveGroup(group="h", member="m"),
     c.RemoveMember(group="h"),
     c.DeleteOffsets(group="g", partitions=(("id", 1),)),
@@ -72,7 +72,7 @@ def test_every_command_and_its_reply_survive_the_journey() -> None:
     """A command that was JSON decides as the one that was sent, and its reply comes back as it was."""
     state = next_version(State(), NOW)
     for command in EXAMPLES:
-        if isinstance(command, c.SignOfLife):
+        if isinstance(command, c.RenewSession):
             command = msgspec.structs.replace(command, generation=state.groups["h"].generation)
         state, _ = carried_out(state, command)
     assert not state.names
@@ -103,7 +103,7 @@ def test_a_command_names_the_groups_that_it_touches() -> None:
     assert {kind: names for kind, names in touched.items() if names} == {
         c.CommitOffsets: ["g"],
         c.JoinGroup: ["h"],
-        c.SignOfLife: ["h"],
+        c.RenewSession: ["h"],
         c.LeaveGroup: ["h"],
         c.RemoveMember: ["h"],
         c.DeleteOffsets: ["g"],

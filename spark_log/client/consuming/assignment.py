@@ -1,0 +1,181 @@
+"""A consumer's partitions: assigned by hand, or reconciled with its subscription and its membership in a group."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Collection, Sequence
+
+from spark_log.client.consuming.auto_commit import AutoCommit
+from spark_log.client.consuming.fetch_positions import FetchPosition, FetchPositions
+from spark_log.client.consuming.membership import Membership
+from spark_log.client.consuming.subscribed_topics import SubscribedTopics, Wanted
+from spark_log.errors import IllegalGeneration, SparkLogError, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.store.bounded_waits import Waiter
+
+logger = logging.getLogger("spark_log")
+
+
+class Assignment:
+    """The partitions of one consumer, with its position in each.
+
+    on_removed:  called when partitions were removed: records of them that are in memory must not be returned.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        membership: Membership | None,
+        auto_commit: AutoCommit,
+        waiter: Waiter,
+        on_removed: Callable[[], None],
+    ) -> None:
+        self.positions: FetchPositions = {}
+        self.subscribed: SubscribedTopics | None = None
+        self.is_known = False
+        """The partitions of the subscription are known, and the listener has been called for them."""
+        self._journal = journal
+        self._membership = membership
+        self._auto_commit = auto_commit
+        self._waiter = waiter
+        self._on_removed = on_removed
+        self._rebalance = 0
+        """The group's rebalance that the listener was last called for."""
+
+    # ------------------------------------------------------------------------------------------------- by the caller
+
+    def subscribe(self, subscribed: SubscribedTopics) -> None:
+        """Replace the subscription; `reconcile` assigns its partitions."""
+        self.subscribed, self.is_known = subscribed, False
+
+    def assign(self, wanted: Wanted) -> None:
+        """Read exactly these partitions; those that stay keep their position."""
+        self.auto_commit(force=True)
+        kept = {tp: at for tp, at in self.positions.items() if wanted.get(tp) == at.key}
+        self.positions = {tp: kept.get(tp) or FetchPosition(key) for tp, key in wanted.items()}
+
+    def end(self) -> None:
+        """End a subscription or an assignment: commit, call the listener, leave the group."""
+        try:
+            self.auto_commit(force=True)
+        except IllegalGeneration as error:
+            logger.warning("positions were not committed: %s", error)
+        if self.positions:
+            self._notify("on_partitions_revoked", tuple(self.positions))
+        if self._membership is not None and self._membership.joined:
+            self._leave(self._membership)
+        self.positions, self.subscribed, self.is_known = {}, None, False
+        self._on_removed()
+
+    def _leave(self, membership: Membership) -> None:
+        try:
+            membership.leave()
+        except SparkLogError as error:
+            logger.warning("group %s still lists this consumer, which has left: %s", membership.group, error)
+
+    # --------------------------------------------------------------------------------------- by the group and the log
+
+    def join(self) -> None:
+        """Join the group, if there is one; and give up partitions that were lost.  The state may be newer then."""
+        membership = self._membership
+        if membership is None:
+            return
+        if not membership.joined:
+            membership.join()
+        state = self._journal.state
+        if membership.lost(state):
+            self.lose(membership.acknowledge_loss(state))
+
+    def lose(self, error: SparkLogError | None) -> None:
+        """Call the listener once about lost partitions.  With an error, later calls raise it."""
+        gone = tuple(self.positions)
+        self.positions, self.is_known = {}, False
+        self._on_removed()
+        if gone:
+            self._notify("on_partitions_lost", gone)
+        if error is not None:
+            raise error
+
+    def check_live(self, state: State) -> None:
+        """Raises UnknownTopicOrPartition if a partition that was assigned by hand was deleted."""
+        for tp, at in self.positions.items():
+            if not _is_live(state, tp, at.key):
+                raise UnknownTopicOrPartition(
+                    f"{tp.topic}-{tp.partition} is assigned, but was deleted; assign() others"
+                )
+        self.is_known = True
+
+    def reconcile(self, state: State, subscribed: SubscribedTopics) -> None:
+        """Reconcile the assignment with the topics that exist, and with this member's assignment in the group."""
+        membership, wanted = self._membership, subscribed.wanted(state)
+        if membership is not None:
+            assigned = membership.assigned_partitions(state, subscribed.names(wanted))
+            if assigned is not None:
+                wanted = {tp: key for tp, key in wanted.items() if tp in assigned}
+        gone = [tp for tp, at in self.positions.items() if wanted.get(tp) != at.key]
+        if gone:
+            self._revoke(gone)
+        new = sorted(tp for tp in wanted if tp not in self.positions)
+        for tp in new:
+            self.positions[tp] = FetchPosition(wanted[tp], new=subscribed.is_new(tp))
+        if membership is None or membership.is_assigned:
+            self._notify_assigned(new, 0 if membership is None else membership.rebalances)
+        if membership is not None:
+            membership.confirm_owned(wanted)
+        self.is_known |= membership is None or membership.is_assigned
+
+    def _revoke(self, gone: Collection[TopicPartition]) -> None:
+        self.auto_commit(force=True)
+        self._notify("on_partitions_revoked", gone)
+        self.positions = {tp: at for tp, at in self.positions.items() if tp not in gone}
+        self._on_removed()
+        for at in self.positions.values():
+            at.cursor = None
+
+    def _notify_assigned(self, new: Sequence[TopicPartition], number: int) -> None:
+        """number:  of the group's rebalance."""
+        if new or not self.is_known or number != self._rebalance:
+            self._rebalance, self.is_known = number, True  # the listener may seek
+            self._notify("on_partitions_assigned", new)
+
+    def _notify(self, what: str, partitions: Collection[TopicPartition]) -> None:
+        if self.subscribed is not None:
+            with self._waiter.within(math.inf):  # Unfinished must not pass through the listener
+                self.subscribed.notify(what, partitions)
+
+    def keep_group_in_use(self, state: State) -> None:
+        """Mark the group as in use, so that its positions do not expire."""
+        if self._membership is None:
+            return
+        try:
+            self._membership.keep_in_use(state)
+        except SparkLogError as error:
+            logger.warning("group %s could not be marked as in use: %s", self._membership.group, error)
+
+    # ------------------------------------------------------------------------------------------------------ positions
+
+    def topics(self) -> list[str]:
+        """Ids of the topics, sorted."""
+        return sorted({at.key[0] for at in self.positions.values()})
+
+    def returned(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Positions after the returned records, in topics that still exist; not in a recreated topic of the same
+        name."""
+        state = self._journal.state
+        return {
+            tp: OffsetAndMetadata(at.position)
+            for tp, at in self.positions.items()
+            if at.position is not None and _is_live(state, tp, at.key)
+        }
+
+    def auto_commit(self, force: bool = False) -> None:
+        """Commit the positions of returned records, if the interval has passed."""
+        if self._auto_commit.is_due(force) and (error := self._auto_commit.commit(self.returned())) is not None:
+            self.lose(error)
+
+
+def _is_live(state: State, tp: TopicPartition, key: TopicKey) -> bool:
+    return state.names.get(tp.topic) == key[0]

@@ -1,0 +1,39 @@
+"""Updates of the log's state for a consumer, from storage or a coordinator, within the time that a poll has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
+from spark_log.store.bounded_waits import Slot, Waiter
+
+
+class StateUpdates:
+    """Each method updates the journal's state.  Raises Unfinished if that takes longer than the poll waits.
+
+    The call then goes on, and a later poll takes its answer, which may be older than the journal's state.
+    """
+
+    def __init__(self, journal: Journal, waiter: Waiter) -> None:
+        self._journal = journal
+        self._waiter = waiter
+        self._slot = Slot[State](direct=journal.metadata.local and journal.link is None)
+
+    def discard(self) -> None:
+        """Ignore the answer of a call in progress: it began too early."""
+        self._slot.discard()
+
+    def refresh(self) -> None:
+        self._update(self._journal.refresh)
+
+    def poll(self) -> None:
+        self._update(self._journal.poll)
+
+    def wait(self, refresh_ms: float, most_ms: float, *, group: str, topics: Sequence[str]) -> None:
+        """Wait for a change of these topics or this group."""
+        self._update(partial(self._journal.wait, refresh_ms, most_ms, group=group, topics=list(topics)))
+
+    def _update(self, call: Callable[[], State]) -> None:
+        self._waiter.answer(self._slot, call)
