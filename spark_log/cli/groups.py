@@ -147,8 +147,9 @@ def describe(session: CommandSession, name: str, export: bool) -> None:
     """Show a group's state, its members, its committed offsets, and how far it is behind.
 
     Records that were trimmed before the group read them are not lag: they are counted as trimmed.  A group that is
-    rebalancing, PreparingRebalance or CompletingRebalance, is shown as such if its coordinator answers.  -o wide adds
-    the start of each partition, the time of the commit and its metadata.
+    rebalancing, PreparingRebalance or CompletingRebalance, is shown as such if its coordinator answers.  A member is
+    shown with its client id and its host, and with its process if it owns the whole group.  -o wide adds the names and
+    the static ids of members, the start of each partition, the time of the commit and its metadata.
 
     \b
     Example:
@@ -179,7 +180,11 @@ def describe(session: CommandSession, name: str, export: bool) -> None:
         members = [{**row, "partitions": _named(row["partitions"])} for row in members]
     columns = ["topic", "partition", "offset", "end", "lag", "lag_bytes", "lag_ms", "trimmed", "member"]
     parts = {
-        "members": Table(["member", "kind", "owner", "instance", "leader", "partitions"], members),
+        "members": Table(
+            ["member", "kind", "client_id", "host", "process", "leader", "partitions"],
+            members,
+            wide=["owner", "instance"],
+        ),
         "offsets": Table(columns, rows, wide=["start", "committed", "metadata"]),
     }
     emit_parts(session, fields, parts)
@@ -196,6 +201,9 @@ def _member_row(member: MemberDescription, leader: str) -> dict[str, Any]:
         "member": member.member_id,
         "kind": member.kind,
         "owner": member.owner or None,
+        "client_id": member.client_id or None,
+        "host": member.host or None,
+        "process": member.process,
         "instance": member.group_instance_id,
         "leader": member.member_id == leader,
         "partitions": topics,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
 from spark_log import connect
 from spark_log.client.consuming.membership import Membership, SessionRequest
+from spark_log.metadata.commands import JoinGroup
+from spark_log.net.address import this_host
 from tests.cli.commands import Pylog
 
 
@@ -134,3 +137,18 @@ def test_a_group_that_a_stream_holds_is_refused_before_anybody_is_asked(grouped:
     assert (row["state"], row["member"]) == ("Stable", "a stream on etl-7 (process 4711)")
     (member,) = grouped.json("group", "describe", "billing")["members"]
     assert (member["kind"], member["owner"], member["partitions"]) == ("stream", row["member"], None)
+    assert (member["client_id"], member["host"], member["process"]) == ("stream", this_host(), os.getpid())
+
+
+def test_a_consumer_is_shown_with_its_client_id_and_its_process(grouped: Pylog) -> None:
+    """As far as its id has them: an older pylog's has not."""
+    journal = connect(grouped.url).journal
+    Membership(journal, "billing", client_id="app@eu-1").join()
+    (member,) = grouped.json("group", "describe", "billing")["members"]
+    assert (member["client_id"], member["host"], member["process"]) == ("app@eu-1", this_host(), os.getpid())
+    header, line, *_ = grouped.ok("group", "describe", "billing").split("MEMBER", 1)[1].splitlines()
+    assert header.split()[:4] == ["KIND", "CLIENT_ID", "HOST", "PROCESS"]
+    assert line.split()[2:5] == ["app@eu-1", this_host(), str(os.getpid())]
+    journal.propose(JoinGroup(group="billing", member="0123456789abcdef"))
+    (member,) = grouped.json("group", "describe", "billing")["members"]
+    assert (member["client_id"], member["host"], member["process"]) == (None, None, None)

@@ -159,6 +159,7 @@ def test_a_group_that_waits_for_its_members_is_shown_as_such(services: Services,
         (member,) = found["members"]
         assert (found["state"], found["offsets"], member["partitions"]) == ("PreparingRebalance", [], {})
         assert member["owner"] == "billing-7 on 127.0.0.1"
+        assert (member["client_id"], member["host"], member["process"]) == ("billing-7", "127.0.0.1", None)
         assert "PreparingRebalance" in pylog.ok("group", "describe", "g")
         assert [row["group"] for row in pylog.json("group", "list")] == ["g", "other"]
         assert [row["group"] for row in pylog.json("group", "list", "--state", "Empty,Stable")] == ["other"]

@@ -107,6 +107,23 @@ def test_a_record_ends_near_its_delivery_timeout(tmp_path: Path, control: Path, 
     again.close()
 
 
+@pytest.mark.parametrize("hangs", ["reads", "the creation"])
+def test_a_send_to_a_topic_that_cannot_be_found_times_out(tmp_path: Path, control: Path, hangs: str) -> None:
+    """After max_block_ms, as with a coordinator that does not answer; the record is not sent."""
+    bucket = SlowStore(LocalStore(str(tmp_path / "log"), "os"), get_ms=1, put_ms=1)
+    held = ControlledStore(bucket, control) if hangs == "reads" else HeldStore(bucket, control, "meta/log/")
+    log = spark_log.Log(Journal.open(held, create=True))
+    producer = log.producer(max_block_ms=100, linger_ms=0)
+    control.write_text("hang")
+    with pytest.raises(RequestTimedOut, match="topic 'new' was not found or created within max_block_ms=100"):
+        producer.send("new", b"0")
+    control.unlink()
+    again = log.producer(linger_ms=0)
+    assert again.send("new", b"1").result(60).offset == 0
+    producer.close()
+    again.close()
+
+
 class HeldStore(ControlledStore):
     """Hangs at puts under a prefix only."""
 

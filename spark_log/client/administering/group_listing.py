@@ -13,6 +13,7 @@ import msgspec
 
 from spark_log.errors import AuthenticationFailed, CoordinatorNotAvailable, NotCoordinator
 from spark_log.groups.group import GroupState, Roster, RosterMember
+from spark_log.groups.member_id import origin_of
 from spark_log.groups.subscription import CONSUMER, decode_assignment
 from spark_log.journal.journal import Journal
 from spark_log.metadata.shared_groups import members_in_force
@@ -32,9 +33,12 @@ class MemberDescription(NamedTuple):
     """Readable name: the name a stream gives, or the host of a member; empty if not given."""
     client_id: str = ""
     host: str = ""
+    """Name of its machine, or its address as the coordinator sees it."""
     group_instance_id: str | None = None
     assignment: tuple[TopicPartition, ...] | None = None
     """Its last assignment; None: all partitions, because it does not share them."""
+    process: int | None = None
+    """Process id on its host, if it is known."""
 
 
 class GroupDescription(NamedTuple):
@@ -83,10 +87,10 @@ def describe_group(state: State, name: str, shared: GroupView | None = None) -> 
     if group.roster is not None and members_in_force(state, name):
         return _shared(name, GroupState.STABLE.value, group.roster)
     members = []
-    if group.session is not None:
-        members = [MemberDescription(group.member, "stream", group.session.owner)]
-    elif group.member:
-        members = [MemberDescription(group.member, "consumer", "")]
+    if group.member:
+        client_id, host, process = origin_of(group.member)
+        kind, owner = ("consumer", "") if group.session is None else ("stream", group.session.owner)
+        members = [MemberDescription(group.member, kind, owner, client_id, host, process=process)]
     return GroupDescription(name, (GroupState.STABLE if members else GroupState.EMPTY).value, group.generation, members)
 
 

@@ -80,7 +80,7 @@ def open_membership(journal: Journal, settings: Mapping[str, Any]) -> Membership
     """
     link, group = journal.link, settings["group_id"]
     if not journal.context.served or not isinstance(link, HttpLink):
-        return Membership(journal, group)
+        return Membership(journal, group, client_id=settings["client_id"] or "")
     return SharedMembership(journal, link, group, member_settings(settings))
 
 

@@ -8,6 +8,7 @@ with a session (a stream) cannot be replaced while its session is alive, except 
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,11 +16,13 @@ from typing import NamedTuple
 
 from spark_log.client.administering.admin import group_entries
 from spark_log.errors import IllegalGeneration, InvalidRequest, SparkLogError
+from spark_log.groups.member_id import MemberOrigin, member_id
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, Committer, JoinGroup, LeaveGroup, RenewSession
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import GroupState, Position, State, TopicKey
 from spark_log.model import OffsetAndMetadata, TopicPartition
+from spark_log.net.address import this_host
 from spark_log.settings import cluster_config
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -48,11 +51,14 @@ class Membership:
     alone = True
     """It owns all partitions or none: a consumer that may not commit has lost them."""
 
-    def __init__(self, journal: Journal, group: str, session: SessionRequest | None = None) -> None:
+    def __init__(
+        self, journal: Journal, group: str, session: SessionRequest | None = None, client_id: str = ""
+    ) -> None:
         self.group = group
         self.session = session
         self.generation = UNFENCED
         self._journal = journal
+        self._client_id = client_id or ("consumer" if session is None else "stream")
         self._member = ""
         self._pending: deque[_Pending] = deque()
         self._worker: ThreadPoolExecutor | None = None
@@ -92,7 +98,9 @@ class Membership:
 
     def join(self) -> None:
         """Take over the group; commits of the previous owner are rejected.  Raises GroupInUse if a session keeps it."""
-        member, session = self._journal.context.unique(), self.session or SessionRequest("", "", 0)
+        origin = MemberOrigin(self._client_id, this_host(), os.getpid())
+        session = self.session or SessionRequest("", "", 0)
+        member = member_id(origin, self._journal.context.unique())
         self._journal.refresh()  # a rejection is final, so it must not be based on an outdated state
         self.generation = self._journal.propose(JoinGroup(group=self.group, member=member, **session._asdict()))
         self._member = member

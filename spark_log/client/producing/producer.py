@@ -23,6 +23,7 @@ from spark_log.client.producing.topic_rules import topic_spec
 from spark_log.client.topics import ensure_topic
 from spark_log.clock import stamps_of
 from spark_log.errors import (
+    CommitUnknown,
     CoordinatorNotAvailable,
     InvalidRecord,
     InvalidRequest,
@@ -30,6 +31,7 @@ from spark_log.errors import (
     MessageTooLarge,
     RequestTimedOut,
     SparkLogError,
+    StorageUnavailable,
     UnknownTopicOrPartition,
 )
 from spark_log.journal.fork_safety import renew_after_fork
@@ -115,7 +117,8 @@ class Producer:
 
         value, key:  bytes, str (as UTF-8), None, or input of the serializers.
         Raises InvalidRecord, MessageTooLarge, UnknownTopicOrPartition if they can be detected immediately;
-        RequestTimedOut if `buffer_memory` had no room for `max_block_ms`.
+        RequestTimedOut if for `max_block_ms` `buffer_memory` had no room, or a topic that the producer does not know
+        was not found or created.
         """
         if self._encodes:
             key, value = self._encoded(key, value)
@@ -193,7 +196,8 @@ class Producer:
         try:
             ensure_topic(self._journal, topic, deadline_ms=end)
             spec = topic_spec(self._journal.state, topic)
-        except CoordinatorNotAvailable as error:
+        except (CoordinatorNotAvailable, StorageUnavailable, CommitUnknown) as error:
+            # The topic may have been created, but the record is not sent.
             raise RequestTimedOut(
                 f"topic {topic!r} was not found or created within max_block_ms={self._settings['max_block_ms']}: "
                 f"{error}"
