@@ -73,9 +73,8 @@ def test_lines_of_a_page_have_120_columns(page: Path) -> None:
     assert lines == [], f"{name(page)}: break the lines {lines}"
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "decisions"], ids=name)
+@pytest.mark.parametrize("page", PAGES, ids=name)
 def test_a_page_has_no_worn_phrase(page: Path) -> None:
-    """Decisions are records of their time, and stay."""
     text = "\n".join(line for _, line in lines_of_prose(page))
     paragraphs = [plain(part) for part in re.split(r"\n\n|\n(?=\s*[*|-])", text)]
     found = [
