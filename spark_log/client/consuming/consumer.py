@@ -32,7 +32,7 @@ from spark_log.client.consuming.fetch_positions import (
 )
 from spark_log.client.consuming.group_member import open_membership
 from spark_log.client.consuming.membership import Callback, Membership, Offsets, as_offsets
-from spark_log.client.consuming.subscribed_topics import SubscribedTopics
+from spark_log.client.consuming.subscribed_topics import SubscribedTopics, Wanted
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import OffsetRange, plan_reads
 from spark_log.client.reading.resolve import offsets_for_times, partition_of
@@ -93,6 +93,8 @@ class Consumer:
         self._state: State = journal.state
         self._stale = True
         """The assignment has not been reconciled with the state yet."""
+        self._reconciled: Wanted | None = None
+        """The partitions that the assignment was last reconciled with."""
         self._looked_ms = -REFRESH_MS
         self._committed_ms = self._fetched_ms = self._clock.monotonic_ms()
         self._buffered_parts: deque[list[ConsumerRecord]] = deque()
@@ -360,10 +362,13 @@ class Consumer:
         """Reconcile the assignment with the topics that exist, and with this member's assignment in the group."""
         membership, wanted = self._membership, subscribed.wanted(self._state)
         if membership is not None:
-            share = membership.share(self._state, subscribed.names(wanted))
-            if share is not None:
-                wanted = {tp: key for tp, key in wanted.items() if tp in share}
-        gone = [tp for tp, fetch_position in self._fetch_positions.items() if wanted.get(tp) != fetch_position.key]
+            wanted = subscribed.owned(self._state, membership.share(self._state, subscribed.names(wanted)))
+        changed = wanted is not self._reconciled or not self._assigned_once
+        gone = (
+            [tp for tp, fetch_position in self._fetch_positions.items() if wanted.get(tp) != fetch_position.key]
+            if changed
+            else []
+        )
         if gone:
             self._auto_commit(force=True)
             self._notify("on_partitions_revoked", gone)
@@ -373,13 +378,14 @@ class Consumer:
             self._discard_parts()
             for fetch_position in self._fetch_positions.values():
                 fetch_position.cursor = None
-        new = sorted(tp for tp in wanted if tp not in self._fetch_positions)
+        new = sorted(tp for tp in wanted if tp not in self._fetch_positions) if changed else []
         for tp in new:
             self._fetch_positions[tp] = FetchPosition(wanted[tp], new=subscribed.is_new(tp))
         if membership is None or membership.is_assigned:
             self._notify_assigned(new, 0 if membership is None else membership.round)
         if membership is not None:
             membership.hold(wanted)
+        self._reconciled = wanted
 
     def _notify_assigned(self, new: Sequence[TopicPartition], number: int) -> None:
         """number:  of the group's rebalance."""

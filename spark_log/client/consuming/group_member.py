@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from immutables import Map
+
 from spark_log.client.consuming.member_settings import MemberSettings, member_settings
 from spark_log.client.consuming.membership import Membership, Offsets
 from spark_log.errors import (
@@ -45,7 +47,7 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import UNFENCED, Committer
 from spark_log.metadata.records import GroupCommit
-from spark_log.metadata.state import GroupState, State
+from spark_log.metadata.state import GroupState, State, Topic
 from spark_log.model import TopicPartition
 from spark_log.net.client import HttpLink
 
@@ -114,6 +116,10 @@ class SharedMembership(Membership):
         """The assignment that the consumer has not taken up yet."""
         self._share: Share | None = None
         """The assignment in use."""
+        self._taken: tuple[Share, frozenset[str], frozenset[TopicPartition]] | None = None
+        """The last result of `share`, with the assignment and the topics that it is of."""
+        self._checked: tuple[Map[str, str], Map[str, Topic], Share] | None = None
+        """The names, topics and assignment that were last found to agree."""
         self._owned: frozenset[TopicPartition] = frozenset()
         """The owned partitions, or those it owned until it revoked them to join."""
         self._topics: frozenset[str] | None = None
@@ -186,7 +192,10 @@ class SharedMembership(Membership):
                 self._rejoin, self._topics = True, topics
             if self._share is None or not (self._cooperative or not (self._rejoin or self._joining)):
                 return frozenset()
-            return frozenset(tp for tp in self._share.assignment.partitions if tp.topic in topics)
+            if self._taken is None or self._taken[0] is not self._share or self._taken[1] != topics:
+                taken = frozenset(tp for tp in self._share.assignment.partitions if tp.topic in topics)
+                self._taken = self._share, topics, taken
+            return self._taken[2]
 
     def _use_share(self, share: Share) -> None:
         """Use a new assignment.  A member that had to revoke partitions for others rejoins, so that they are
@@ -204,7 +213,12 @@ class SharedMembership(Membership):
         share = self._share
         if share is None or not share.members:
             return False
-        return dict(what_members_read(_partitions(state), share.members).partitions) != share.assignment.counts
+        checked = self._checked
+        if checked is not None and checked[0] is state.names and checked[1] is state.topics and checked[2] is share:
+            return False
+        outdated = dict(what_members_read(_partitions(state), share.members).partitions) != share.assignment.counts
+        self._checked = None if outdated else (state.names, state.topics, share)
+        return outdated
 
     def hold(self, partitions: Collection[TopicPartition]) -> None:
         """The consumer owns exactly these partitions now.  Join if necessary."""
