@@ -33,6 +33,11 @@ def _whole(default: int, minimum: int = 0, maximum: int = INT_MAX) -> ClientSett
     return ClientSetting(default, accepts, f"a whole number from {minimum} to {maximum}")
 
 
+def _whole_or_none(minimum: int) -> ClientSetting:
+    whole = _whole(minimum, minimum)
+    return ClientSetting(None, lambda given: given is None or whole.accepts(given), f"{whole.possible}, or None")
+
+
 def _flag(default: bool) -> ClientSetting:
     return ClientSetting(default, lambda given: isinstance(given, bool), "True or False")
 
@@ -130,7 +135,7 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "group_id": _text(),
     "group_instance_id": _text(),
     "group_protocol": _only("classic", "the coordinator speaks Kafka's classic group protocol, not KIP-848's"),
-    "heartbeat_interval_ms": _whole(3_000, 1),
+    "heartbeat_interval_ms": _whole_or_none(1),
     "isolation_level": _one_of("read_uncommitted", "read_committed"),
     "key_deserializer": _function("a function from bytes to a key"),
     "max_partition_fetch_bytes": _whole(52_428_800, 1),
@@ -143,8 +148,9 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "value_deserializer": _function("a function from bytes to a value"),
 }
 
-"""Two defaults differ from Kafka's: `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`; and
-a consumer creates no topics.  `isolation_level` has no effect: uncommitted records are never visible.
+"""Three defaults differ from Kafka's: `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`; a
+consumer creates no topics; and `heartbeat_interval_ms` is a third of `session_timeout_ms`, because the coordinator
+answers a heartbeat as soon as something has changed.  `isolation_level` has no effect: uncommitted records are never visible.
 """
 
 TRANSACTION: Mapping[str, ClientSetting] = {

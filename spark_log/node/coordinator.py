@@ -363,13 +363,15 @@ class Coordinator:
         except queue.Empty:
             return []
         asked = [] if first is None else [first]
-        while sum(len(one.commands) for one in asked) < BATCH_MAX:
+        count = sum(len(one.commands) for one in asked)
+        while count < BATCH_MAX:
             try:
                 one = self._queue.get_nowait()
             except queue.Empty:
                 break
             if one is not None:
                 asked.append(one)
+                count += len(one.commands)
         return asked
 
     def _step_down(self) -> None:

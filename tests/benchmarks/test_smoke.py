@@ -14,9 +14,11 @@ import pytest
 FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 ONCE = "--rounds 1 --warm 0"
 TINY = {
+    "append_threads": "--rows 16 --rounds 1",
     "clients": f"--rows 300 {ONCE}",
     "commit": "--rows 30 --rounds 1",
     "coordinator": "--rows 100",
+    "groups": "--rows 100 --rounds 1",
     "growth": "--quick",
     "memory": "--rows 8",
     "merge": f"--rows 20 {ONCE}",

@@ -44,6 +44,8 @@ class Assignment:
         self._on_removed = on_removed
         self._rebalance = 0
         """The group's rebalance that the listener was last called for."""
+        self._reconciled: Wanted | None = None
+        """The partitions that the assignment was last reconciled with."""
 
     # ------------------------------------------------------------------------------------------------- by the caller
 
@@ -113,19 +115,26 @@ class Assignment:
         membership, wanted = self._membership, subscribed.wanted(state)
         if membership is not None:
             assigned = membership.assigned_partitions(state, subscribed.names(wanted))
-            if assigned is not None:
-                wanted = {tp: key for tp, key in wanted.items() if tp in assigned}
+            wanted = subscribed.owned(state, assigned)
+        new: list[TopicPartition] = []
+        if wanted is not self._reconciled or not self.is_known:
+            new = self._replace(wanted, subscribed)
+        if membership is None or membership.is_assigned:
+            self._notify_assigned(new, 0 if membership is None else membership.rebalances)
+        if membership is not None:
+            membership.confirm_owned(wanted)
+        self._reconciled = wanted
+        self.is_known |= membership is None or membership.is_assigned
+
+    def _replace(self, wanted: Wanted, subscribed: SubscribedTopics) -> list[TopicPartition]:
+        """Revoke partitions that are not `wanted`, and add those that are new; returns these."""
         gone = [tp for tp, at in self.positions.items() if wanted.get(tp) != at.key]
         if gone:
             self._revoke(gone)
         new = sorted(tp for tp in wanted if tp not in self.positions)
         for tp in new:
             self.positions[tp] = FetchPosition(wanted[tp], new=subscribed.is_new(tp))
-        if membership is None or membership.is_assigned:
-            self._notify_assigned(new, 0 if membership is None else membership.rebalances)
-        if membership is not None:
-            membership.confirm_owned(wanted)
-        self.is_known |= membership is None or membership.is_assigned
+        return new
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
         self.auto_commit(force=True)

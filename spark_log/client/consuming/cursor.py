@@ -15,7 +15,7 @@ from spark_log.client.reading.plan import OffsetRange, plan_reads
 from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_ranges
 from spark_log.errors import RecordDeserialization
 from spark_log.journal.journal import Journal
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import ConsumerRecord, TopicPartition
 from spark_log.store.bounded_waits import Slot, Waiter
 
@@ -31,6 +31,8 @@ class Cursor:
     def __init__(self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int, waiter: Waiter) -> None:
         self.at = at
         """Offset of the next record."""
+        self.exhausted: Partition | None = None
+        """The partition as it was when it had no more records."""
         self._journal = journal
         self._tp = tp
         self._key = key
@@ -55,6 +57,7 @@ class Cursor:
         storage request is in flight.
         """
         if self._rest is None and not self.ready(state):
+            self.exhausted = state.partitions[self._key]
             return None
         part = self._rest or self._waiter.answer(self._under_way, lambda: self._next(state))
         if part is None:

@@ -72,6 +72,16 @@ def anything_buffered(positions: Iterable[FetchPosition]) -> bool:
     )
 
 
+def _changed(positions: FetchPositions, state: State) -> list[tuple[TopicPartition, FetchPosition]]:
+    """The partitions that may have records: most of many partitions are as they were when they had no more."""
+    partition = state.partitions.get
+    return [
+        (tp, fetch_position)
+        for tp, fetch_position in positions.items()
+        if (cursor := fetch_position.cursor) is None or cursor.exhausted is not partition(fetch_position.key)
+    ]
+
+
 def bytes_from(entry: Slice | Piece, position: int) -> int:
     """Approximately how many of an entry's bytes are at or after an offset."""
     size = entry.bytes if isinstance(entry, Piece) else entry.length
@@ -109,17 +119,18 @@ class Reading:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
-        for tp, fetch_position in positions.items():
+        changed = _changed(positions, state)
+        for tp, fetch_position in changed:
             if fetch_position.position is None and fetch_position.key in state.partitions:
                 self.position(
                     state, tp, fetch_position
                 )  # the position of `latest` must not depend on the order of partitions
         parts, late = list[Fetched](), False
-        for tp in tuple(positions):
+        for tp, fetch_position in changed:
             room: int = self._settings["max_partition_fetch_bytes"]
             while rows > 0 and room > 0 and (size is None or size > 0):
                 try:
-                    part = self._take_from(state, tp, positions[tp], rows)
+                    part = self._take_from(state, tp, fetch_position, rows)
                 except (CorruptObject, ObjectNotFound) as error:
                     self._failure = self._failure or error
                     break

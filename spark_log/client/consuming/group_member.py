@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from immutables import Map
+
 from spark_log.client.consuming.member_settings import MemberSettings, member_settings
 from spark_log.client.consuming.membership import Membership, Offsets
 from spark_log.errors import (
@@ -45,7 +47,7 @@ from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import UNFENCED, Committer
 from spark_log.metadata.records import GroupCommit
-from spark_log.metadata.state import GroupState, State
+from spark_log.metadata.state import GroupState, State, Topic
 from spark_log.model import TopicPartition
 from spark_log.net.client import HttpLink
 
@@ -114,6 +116,10 @@ class SharedMembership(Membership):
         """The assignment that the consumer has not taken up yet."""
         self._current: MemberAssignment | None = None
         """The assignment in use."""
+        self._taken: tuple[MemberAssignment, frozenset[str], frozenset[TopicPartition]] | None = None
+        """The last result of `assigned_partitions`, with the assignment and the topics that it is of."""
+        self._checked: tuple[Map[str, str], Map[str, Topic], MemberAssignment] | None = None
+        """The names, topics and assignment that were last found to agree."""
         self._owned: frozenset[TopicPartition] = frozenset()
         """The owned partitions, or those it owned until it revoked them to join."""
         self._topics: frozenset[str] | None = None
@@ -186,7 +192,11 @@ class SharedMembership(Membership):
                 self._rejoin, self._topics = True, topics
             if self._current is None or not (self._cooperative or not (self._rejoin or self._joining)):
                 return frozenset()
-            return frozenset(tp for tp in self._current.assignment.partitions if tp.topic in topics)
+            current = self._current
+            if self._taken is None or self._taken[0] is not current or self._taken[1] != topics:
+                taken = frozenset(tp for tp in current.assignment.partitions if tp.topic in topics)
+                self._taken = current, topics, taken
+            return self._taken[2]
 
     def _take_up(self, new: MemberAssignment) -> None:
         """Use a new assignment.  A member that had to revoke partitions for others rejoins, so that they are
@@ -204,7 +214,12 @@ class SharedMembership(Membership):
         current = self._current
         if current is None or not current.members:
             return False
-        return dict(what_members_read(_partitions(state), current.members).partitions) != current.assignment.counts
+        checked = self._checked
+        if checked is not None and checked[0] is state.names and checked[1] is state.topics and checked[2] is current:
+            return False
+        outdated = dict(what_members_read(_partitions(state), current.members).partitions) != current.assignment.counts
+        self._checked = None if outdated else (state.names, state.topics, current)
+        return outdated
 
     def confirm_owned(self, partitions: Collection[TopicPartition]) -> None:
         """The consumer owns exactly these partitions now.  Join if necessary."""

@@ -29,15 +29,18 @@ def member_settings(settings: Mapping[str, Any]) -> MemberSettings:
     assignors = [make_assignor(one) for one in ([given] if isinstance(given, str | type) else given)]
     if not assignors:
         raise InvalidRequest("partition_assignment_strategy: it is empty; give at least one assignor")
-    if settings["heartbeat_interval_ms"] >= settings["session_timeout_ms"]:
+    session_ms, heartbeat_ms = settings["session_timeout_ms"], settings["heartbeat_interval_ms"]
+    if heartbeat_ms is None:
+        heartbeat_ms = max(1, session_ms // 3)
+    elif heartbeat_ms >= session_ms:
         raise InvalidRequest(
-            f"heartbeat_interval_ms: {settings['heartbeat_interval_ms']} is not less than session_timeout_ms, "
-            f"{settings['session_timeout_ms']}; give a third of it"
+            f"heartbeat_interval_ms: {heartbeat_ms} is not less than session_timeout_ms, {session_ms}; give a third of "
+            "it, or leave it out"
         )
     return MemberSettings(
         assignors=assignors,
-        session_ms=settings["session_timeout_ms"],
-        heartbeat_ms=settings["heartbeat_interval_ms"],
+        session_ms=session_ms,
+        heartbeat_ms=heartbeat_ms,
         poll_ms=settings["max_poll_interval_ms"],
         instance=settings["group_instance_id"],
         client_id=settings["client_id"] or "",

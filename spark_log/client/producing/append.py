@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Sequence
 
 from spark_log.client.producing.commit import Identity, PlainProducer, commit_uploads, offsets_by_name
@@ -21,11 +22,12 @@ logger = logging.getLogger("spark_log")
 
 
 class Appender:
-    """Appends to one log, under one producer identity.  Thread-safe."""
+    """Appends to one log.  Thread-safe: appends of several threads share records of the metadata log."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._plain = PlainProducer(journal)
+        self._idle: deque[PlainProducer] = deque()
+        """Identities that no thread uses now.  Each thread needs one, because commits of one identity go in order."""
 
     def append(
         self,
@@ -38,7 +40,7 @@ class Appender:
     ) -> dict[TopicPartition, range]:
         """Append records, all or none, and return the offsets they got.
 
-        identity:  from `txn_identity`; None: the appender's.
+        identity:  from `txn_identity`; None: one of the appender's.
         """
         ensure_topic(self._journal, topic)
         epoch = self._journal.recent().version
@@ -46,7 +48,7 @@ class Appender:
         if not uploaded.slices:
             return {}
         if identity is None:
-            return offsets_by_name(self._journal.state, self._plain.commit(epoch, [uploaded]))
+            return offsets_by_name(self._journal.state, self._commit_plain(epoch, uploaded))
         try:
             committed = commit_uploads(self._journal, identity, epoch, [uploaded])
         except SequenceConflict as error:
@@ -54,6 +56,16 @@ class Appender:
         if committed.repeated:
             logger.warning("%s", skipped_version(identity, committed, [uploaded]))
         return offsets_by_name(self._journal.state, committed)
+
+    def _commit_plain(self, epoch: int, uploaded: Uploaded) -> Committed:
+        try:
+            producer = self._idle.pop()  # the one that was used last, so that few identities are in use
+        except IndexError:
+            producer = PlainProducer(self._journal)
+        try:
+            return producer.commit(epoch, [uploaded])
+        finally:
+            self._idle.append(producer)
 
 
 def upload_rows(
