@@ -19,6 +19,7 @@ from spark_log.errors import (
     AuthenticationFailed,
     CommitUnknown,
     CoordinatorNotAvailable,
+    CorruptObject,
     InvalidRequest,
     NoLog,
     NotCoordinator,
@@ -130,9 +131,21 @@ class Journal:
         """Carry out steps of the protocol on this log's store."""
         return run(steps, self.store, self.context.clock, self.link)
 
-    def is_still_there(self) -> bool:
-        """Whether the storage still holds this log: it was not deleted or replaced."""
-        data = self.run(_get(FORMAT_KEY))
+    def refresh_if_there(self) -> bool:
+        """`refresh`, and in the same round whether the storage still holds this log; False if it was deleted or
+        replaced: then this journal must not be used any more.
+
+        Raises CorruptObject if an older copy of this log was restored.
+        """
+        try:
+            _, data = self.refresh_beside(_get(FORMAT_KEY))
+        except CorruptObject:
+            if self._is_format(self.run(_get(FORMAT_KEY))):
+                raise
+            return False
+        return self._is_format(data)
+
+    def _is_format(self, data: bytes | None) -> bool:
         return data is not None and parse_format(data, self.store.url).cluster_id == self.cluster_id
 
     @property

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import notice, tell
-from pyspark_pylog.open_log import journal_of, patiently, store_of
+from pyspark_pylog.open_log import journal_of, patiently, seen_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain, plain_errors
 from pyspark_pylog.progress.group_publisher import GroupProgress
@@ -164,7 +164,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             prepare_process()
             assert isinstance(partition, ReadTask)
-            yield from read_batches(store_of(self.options.location), partition.reads, self.schema, self.options)
+            yield from read_batches(partition.log, partition.reads, self.schema, self.options)
 
     # -------------------------------------------------------------------------------------------------------- decisions
 
@@ -343,7 +343,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
         dealt = deal_out(plan_matching(self.journal, ranges, self.options.where), self.options)
-        return [ReadTask(number, reads) for number, reads in enumerate(dealt) if reads]
+        log = seen_log(self.options.location, self.journal)
+        return [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
 
 
 class Refused(DataSourceStreamReader):
