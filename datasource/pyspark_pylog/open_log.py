@@ -1,8 +1,8 @@
-"""Opens logs: from the location in the options to a store and a journal, which a process keeps for the next task.
+"""Opens logs in the driver: from the location in the options to a journal.  A process keeps journals for later calls.
 
 Spark runs successive micro-batches in the same few workers, and creates a writer for each, twice per commit.  Opening a
-log reads its checkpoint and up to a hundred records; a kept journal needs one get, one listing, and a check that it is
-still the same log.
+log reads its checkpoint and up to a hundred records, in three rounds of requests; a kept journal takes one round if
+nothing has changed, which also shows that it is still the same log.
 """
 
 from __future__ import annotations
@@ -14,27 +14,47 @@ from typing import TypeVar
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location, ReadOptions
+from pyspark_pylog.seen_log import Roots, SeenLog
 from spark_log.client.open_journal import open_journal, storage_url
 from spark_log.clock import Clock
 from spark_log.errors import StorageUnavailable
 from spark_log.journal.journal import Journal
-from spark_log.store.base import ObjectStore
+from spark_log.net.address import is_coordinator
 from spark_log.store.open import open_store
-from spark_log.store.retry import with_retries
 
 KEPT_MAX = 4
 
-_Key = tuple[str, str, tuple[tuple[str, str], ...], str, str | None]
-"""The given URL, which may be a coordinator's; the storage's URL; the other fields of the location."""
-_kept: OrderedDict[_Key, Journal] = OrderedDict()
+Key = tuple[str, str | None, Roots]
+"""The URL of the metadata log, the token, and the roots."""
 
 Seen = TypeVar("Seen")
 
 
-def store_of(location: Location) -> ObjectStore:
-    """The store of the log's objects; a coordinator is asked for its location."""
-    url = storage_url(location.url, location.token)
-    return with_retries(open_store(url, dict(location.storage), location.durability))
+class KeptJournals:
+    """The journals that this process used last."""
+
+    def __init__(self) -> None:
+        self._journals: OrderedDict[Key, Journal] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._journals)
+
+    def get(self, key: Key) -> Journal | None:
+        """The journal as it was left."""
+        return self._journals.get(key)
+
+    def refreshed(self, key: Key, open_log: Callable[[], Journal]) -> Journal:
+        """The journal with the state at the end of the log, as if it had just been opened."""
+        journal = self._journals.pop(key, None)
+        if journal is None or not journal.refresh_if_there():
+            journal = open_log()
+        self._journals[key] = journal
+        while len(self._journals) > KEPT_MAX:
+            self._journals.popitem(last=False)
+        return journal
+
+
+KEPT = KeptJournals()
 
 
 def journal_of(location: Location, *, create: bool = False) -> Journal:
@@ -43,18 +63,20 @@ def journal_of(location: Location, *, create: bool = False) -> Journal:
 
 
 def kept_journal(location: Location, *, create: bool = False) -> Journal:
-    """The log's journal with the state at its end, as if it had just been opened."""
-    storage = tuple(sorted(location.storage.items()))
-    key = (location.url, store_of(location).url, storage, location.durability, location.token)
-    journal = _kept.pop(key, None)
-    if journal is None or not journal.is_still_there():
-        journal = journal_of(location, create=create)
-    else:
-        journal.refresh()
-    _kept[key] = journal
-    while len(_kept) > KEPT_MAX:
-        _kept.popitem(last=False)
-    return journal
+    """The log's journal with the state at its end; a coordinator is asked once per process where its storage is."""
+    root = open_store(storage_url(location.url, location.token), dict(location.storage), location.durability).url
+    return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create))
+
+
+def seen_log(location: Location, journal: Journal) -> SeenLog:
+    """The log at the version of the journal's state, for tasks."""
+    return SeenLog(*_key(location, journal.objects.url), journal.cluster_id, journal.state.version)
+
+
+def _key(location: Location, root: str) -> Key:
+    """A relative path is resolved: the same text is another log in another working directory."""
+    url = location.url if is_coordinator(location.url) else root
+    return url, location.token, Roots(((0, root),), tuple(sorted(location.storage.items())), location.durability)
 
 
 def patiently(look: Callable[[], Seen], options: ReadOptions, clock: Clock) -> Seen:

@@ -13,6 +13,7 @@ from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal.journal import Journal
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
+from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
 
 TOKEN_VARIABLE = "PYLOG_TOKEN"
@@ -29,7 +30,7 @@ def open_journal(
     """The journal at a URL.  A coordinator's reply names the storage of its log, which is opened from here."""
     url = url_text(url)
     if is_coordinator(url):
-        return _served(url, storage_options, token or os.environ.get(TOKEN_VARIABLE), durability)
+        return _served(url, storage_options, _token(token), durability)
     if token is not None:
         raise InvalidRequest(
             "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
@@ -41,16 +42,27 @@ def open_journal(
     return journal
 
 
+def reopen_journal(url: str, store: ObjectStore, cluster_id: str, token: str | None = None) -> Journal:
+    """The journal of a known log with known storage: a coordinator is not asked for them again."""
+    served = is_coordinator(url)
+    link = HttpLink(parse_target(url) if served else Target(()), _token(token) if served else None, cluster_id)
+    return Journal.open(store, create=False, link=link, served=served)
+
+
 @lru_cache(maxsize=64)
 def storage_url(url: str, token: str | None = None) -> str:
     """The storage URL of the log at a URL; a coordinator is asked once per process."""
     if not is_coordinator(url):
         return url
-    link = HttpLink(parse_target(url), token or os.environ.get(TOKEN_VARIABLE))
+    link = HttpLink(parse_target(url), _token(token))
     try:
         return link.info().storage
     finally:
         link.close()
+
+
+def _token(token: str | None) -> str | None:
+    return token or os.environ.get(TOKEN_VARIABLE)
 
 
 def _served(url: str, storage_options: Mapping[str, Any] | None, token: str | None, durability: str) -> Journal:

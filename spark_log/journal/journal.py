@@ -19,7 +19,9 @@ from spark_log.errors import (
     AuthenticationFailed,
     CommitUnknown,
     CoordinatorNotAvailable,
+    CorruptObject,
     InvalidRequest,
+    LogRestored,
     NoLog,
     NotCoordinator,
     SparkLogError,
@@ -158,9 +160,21 @@ class Journal:
         """Carry out steps of the protocol on this log's stores."""
         return run(steps, self.stores, self.context.clock, self.link)
 
-    def is_still_there(self) -> bool:
-        """Whether the storage still holds this log: it was not deleted or replaced."""
-        data = self.run(_get(FORMAT_KEY))
+    def refresh_if_there(self) -> bool:
+        """`refresh`, and in the same round whether the storage still holds this log; False if it was deleted or
+        replaced: then this journal must not be used any more.
+
+        Raises LogRestored if an older copy of this log was restored.
+        """
+        try:
+            _, data = self.refresh_beside(_get(FORMAT_KEY))
+        except (CorruptObject, LogRestored):
+            if self._is_format(self.run(_get(FORMAT_KEY))):
+                raise
+            return False
+        return self._is_format(data)
+
+    def _is_format(self, data: bytes | None) -> bool:
         return data is not None and parse_format(data, self.metadata.url).cluster_id == self.cluster_id
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -12,8 +13,9 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.open_log import store_of
+from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import ReadOptions, read_options
+from pyspark_pylog.seen_log import Roots, SeenLog
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.query_pins import PinNames
 from pyspark_pylog.source.read_task import ReadTask, read_batches
@@ -118,9 +120,27 @@ def read_task(
 ) -> Iterator[pa.RecordBatch]:
     """What a task of a batch read gives Spark, in a query of that name."""
     assert isinstance(task, ReadTask)
-    store = store or store_of(reader.options.location)
-    reads = reader.reads_now(store, task, PinNames(f"meta/pin/{query}", f"meta/pin/{query}-{reader.scan}"))
-    return read_batches(store, reads, reader.schema, reader.options)
+    if store is not None:
+        task = ReadTask(task.number, through(store, task.log), task.reads, task._basis)
+    reads = reader.reads_now(task, PinNames(f"meta/pin/{query}", f"meta/pin/{query}-{reader.scan}"))
+    return read_batches(task.log, reads, reader.schema, reader.options)
+
+
+@dataclass(frozen=True, eq=False)
+class OneStore(Roots):
+    """Roots that are a store.  Journals over it are not shared with other tests."""
+
+    urls: tuple[tuple[int, str], ...] = ()
+    given: ObjectStore | None = None
+
+    def store(self, broker: int = 0) -> ObjectStore:
+        assert self.given is not None
+        return self.given
+
+
+def through(store: ObjectStore, log: SeenLog) -> SeenLog:
+    """The same log, by way of a store."""
+    return replace(log, roots=OneStore(given=store))
 
 
 class Frame:
@@ -131,7 +151,7 @@ class Frame:
         texts = {name.lower(): json.dumps(v) if isinstance(v, dict | list) else str(v) for name, v in given.items()}
         self.reader: LogReader = DefaultSource(texts).reader(from_arrow_schema(schema))  # type: ignore[assignment]
         self.tasks: list[ReadTask] = pickle.loads(pickle.dumps(self.reader.partitions()))
-        self.store = store_of(self.reader.options.location)
+        self.store = journal_of(self.reader.options.location).store
 
     def task(self, number: int, query: str = "1", store: ObjectStore | None = None) -> list[Row]:
         """What one task reads in a query."""

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark_pylog.options.parse import Location
+from pyspark_pylog.seen_log import Roots, SeenLog
 from pyspark_pylog.sink.bad_records import Topics, sift, with_headers
 from pyspark_pylog.sink.write_columns import pieces, written_columns
 from pyspark_pylog.sink.writer import LogStreamWriter
@@ -347,6 +347,7 @@ def is_good(row: dict[str, Any]) -> bool:
     return fits and (row["partition"] is None or 0 <= row["partition"] < partitions)
 
 
+NOWHERE = SeenLog("/nowhere", None, Roots(((0, "/nowhere"),)), "none", 0)
 SPECS = {
     "t": TopicSpec("1", "t", 2, 8 + ROW, "producer", True, 0, 0),
     "u": TopicSpec("2", "u", 3, 100 + ROW, "producer", True, 0, 0),
@@ -361,7 +362,7 @@ def test_rows_are_told_apart_as_one_by_one(rows: list[dict[str, Any]]) -> None:
     schema = pa.schema([(name, TYPES[name]) for name in dict.fromkeys(names)])
     columns = written_columns(from_arrow_schema(schema), None)
     (piece,) = pieces(columns, pa.RecordBatch.from_pylist(rows, schema), 0)
-    sifted = sift(piece, None, Topics(Location(url="/nowhere", storage={}), SPECS), 0)
+    sifted = sift(piece, None, Topics(NOWHERE, SPECS), 0)
     good = {spec.name: [int(key.as_py()) for key in part.records.column("key")] for spec, part in sifted.good}
     for topic in ("t", "u"):
         expected = [number for number, row in enumerate(rows) if row["topic"] == topic and is_good(row)]

@@ -6,8 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from pyspark_pylog import open_log
-from pyspark_pylog.open_log import KEPT_MAX, kept_journal
+from pyspark_pylog.open_log import KEPT, KEPT_MAX, kept_journal
 from pyspark_pylog.options.parse import Location
 
 import spark_log
@@ -70,4 +69,4 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     """A worker that serves many logs does not hold them all."""
     for number in range(KEPT_MAX + 2):
         kept_journal(location(tmp_path / str(number)), create=True)
-    assert len(open_log._kept) == KEPT_MAX
+    assert len(KEPT) == KEPT_MAX

@@ -15,10 +15,12 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark_pylog.options.parse import ReadOptions, read_options
+from pyspark_pylog.open_log import seen_log
+from pyspark_pylog.options.parse import Location, ReadOptions, read_options
 from pyspark_pylog.source.consumer_offsets_topic import ProgressReader, ProgressStreamReader, pinned_progress
-from pyspark_pylog.source.query_pins import POSITIONS_MAX, encode, pin_of, pinned
+from pyspark_pylog.source.query_pins import POSITIONS_MAX, encode, pin_of
 from pyspark_pylog.source.ranges import wanted_partitions
+from pyspark_pylog.task_metadata import agreed_value
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
@@ -183,15 +185,20 @@ def test_partitions_that_are_assigned(url: str, filled: spark_log.Log) -> None:
     assert [record.partition for record in task.records] == [48]  # type: ignore[attr-defined]
 
 
+def location(log: spark_log.Log) -> Location:
+    """Of a log on a disk."""
+    return Location(url=log.url, storage={}, durability="os")
+
+
 def test_a_query_sees_groups_and_topics_at_one_version(filled: spark_log.Log) -> None:
     """Whichever of its scans settled the version, and however long before a task asks where groups stand."""
     first = commit(filled, "a", 1)
     filled.append("t", [{"value": "x"}])
-    store, version = filled.journal.metadata, filled.journal.state.version
-    pinned(store, "meta/pin/q", lambda: encode(pin_of(filled.journal.refresh())))
+    seen, version = seen_log(location(filled), filled.journal), filled.journal.state.version
+    agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(filled.journal.refresh())))
     for number in range(110):
         commit(filled, "a", number % 5)
-    then = pinned_progress(store, "meta/pin/q")
+    then = pinned_progress(seen, "meta/pin/q")
     assert standing(record._asdict() for record in then.records) == [("a", "t-0", 1)]
     assert (then.version, then.end) == (version, first + 1)
 
@@ -207,26 +214,26 @@ def wide(log: spark_log.Log) -> spark_log.Log:
 
 def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> None:
     """They are found in the log when they are asked for."""
-    store = wide.journal.metadata
-    pinned(store, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
+    seen = seen_log(location(wide), wide.journal)
+    agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
     commit(wide, "a", 5)
     commit(wide, "b", 3)
-    assert {at for *_, at in standing(r._asdict() for r in pinned_progress(store, "meta/pin/q").records)} == {0}
+    assert {at for *_, at in standing(r._asdict() for r in pinned_progress(seen, "meta/pin/q").records)} == {0}
     wide.append("t", [{"value": "x"}])
-    pinned(store, "meta/pin/later", lambda: encode(pin_of(wide.journal.refresh())))
+    agreed_value(seen, "meta/pin/later", lambda: encode(pin_of(wide.journal.refresh())))
     wide.append("t", [{"value": "x"}])
-    later = pinned_progress(store, "meta/pin/later")
+    later = pinned_progress(seen, "meta/pin/later")
     assert len(later.records) == POSITIONS_MAX + 2 and later.version == wide.journal.state.version - 1
 
 
 def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> None:
     """Of many positions, when a checkpoint took its place before anybody asked where groups stood."""
-    store, version = wide.journal.metadata, wide.journal.state.version
-    pinned(store, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
+    seen, version = seen_log(location(wide), wide.journal), wide.journal.state.version
+    agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
     for number in range(110):
         commit(wide, "a", number % 5)
     with pytest.raises(ConcurrentChange, match=f"version {version} of the log, .* run the query again"):
-        pinned_progress(store, "meta/pin/q")
+        pinned_progress(seen, "meta/pin/q")
 
 
 # ------------------------------------------------------------------------------------------------------------ as a stream

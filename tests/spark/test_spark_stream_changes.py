@@ -81,14 +81,14 @@ def test_a_pattern_that_matches_nothing_yet_waits(url: str, log: spark_log.Log) 
 def test_a_topic_that_goes_after_a_batch_was_planned_is_a_loss_of_that_batch(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Exactly what was planned of it."""
+    """When it is run again: exactly what was planned of it."""
     put(log, 3, topic="in-a")
     put(log, 2, topic="in-b")
     stream = Stream(url, None, subscribePattern="^in-")
     stream.plan()
     log.admin.delete_topics(["in-a"])
     with pytest.raises(DataLoss, match=r"offsets \[0, 3\) of in-a-0 are gone, 3 records: topic 'in-a' was deleted"):
-        stream.read()
+        stream.restart().read()
     assert stream.restart(failOnDataLoss="false").read() == rows("in-b-0", 0, 2)
     assert len(losses(caplog)) == 1
 
@@ -173,11 +173,12 @@ def test_what_was_not_read_of_a_topic_created_again_is_named(
 
 
 def test_a_topic_created_again_after_a_batch_was_planned_is_not_read_in_its_place(url: str, log: spark_log.Log) -> None:
-    """The planned records are lost, the new ones are the next batch's."""
+    """When it is run again, the planned records are lost, the new ones are the next batch's."""
     put(log, 3)
     stream = Stream(url, failOnDataLoss="false")
     stream.plan()
     recreate(log, 5)
+    stream.restart()
     assert stream.read() == [] and stream.batch() == rows("t-0", 0, 5)
 
 
@@ -212,7 +213,7 @@ def test_a_new_partition_whose_first_records_are_gone_is_a_loss(url: str, log: s
 def test_a_new_partition_trimmed_after_the_batch_was_planned_is_a_loss_of_that_batch(
     url: str, log: spark_log.Log
 ) -> None:
-    """Where the batch begins in it is in the checkpoint."""
+    """When it is run again: where the batch begins in it is in the checkpoint."""
     put(log, 2)
     stream = Stream(url)
     stream.run()
@@ -221,7 +222,7 @@ def test_a_new_partition_trimmed_after_the_batch_was_planned_is_a_loss_of_that_b
     stream.plan()
     trim(log, 3, 1)
     with pytest.raises(DataLoss, match=r"offsets \[0, 3\) of t-1 are gone, 3 records"):
-        stream.read()
+        stream.restart().read()
 
 
 def test_new_topics_under_a_pattern_are_read_from_their_first_record(url: str, log: spark_log.Log) -> None:

@@ -88,16 +88,28 @@ def test_a_partition_that_was_trimmed_to_its_end_is_told_once(
 def test_records_trimmed_after_a_batch_was_planned_are_a_loss_of_that_batch(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only up to its end; what the trim took beyond is the next batch's."""
+    """When it is run again: only up to its end; what the trim took beyond is the next batch's."""
     put(log, 10)
     stream = Stream(url, maxOffsetsPerTrigger=4)
     stream.plan()
     trim(log, 6)
+    stream.restart()
     with pytest.raises(DataLoss, match=r"offsets \[0, 4\) of t-0 are gone, 4 records"):
         stream.read()
     assert stream.restart(failOnDataLoss="false").read() == []
     assert stream.batch() == rows("t-0", 6, 10)
     assert [message.partition(" of")[0] for message in losses(caplog)] == ["offsets [0, 4)", "offsets [4, 6)"]
+
+
+def test_a_batch_is_read_as_of_the_state_that_settled_its_end(url: str, log: spark_log.Log) -> None:
+    """What is trimmed, deleted or created again before its tasks are made does not matter: the log is not asked once more."""
+    put(log, 4)
+    stream = Stream(url)
+    stream.plan()
+    trim(log, 2)
+    reader = stream.reader
+    known = reader.journal.state
+    assert stream.read() == rows("t-0", 0, 4) and reader.journal.state is known
 
 
 def test_a_planned_batch_begins_where_it_was_planned_to(
@@ -147,7 +159,8 @@ def test_records_trimmed_while_a_batch_is_planned_are_no_other_error(
         stream.plan()
     else:
         stream.plan()
-        hurry(stream, lambda: trim(log, 2))
+        trim(log, 2)
+        stream.restart(trigger)
     found = stream.read()
     assert found == rows("t-0", 2, 9)[: len(found)] and found != []
     assert [message.partition(" are")[0] for message in losses(caplog)] == ["offsets [0, 2) of t-0"]

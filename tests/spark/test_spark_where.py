@@ -32,7 +32,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.node.maintain import merge
 from spark_log.testing.stores import CountingStore
 from tests.spark.builders import as_bytes, copy, load, load_stream, texts, values
-from tests.spark.driver import read_task
+from tests.spark.driver import read_task, through
 
 START = datetime(2026, 1, 31, tzinfo=timezone.utc)
 FIXED = {"endingoffsets": "1000000"}
@@ -206,7 +206,7 @@ def test_what_cannot_match_is_not_fetched(url: str, log: spark_log.Log) -> None:
     found = reader(url, "value", where="timestamp between '2026-02-01' and '2026-02-01 12:00'", timezone="UTC")
     (task,) = tasks_of(found)
     counting = CountingStore(log.journal.objects)
-    batches = list(read_batches(counting, task.reads, found.schema, found.options))
+    batches = list(read_batches(through(counting, task.log), task.reads, found.schema, found.options))
     assert sum(batch.num_rows for batch in batches) == 500
     sizes = [read.slice.length for read in log.plan("t")]
     assert counting.read.total() == sizes[1]

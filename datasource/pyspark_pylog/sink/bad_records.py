@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_pylog.open_log import journal_of
-from pyspark_pylog.options.parse import Location
+from pyspark_pylog.seen_log import SeenLog
 from pyspark_pylog.sink.write_columns import BatchPiece
+from pyspark_pylog.task_metadata import newest_journal
 from spark_log.client.producing.topic_rules import Fault, TopicSpec, faults_of, specs_of
 from spark_log.client.topics import auto_creates, ensure_topic, no_such_topic
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
@@ -34,8 +34,8 @@ LETTERS_TAKE_ALL = {"max.message.bytes": str(2**31 - 1), "message.timestamp.afte
 class Topics:
     """The topics that a task writes to: those that the driver found, and those named by rows."""
 
-    def __init__(self, location: Location, specs: Mapping[str, TopicSpec]) -> None:
-        self._location = location
+    def __init__(self, log: SeenLog, specs: Mapping[str, TopicSpec]) -> None:
+        self._log = log
         self._specs = dict(specs)
         self._journal: Journal | None = None
 
@@ -48,7 +48,7 @@ class Topics:
         check_topic_name(name)
         if name not in self._specs:
             if self._journal is None:
-                self._journal = journal_of(self._location)
+                self._journal = newest_journal(self._log)
                 self._specs = {**specs_of(self._journal.state), **self._specs}
             if name not in self._specs:
                 self._create(self._journal, name)

@@ -25,13 +25,15 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import kept_journal, store_of
+from pyspark_pylog.open_log import kept_journal, seen_log
 from pyspark_pylog.options.parse import WriteOptions, write_options
 from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.seen_log import SeenLog
 from pyspark_pylog.sink.bad_records import LETTERS_TAKE_ALL, Topics, letters, refusal, sift
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
 from pyspark_pylog.sink.write_columns import pieces, written_columns
+from pyspark_pylog.task_metadata import journal_since, newest_journal
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.producing.commit import PlainProducer
 from spark_log.client.producing.topic_rules import TopicSpec, specs_of, topic_spec
@@ -68,7 +70,8 @@ class Begun:
     options: WriteOptions
     columns: tuple[str, ...]
     """The columns of the frame that are written."""
-    epoch: int
+    log: SeenLog
+    """Its version is the upload epoch."""
     specs: Mapping[str, TopicSpec]
 
 
@@ -102,11 +105,11 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
         ensure_topic(journal, options.topic)
     if options.dead_letters is not None:
         ensure_topic(journal, options.dead_letters, LETTERS_TAKE_ALL)
-    state = journal.state
+    state, log = journal.state, seen_log(options.location, journal)
     if options.topic is None:
-        return Begun(options, columns, state.version, specs_of(state))
+        return Begun(options, columns, log, specs_of(state))
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
-    return Begun(options, columns, state.version, {name: topic_spec(state, name) for name in known})
+    return Begun(options, columns, log, {name: topic_spec(state, name) for name in known})
 
 
 def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
@@ -115,8 +118,8 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
     with plain_errors():
         prepare_process()
         uploader = Uploader(
-            store_of(options.location),
-            begun.epoch,
+            begun.log.roots.store(),
+            begun.log.version,
             random.Random(),
             partitioner=options.partitioner,
             compression=options.compression,
@@ -135,7 +138,7 @@ def _write(begun: Begun, batches: Iterator[pa.RecordBatch]) -> TaskWritten:
 def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader) -> tuple[int, str]:
     """Append all rows to the uploader; returns the number of bad rows, and the first reason."""
     options, clock = begun.options, SystemClock()
-    topics = Topics(options.location, begun.specs)
+    topics = Topics(begun.log, begun.specs)
     all_to = begun.specs[options.topic] if options.topic is not None else None
     read, count, reason = 0, 0, ""
     for batch in batches:
@@ -168,9 +171,9 @@ class LogWriter(DataSourceArrowWriter):
             done = _done(messages)
             if not any(message.uploaded.slices for message in done):
                 return
-            journal = kept_journal(self.begun.options.location)
+            journal = newest_journal(self.begun.log)
             uploads = [message.uploaded for message in done]
-            options, epoch = self.begun.options, self.begun.epoch
+            options, epoch = self.begun.options, self.begun.log.version
             committed: Committed | None
             if options.txn_version is None:
                 committed = PlainProducer(journal).commit(epoch, uploads)
@@ -201,7 +204,8 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             if not done:
                 return
             options, uploads = self.begun.options, [message.uploaded for message in done]
-            journal, epoch = kept_journal(options.location), self.begun_epoch(done)
+            # Spark creates a writer in the process that commits, so the journal was refreshed just before.
+            journal, epoch = journal_since(self.begun.log), self.begun_epoch(done)
             committed = commit_stream_batch(journal, options, done[0].query_id, batchId, epoch, uploads)
             _tell(options, done, committed)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_of, patiently, store_of
+from pyspark_pylog.open_log import journal_of, patiently, seen_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.growth import (
@@ -45,7 +45,6 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
-from spark_log.store.base import ObjectStore
 
 
 def deal_out(reads: Sequence[SliceRead], options: ReadOptions) -> list[list[SliceRead]]:
@@ -78,13 +77,12 @@ class LogReader(DataSourceReader):
             prepare_process()
             if not isinstance(partition, ReadTask):  # Spark's substitute for an empty list of partitions
                 return
-            store = store_of(self.options.location)
-            reads = self.reads_now(store, partition, query_of_task(self.scan))
-            yield from read_batches(store, reads, self.schema, self.options)
+            reads = self.reads_now(partition, query_of_task(self.scan))
+            yield from read_batches(partition.log, reads, self.schema, self.options)
 
-    def reads_now(self, store: ObjectStore, task: ReadTask, query: PinNames) -> list[SliceRead]:
+    def reads_now(self, task: ReadTask, query: PinNames) -> list[SliceRead]:
         """A task's reads at the version that its query pins.  Raises DataLoss unless failOnDataLoss is false."""
-        pin, growth = PinnedQuery(store, self.options, self.scan, query, task).view()
+        pin, growth = PinnedQuery(self.options, self.scan, query, task).view()
         check_there(pin.topics, self.options)
         reads, losses = still_there(task.reads, pin.topics, self.options, growth.ends)
         report(losses, self.options.fail_on_data_loss)
@@ -93,13 +91,13 @@ class LogReader(DataSourceReader):
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_of(self.options.location)
         ranges, reads = self._plan(journal)
-        dealt = deal_out(reads, self.options)
+        dealt, log = deal_out(reads, self.options), seen_log(self.options.location, journal)
         if self._ends_early(ranges):
-            return [ReadTask(number, reads) for number, reads in enumerate(dealt) if reads]
+            return [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
         at_once = self.options.parallelism or cores()
         dealt += [[] for _ in range(min_tasks(at_once) - len(dealt))]
         basis, tasks = self._basis(ranges, dealt, at_once)
-        return [ReadTask(number, reads, basis if number < tasks else None) for number, reads in enumerate(dealt)]
+        return [ReadTask(number, log, reads, basis if number < tasks else None) for number, reads in enumerate(dealt)]
 
     def _ends_early(self, ranges: Sequence[OffsetRange]) -> bool:
         """Whether records cannot be added: all ends are offsets or times."""

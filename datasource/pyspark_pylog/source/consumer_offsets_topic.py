@@ -19,14 +19,16 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_of, patiently, store_of
+from pyspark_pylog.open_log import journal_of, patiently, seen_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.seen_log import SeenLog
 from pyspark_pylog.source.offset_format import Offset, parse_offset
-from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, pinned, query_of_task
+from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
 from pyspark_pylog.source.stream import LONG_POLL_MS, LOOKS_SHARE
 from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark_pylog.task_metadata import agreed_value, newest_journal
 from spark_log.client.consuming.backoff import PollBackoff
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
@@ -42,7 +44,6 @@ from spark_log.metadata.consumer_offsets import PARTITIONS, CommittedOffsets, Pr
 from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import At, AtTime, Position
-from spark_log.store.base import ObjectStore
 
 logger = logging.getLogger("spark_log")
 
@@ -50,8 +51,9 @@ logger = logging.getLogger("spark_log")
 class RecordsTask(InputPartition):
     """The one task, with its records as planned."""
 
-    def __init__(self, records: Sequence[ProgressRecord], *, fixed: bool) -> None:
+    def __init__(self, log: SeenLog, records: Sequence[ProgressRecord], *, fixed: bool) -> None:
         super().__init__(0)
+        self.log = log
         self.records = tuple(records)
         self.fixed = fixed
         """Whether they stay the same whenever the query runs."""
@@ -70,7 +72,8 @@ class ProgressReader(DataSourceReader):
             tell(self.options.notes)
             journal = patiently(lambda: journal_of(self.options.location), self.options, SystemClock())
             records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
-            return [RecordsTask(records, fixed=is_fixed(self.options, _partitions(self.options)))]
+            log = seen_log(self.options.location, journal)
+            return [RecordsTask(log, records, fixed=is_fixed(self.options, _partitions(self.options)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():
@@ -79,7 +82,7 @@ class ProgressReader(DataSourceReader):
 
     def _records_now(self, task: RecordsTask) -> Sequence[ProgressRecord]:
         try:
-            progress = pinned_progress(store_of(self.options.location), query_of_task(self.scan).pin)
+            progress = pinned_progress(task.log, query_of_task(self.scan).pin)
         except (StorageUnavailable, ObjectNotFound):
             raise
         except StorageError as error:
@@ -204,7 +207,8 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             ends = _numbers(until.ends)
             self._check_there(until)
             records = progress_of(self.journal.state).between(starts, ends, self.options.where)
-            return [RecordsTask(records, fixed=True)] if records else []
+            log = seen_log(self.options.location, self.journal)
+            return [RecordsTask(log, records, fixed=True)] if records else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         with plain_errors():
@@ -215,16 +219,16 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """Nothing to do: Spark stores the stream's position."""
 
 
-def pinned_progress(store: ObjectStore, name: str) -> CommittedOffsets:
+def pinned_progress(log: SeenLog, name: str) -> CommittedOffsets:
     """The topic at the version that all scans of a query see; the first scan pins it."""
-    pin = decode(pinned(store, name, lambda: encode(pin_of(Journal.open(store, create=False).state))), Pin)
+    pin = decode(agreed_value(log, name, lambda: encode(pin_of(newest_journal(log).state))), Pin)
     if pin.progress is not None:
         return pin.progress
 
     def late() -> bytes:
-        return encode(progress_at(Journal.open(store, create=False), pin.version))
+        return encode(progress_at(newest_journal(log), pin.version))
 
-    return decode(pinned(store, f"{name}-progress", late), CommittedOffsets)
+    return decode(agreed_value(log, f"{name}-progress", late), CommittedOffsets)
 
 
 def progress_at(journal: Journal, version: int) -> CommittedOffsets:

@@ -1,13 +1,12 @@
 """One version for all tasks of a query.
 
-The first task pins it: it puts the start and the end of every partition under the query's name (`meta/pin/…`,
-put-if-absent), and all other tasks, of any scan in the query, read them.  The pin also contains the records added since
+The first task pins it: it claims the query's name (`meta/pin/…`) for the start and the end of every partition, and all
+other tasks, of any scan in the query, read them (`journal/claims.py`).  The pin also contains the records added since
 the scan of that task was planned; another scan of the query puts its growth under a separate name (`growth.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -15,13 +14,10 @@ from pyspark import TaskContext
 
 from pyspark_pylog.source.growth import Growth, PinnedTopic
 from spark_log.clock import SystemClock
-from spark_log.errors import ObjectNotFound, StorageUnavailable
 from spark_log.journal.object_names import PINS
 from spark_log.metadata.consumer_offsets import CommittedOffsets, progress_of
 from spark_log.metadata.state import State
-from spark_log.store.base import ObjectStore
 
-TRIES = 5
 POSITIONS_MAX = 2000
 """Maximum number of group positions in a pin: about 10 ms of work and 300 KB."""
 
@@ -62,22 +58,6 @@ def query_of_task(scan: str) -> PinNames:
         started = context.getLocalProperty("spark.app.startTime") or "0"
         name = f"{PINS}{application}-{started}-{execution}"
     return PinNames(name, f"{name}-{scan}")
-
-
-def pinned(store: ObjectStore, name: str, make: Callable[[], bytes]) -> bytes:
-    """The bytes under `name`; the first caller makes them."""
-    for _ in range(TRIES):
-        try:
-            return store.get(name)
-        except ObjectNotFound:
-            pass
-        try:
-            data = make()
-            if store.put_new(name, data):
-                return data
-        except StorageUnavailable:
-            continue
-    return store.get(name)
 
 
 def pin_of(state: State) -> Pin:

@@ -14,6 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
+from pyspark_pylog.seen_log import SeenLog
 from pyspark_pylog.source.growth import (
     NONE,
     Basis,
@@ -24,14 +25,11 @@ from pyspark_pylog.source.growth import (
     partitions_there,
 )
 from pyspark_pylog.source.loss import TRIMMED, Loss, report
-from pyspark_pylog.source.query_pins import Pin, PinNames, decode, encode, pin_of, pinned
+from pyspark_pylog.source.query_pins import Pin, PinNames, decode, encode, pin_of
 from pyspark_pylog.source.ranges import group_offsets
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
-from pyspark_pylog.source.splits import (
-    decode_reads,
-    encode_reads,
-    split_growth,
-)
+from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
+from pyspark_pylog.task_metadata import agreed_value, newest_journal
 from spark_log.client.reading.fetch import Fetched, asked_ahead, fetch
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import columns_to_read, only_matching, plan_matching
@@ -50,9 +48,10 @@ from spark_log.store.base import ObjectStore
 class ReadTask(InputPartition):
     """One task, as planned by the driver."""
 
-    def __init__(self, number: int, reads: Sequence[SliceRead], basis: bytes | None = None) -> None:
+    def __init__(self, number: int, log: SeenLog, reads: Sequence[SliceRead], basis: bytes | None = None) -> None:
         super().__init__(number)
         self.number = number
+        self.log = log
         self.reads = tuple(reads)
         self._basis = basis
 
@@ -62,17 +61,17 @@ class ReadTask(InputPartition):
         return None if self._basis is None else decode_basis(self._basis)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"number": self.number, "reads": encode_reads(self.reads), "basis": self._basis}
+        return {"number": self.number, "log": self.log, "reads": encode_reads(self.reads), "basis": self._basis}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["number"], decode_reads(state["reads"]), state["basis"])  # type: ignore[misc]
+        self.__init__(state["number"], state["log"], decode_reads(state["reads"]), state["basis"])  # type: ignore[misc]
 
 
 class PinnedQuery:
-    """Makes all tasks of a query read one version: the first task puts it under a name, the others read it."""
+    """Makes all tasks of a query read one version: the first task claims its name for it, the others read it."""
 
-    def __init__(self, store: ObjectStore, options: ReadOptions, scan: str, query: PinNames, task: ReadTask) -> None:
-        self._store = store
+    def __init__(self, options: ReadOptions, scan: str, query: PinNames, task: ReadTask) -> None:
+        self._log = task.log
         self._options = options
         self._scan = scan
         self._query = query
@@ -84,7 +83,7 @@ class PinnedQuery:
         A user without write permission reads what the driver planned, without trimmed records.
         """
         try:
-            pin = decode(pinned(self._store, self._query.pin, self._make_pin), Pin)
+            pin = decode(agreed_value(self._log, self._query.pin, self._make_pin), Pin)
             return pin, self._growth(pin)
         except (StorageUnavailable, ObjectNotFound):
             raise
@@ -96,7 +95,7 @@ class PinnedQuery:
 
     @cached_property
     def _journal(self) -> Journal:
-        return Journal.open(self._store, create=False)
+        return newest_journal(self._log)
 
     def _make_pin(self) -> bytes:
         """The pin, with the growth of this scan, so that its other tasks read only one file."""
@@ -114,7 +113,7 @@ class PinnedQuery:
             return pin.growth[self._scan]
         if not self._is_needed(pin):
             return NONE
-        return decode(pinned(self._store, self._query.growth, lambda: encode(self._plan(pin))), Growth)
+        return decode(agreed_value(self._log, self._query.growth, lambda: encode(self._plan(pin))), Growth)
 
     def _plan(self, pin: Pin) -> Growth:
         """The records added up to the pinned version, planned by the state of that version."""
@@ -142,16 +141,18 @@ class PinnedQuery:
 
 
 def read_batches(
-    store: ObjectStore, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
+    log: SeenLog, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """The matching records of planned reads, as Spark's batches."""
+    store = log.roots.store()
     columns = columns_to_read(stored_columns(schema), options.where)
     for read, coming in asked_ahead(store, reads):
-        for part in _fetched(store, read, columns, options, coming):
+        for part in _fetched(log, store, read, columns, options, coming):
             yield only_matching(to_batch(part, schema), part, options.where)
 
 
 def _fetched(
+    log: SeenLog,
     store: ObjectStore,
     read: SliceRead,
     columns: Sequence[str],
@@ -165,17 +166,22 @@ def _fetched(
             yield part
             at = part.end
     except ObjectNotFound as error:
-        yield from _again(store, replace(read, start=at), columns, options, error)
+        yield from _again(log, store, replace(read, start=at), columns, options, error)
 
 
 def _again(
-    store: ObjectStore, read: SliceRead, columns: Sequence[str], options: ReadOptions, error: ObjectNotFound
+    log: SeenLog,
+    store: ObjectStore,
+    read: SliceRead,
+    columns: Sequence[str],
+    options: ReadOptions,
+    error: ObjectNotFound,
 ) -> Iterator[Fetched]:
     """Records that were merged into another object.  Those that are not in the log any more are lost.
 
     So are those in a missing object that the newest state still names.
     """
-    journal, fail = Journal.open(store, create=False), options.fail_on_data_loss
+    journal, fail = newest_journal(log), options.fail_on_data_loss
     tp = TopicPartition(read.topic, read.partition)
     if journal.state.names.get(read.topic) != read.topic_id:
         report([Loss(tp, read.start, read.end, f"topic {read.topic!r} was deleted before they were read")], fail)
@@ -186,7 +192,7 @@ def _again(
     rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
     for new in plan_matching(journal, [rest], options.where):
         if new.slice.object != read.slice.object:
-            yield from _fetched(store, new, columns, options)
+            yield from _fetched(log, store, new, columns, options)
         elif fail:
             raise error
         else:

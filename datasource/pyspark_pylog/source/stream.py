@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import notice, tell
-from pyspark_pylog.open_log import journal_of, patiently, store_of
+from pyspark_pylog.open_log import journal_of, patiently, seen_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain, plain_errors
 from pyspark_pylog.progress.group_publisher import GroupProgress
@@ -164,7 +164,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             prepare_process()
             assert isinstance(partition, ReadTask)
-            yield from read_batches(store_of(self.options.location), partition.reads, self.schema, self.options)
+            yield from read_batches(partition.log, partition.reads, self.schema, self.options)
 
     # -------------------------------------------------------------------------------------------------------- decisions
 
@@ -295,14 +295,15 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return replace(there, starts=starts, fired_ms=self.clock.now_ms() if fires else at.fired_ms, carried=at.carried)
 
     def _planned(self, at: Offset, until: Offset) -> list[InputPartition]:
-        """Tasks of a batch; planned again if records were lost in between, because publishing refreshes the journal."""
+        """Tasks of a batch, planned by the state that `latestOffset` has seen; by the newest one if that fails."""
+        state = self.journal.state
         while True:
-            state = self._refreshed()
-            ranges, losses = planned_ranges(state, at, until)
             try:
-                tasks = self._tasks(ranges)
+                ranges, losses = planned_ranges(state, at, until)
+                tasks = self._tasks(ranges, state)
             except (DataLoss, UnknownTopicOrPartition):
-                if self.journal.state is state:
+                before, state = state, self._refreshed()
+                if state is before:
                     raise
                 continue
             self._report(losses)
@@ -341,9 +342,10 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
                 f"maxBytesPerTrigger is {size} by default: a micro-batch reads about so many stored bytes (none: no limit)",
             )
 
-    def _tasks(self, ranges: Sequence[OffsetRange]) -> list[InputPartition]:
-        dealt = deal_out(plan_matching(self.journal, ranges, self.options.where), self.options)
-        return [ReadTask(number, reads) for number, reads in enumerate(dealt) if reads]
+    def _tasks(self, ranges: Sequence[OffsetRange], state: State) -> list[InputPartition]:
+        dealt = deal_out(plan_matching(self.journal, ranges, self.options.where, state=state), self.options)
+        log = seen_log(self.options.location, self.journal)
+        return [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
 
 
 class Refused(DataSourceStreamReader):

@@ -1,0 +1,78 @@
+"""Claims: of all values under a name, the first one wins."""
+
+from __future__ import annotations
+
+import random
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from spark_log.clock import SystemClock
+from spark_log.errors import StorageError, StorageUnavailable
+from spark_log.journal.claims import TRIES, claim, claimed
+from spark_log.journal.store_operations import Get, PutAnswer, PutNew, run
+from spark_log.store.base import ObjectStore
+from spark_log.store.memory import MemoryStore
+from spark_log.testing.stores import Faults, FaultyStore
+
+NAME = "meta/pin/q"
+
+
+@pytest.fixture
+def store() -> ObjectStore:
+    return MemoryStore(uuid.uuid4().hex)
+
+
+def claim_in(store: ObjectStore, value: bytes) -> bytes:
+    return run(claim(NAME, value), store, SystemClock())
+
+
+def test_the_first_value_wins(store: ObjectStore) -> None:
+    """A later claimant gets it, and so does a reader; before the first claim there is no value."""
+    assert run(claimed(NAME), store, SystemClock()) is None
+    assert claim_in(store, b"first") == b"first"
+    assert claim_in(store, b"second") == b"first"
+    assert run(claimed(NAME), store, SystemClock()) == b"first"
+
+
+def test_all_claimants_of_a_race_get_one_value(store: ObjectStore) -> None:
+    """Whichever of them wins, and whatever requests and answers are lost."""
+    faulty = FaultyStore(store, random.Random(7), Faults(lost_answer=0.2))
+
+    def race(number: int) -> bytes | None:
+        try:
+            return claim_in(faulty, b"%d" % number)
+        except StorageUnavailable:
+            return None
+
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(race, range(8))) - {None}
+    assert found == {store.get(NAME)}
+
+
+def test_a_put_whose_answer_is_lost_is_read_back() -> None:
+    """It may have won, or another may have; if neither, the put is retried."""
+    steps = claim(NAME, b"mine")
+    assert next(steps) == PutNew(NAME, b"mine")
+    assert steps.send(PutAnswer.UNKNOWN) == Get(NAME)
+    assert steps.send(None) == PutNew(NAME, b"mine")
+    assert steps.send(PutAnswer.UNKNOWN) == Get(NAME)
+    with pytest.raises(StopIteration) as found:
+        steps.send(b"another")
+    assert found.value.value == b"another"
+
+
+def test_a_claim_gives_up(store: ObjectStore) -> None:
+    """If the storage takes no put, the error says so; a storage that rejects puts raises its own error."""
+    steps = claim(NAME, b"mine")
+    next(steps)
+    for _ in range(TRIES - 1):
+        assert steps.send(PutAnswer.UNKNOWN) == Get(NAME)
+        assert steps.send(None) == PutNew(NAME, b"mine")
+    assert steps.send(PutAnswer.UNKNOWN) == Get(NAME)
+    with pytest.raises(StorageUnavailable, match=f"did not take {NAME} in {TRIES} attempts"):
+        steps.send(None)
+    rejecting = FaultyStore(store, random.Random(1), Faults(errors={"meta/": StorageError("not allowed")}))
+    with pytest.raises(StorageError, match="not allowed"):
+        claim_in(rejecting, b"mine")
