@@ -235,6 +235,11 @@ def _repair_text(report: RepairReport, dry_run: bool) -> str:
         f"{report.version} from {base}, {files} moved to meta/damaged/"
     ]
     lines += [f"{name} is damaged" for name in report.damaged]
+    if report.lost_format:
+        identity = (
+            f"the log's id {report.cluster_id}" if report.cluster_id else "a new id, because no record has the log's"
+        )
+        lines.append(f"meta/format is missing, and made again with {identity}; restart all clients and coordinators")
     if report.lost:
         lines += report.lost
         lines.append(f"{condition}the log continues at version {report.continues_at}, with new topic ids")

@@ -41,7 +41,8 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
 def parse_format(data: bytes, url: str) -> Format:
     """Parse `meta/format`.  Raises UnsupportedVersion for a file that is damaged, not pylog's, or newer."""
     damaged = UnsupportedVersion(
-        f"{url}/{FORMAT_KEY} is not pylog's, or damaged: it starts with {data[:32]!r}; a damaged one is restored from a copy"
+        f"{url}/{FORMAT_KEY} is not pylog's, or damaged: it starts with {data[:32]!r}; if it is damaged, stop all clients, and restore it "
+        "from a copy of the log, or delete it and run `pylog repair`"
     )
     try:
         fields: Any = msgspec.json.decode(data)
@@ -71,7 +72,7 @@ def find_format(url: str) -> Steps[bytes | None]:
     data: bytes | None = yield Get(FORMAT_KEY)
     if data is None:
         raise UnsupportedVersion(
-            f"{url}/{FORMAT_KEY} is missing, and {names[0]} is there: the log is damaged; restore that file from a copy of "
-            "the log"
+            f"{url}/{FORMAT_KEY} is missing, and {names[0]} is there: the log is damaged; stop all clients, and restore that "
+            "file from a copy of the log, or run `pylog repair`, which makes a new one"
         )
     return data

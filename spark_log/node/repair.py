@@ -3,7 +3,8 @@
 If every version of a log can be restored, it is rewritten: its damaged files are moved to `meta/damaged/`, and two new
 checkpoints replace them.  If a version is lost, the offsets of its records could be given to other records.  Then
 nothing is changed, and the report lists the loss, unless the loss is accepted: the log continues with the state that
-is certain, and every topic gets a new id (metadata/recovery.py).  Clients and coordinators must not use the log
+is certain, and every topic gets a new id (metadata/recovery.py).  A lost `meta/format` is rebuilt: nothing in the log
+depends on its id, so the log gets a new one if no record has it.  Clients and coordinators must not use the log
 meanwhile.
 """
 
@@ -18,11 +19,11 @@ from hashlib import blake2b
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError
 from spark_log.journal.checkpointing import checkpoint, damaged_between
-from spark_log.journal.log_format import FORMAT_KEY, find_format, parse_format
+from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
 from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.protocol import Context
-from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
+from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, PutNew, Steps, Stores, run
 from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord, decode_batch
 from spark_log.metadata.recovery import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.replay import replay as replay_batch
@@ -61,6 +62,10 @@ class RepairReport:
     """Objects without a reference after the repair: they may hold lost records, and are kept for `gc.fence.age.ms`."""
     missing: tuple[str, ...] = ()
     """Objects that the repaired log refers to, but that do not exist."""
+    lost_format: bool = False
+    """`meta/format` is missing: it is rebuilt."""
+    cluster_id: str = ""
+    """The log's id for it, from a coordinator's record; empty: no record has it, and the log gets a new one."""
     needed: bool = True
     """False: the log opens, and nothing is damaged."""
 
@@ -90,7 +95,7 @@ def repair(
     is_alive:     whether a coordinator that has the log answers.
     accept_loss:  continue without versions that cannot be restored: every topic gets a new id.
     Raises NoLog if there is none; InvalidRequest if a coordinator serves the log; CorruptObject, with the loss, if
-    versions cannot be restored and `accept_loss` is false; UnsupportedVersion for files of a newer pylog or a lost
+    versions cannot be restored and `accept_loss` is false; UnsupportedVersion for files of a newer pylog or a damaged
     `meta/format`.
     """
     clock = clock or SystemClock()
@@ -110,6 +115,8 @@ def repair(
     if report.lost and not accept_loss:
         raise _not_accepted(store.url, report)
     run(_rebuild(found, context), Stores.of(store), clock)
+    if report.lost_format:
+        run(_rebuild_format(report.cluster_id, context), Stores.of(store), clock)
     return report
 
 
@@ -124,14 +131,29 @@ def _not_accepted(url: str, report: RepairReport) -> CorruptObject:
 
 
 def _find(url: str) -> Steps[_Found]:
-    form = yield Get(FORMAT_KEY)
-    if form is None:
-        form = yield from find_format(url)
-    if form is None:
+    form, names, records = yield [Get(FORMAT_KEY), List(CHECKPOINTS), List(LOG)]
+    if form is not None:
+        parse_format(form, url)
+    elif not names and not records:
         raise NoLog(f"there is no log at {url}: it has no {FORMAT_KEY}")
-    parse_format(form, url)
-    names: list[str] = yield List(CHECKPOINTS)
-    records: list[str] = yield List(LOG)
+    found = yield from _find_damage(names, records)
+    if form is not None:
+        return found
+    cluster_id = yield from _recorded_id(records)
+    return replace(found, report=replace(found.report, lost_format=True, cluster_id=cluster_id, needed=True))
+
+
+def _recorded_id(records: Sequence[str]) -> Steps[str]:
+    """The id of the log in the newest record of a coordinator; empty if there is none."""
+    for key in reversed(records):
+        batch = yield from _batch(key)
+        for record in () if batch is None else batch.records:
+            if isinstance(record, TakeOverRecord):
+                return record.cluster_id
+    return ""
+
+
+def _find_damage(names: Sequence[str], records: Sequence[str]) -> Steps[_Found]:
     states, damaged = yield from _read_checkpoints(names)
     base, state = yield from _furthest(states, frozenset(records))
     newest = max([*map(log_version, records), *map(checkpoint_version, names)], default=0)
@@ -295,3 +317,14 @@ def _rebuild(found: _Found, context: Context) -> Steps[None]:
     yield Delete(list(found.report.moved))
     yield from checkpoint(view, context)
     yield from open_view()
+
+
+def _rebuild_format(cluster_id: str, context: Context) -> Steps[None]:
+    """The next change probes the storage, as for a new log."""
+    form = Format(
+        pylog=FORMAT_VERSION,
+        cluster_id=cluster_id or context.unique() + context.unique(),
+        created_ms=context.clock.now_ms(),
+        probed="",
+    )
+    yield PutNew(FORMAT_KEY, form.encode())

@@ -173,9 +173,7 @@ def test_a_lost_version_is_looked_at(small: Pylog, tmp_path: Path) -> None:
     assert len(list(tmp_path.glob("log/meta/damaged/*"))) == 2
 
 
-@pytest.mark.parametrize(
-    "line", ["produce orders", "topic create t", "consume orders", "verify", "maintain", "repair", "repair --dry-run"]
-)
+@pytest.mark.parametrize("line", ["produce orders", "topic create t", "consume orders", "verify", "maintain"])
 @pytest.mark.parametrize("left", ["log", "ckpt"])
 def test_a_missing_format_file_is_to_be_restored(pylog: Pylog, tmp_path: Path, line: str, left: str) -> None:
     """Whatever is done, no log is begun in the place of the one whose metadata is there."""
@@ -184,5 +182,16 @@ def test_a_missing_format_file_is_to_be_restored(pylog: Pylog, tmp_path: Path, l
     for file in tmp_path.glob(f"log/meta/{'ckpt' if left == 'log' else 'log'}/*"):
         file.unlink()
     assert "meta/format is missing, and meta/" in (shown := pylog.refused(*line.split(), stdin="x\n"))
-    assert "restore that file from a copy of the log" in shown
+    assert "restore that file from a copy of the log, or run `pylog repair`" in shown
     assert not (tmp_path / "log/meta/format").exists()
+
+
+def test_a_missing_format_file_is_made_again_by_repair(small: Pylog, tmp_path: Path) -> None:
+    """Not without being asked; the log has everything, under another id, which is said."""
+    before = small.ok("topic", "list")
+    (tmp_path / "log/meta/format").unlink()
+    assert "meta/format is missing" in small.ok("repair", "--dry-run")
+    small.refused("repair")
+    assert not (tmp_path / "log/meta/format").exists()
+    assert "made again with a new id, because no record has the log's" in small.ok("repair", "--yes")
+    assert small.ok("topic", "list") == before and "nothing to repair" in small.ok("repair", "--yes")

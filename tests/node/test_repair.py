@@ -143,8 +143,37 @@ def test_a_damaged_format_file_is_named(store: LocalStore, found: bytes, damaged
     """It is not said that the log opens: no client can open it."""
     store.put(FORMAT_KEY, [store.get(FORMAT_KEY).replace(found, damaged)])
     for use in (open_log, repair):
-        with pytest.raises(UnsupportedVersion, match=r"meta/format is not pylog's, or damaged: .*restored from a copy"):
+        with pytest.raises(
+            UnsupportedVersion, match=r"meta/format is not pylog's, or damaged: .*restore it from a copy"
+        ):
             use(store)
+
+
+@pytest.mark.parametrize("led", [True, False])
+def test_a_lost_format_file_is_made_again(store: LocalStore, led: bool) -> None:
+    """With the id that a coordinator recorded, or with a new one.  Neither is needed to read what is there."""
+    journal = open_log(store).journal
+    if led:
+        journal.release(journal.take_over(0, "127.0.0.1:1", "here"))
+    identity, state = journal.cluster_id, journal.refresh()
+    store.delete([FORMAT_KEY])
+    assert repair(store, dry_run=True).cluster_id == (identity if led else "") and FORMAT_KEY not in store.list("meta/")
+    assert repair(store).lost_format
+    again = open_log(store)
+    assert (again.cluster_id == identity) == led and again.journal.state == state and values(store) == VALUES
+    again.append("t", [{"value": b"more"}])
+    assert values(store) == [*VALUES, b"more"] and not repair(store).needed
+
+
+def test_a_lost_format_file_is_not_made_again_if_records_are_lost_too(store: LocalStore) -> None:
+    """Unless the loss is accepted."""
+    (*_, lost, _) = store.list(LOG)
+    store.delete([FORMAT_KEY, lost])
+    with pytest.raises(CorruptObject, match=lost):
+        repair(store)
+    assert FORMAT_KEY not in store.list("meta/")
+    assert repair(store, accept_loss=True).lost_format
+    assert len(values(store)) >= len(VALUES) - 2
 
 
 def test_a_flipped_bit_in_the_format_file_never_gives_a_log_another_identity(store: LocalStore) -> None:
