@@ -369,5 +369,5 @@ def test_every_error_that_a_page_names_exists() -> None:
         assert not unknown, f"{page} names {sorted(unknown)}"
 
 
-OTHERS = {"TimeoutError", "CreateTime", "LogAppendTime", "FileSystemBasedCheckpointFileManager"}
+OTHERS = {"TimeoutError", "PrepareAbort", "CreateTime", "LogAppendTime", "FileSystemBasedCheckpointFileManager"}
 """Names of Python, Kafka and Spark."""

@@ -11,7 +11,7 @@ import pytest
 from spark_log.clock import SystemClock
 from spark_log.errors import StorageError, StorageUnavailable
 from spark_log.journal.claims import TRIES, claim, claimed
-from spark_log.journal.store_operations import Get, PutAnswer, PutNew, run
+from spark_log.journal.store_operations import Get, PutAnswer, PutNew, Stores, run
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.stores import Faults, FaultyStore
@@ -25,15 +25,15 @@ def store() -> ObjectStore:
 
 
 def claim_in(store: ObjectStore, value: bytes) -> bytes:
-    return run(claim(NAME, value), store, SystemClock())
+    return run(claim(NAME, value), Stores.of(store), SystemClock())
 
 
 def test_the_first_value_wins(store: ObjectStore) -> None:
     """A later claimant gets it, and so does a reader; before the first claim there is no value."""
-    assert run(claimed(NAME), store, SystemClock()) is None
+    assert run(claimed(NAME), Stores.of(store), SystemClock()) is None
     assert claim_in(store, b"first") == b"first"
     assert claim_in(store, b"second") == b"first"
-    assert run(claimed(NAME), store, SystemClock()) == b"first"
+    assert run(claimed(NAME), Stores.of(store), SystemClock()) == b"first"
 
 
 def test_all_claimants_of_a_race_get_one_value(store: ObjectStore) -> None:
