@@ -292,7 +292,7 @@ class _Maps:
 
 @contextmanager
 def _garbage_collector_paused() -> Iterator[None]:
-    """Millions of new objects would cause collections that take three times as long as the rest and find nothing."""
+    """Millions of new objects cause collections that take longer than the decoding, and find nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
