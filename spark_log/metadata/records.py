@@ -332,12 +332,17 @@ def first_line(data: bytes) -> bytes:
 
 
 def check_format(found: bytes, known: int, name: str) -> None:
-    """Raises UnsupportedVersion for a format newer than `known`, CorruptObject for another text."""
+    """Raises UnsupportedVersion for another format than `known`, CorruptObject for another text."""
     if found == b"%d" % known:
         return
     if found.isdigit() and int(found) > known:
         raise UnsupportedVersion(
             f"{name} has format {int(found)}, this pylog reads {known}: update pylog; if no "
             "newer pylog ever wrote to this log, the file is damaged: run `pylog repair`"
+        )
+    if found.isdigit() and int(found) > 0:
+        raise UnsupportedVersion(
+            f"{name} has format {int(found)}, which no release has written, this pylog reads {known}: "
+            "use the pylog that wrote the log"
         )
     raise CorruptObject(f"{name} is damaged: its first line has {found!r} for a format")

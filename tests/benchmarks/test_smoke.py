@@ -15,6 +15,7 @@ FOLDER = Path(__file__).parent.parent.parent / "benchmarks"
 ONCE = "--rounds 1 --warm 0"
 TINY = {
     "append_threads": "--rows 16 --rounds 1",
+    "checkpoint": "--rows 2000",
     "clients": f"--rows 300 {ONCE}",
     "commit": "--rows 30 --rounds 1",
     "coordinator": "--rows 100",

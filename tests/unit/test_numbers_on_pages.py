@@ -232,7 +232,8 @@ NUMBERS = {
     ],
     "docs/format/metadata.md": [
         f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 124",
-        f"pylog-checkpoint {constant('spark_log/metadata/checkpoint_format.py', 'VERSION')} <",
+        f"pylog-checkpoint {constant('spark_log/metadata/checkpoint_format.py', 'VERSION')} header",
+        f"at most {mib(constant('spark_log/metadata/frames.py', 'FRAME_BYTES'))} before compression",
         f"format of the whole log, {constant('spark_log/journal/log_format.py', 'FORMAT_VERSION')};",
         f"more than {constant('spark_log/client/producing/commit.py', 'SLICES_INLINE_MAX'):,} slices",
     ],

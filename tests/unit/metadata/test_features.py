@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 import msgspec
-import pyarrow as pa
 import pytest
-from crc32c import crc32c
 
 from spark_log.errors import InvalidRequest, UnsupportedVersion
 from spark_log.metadata import records as r
@@ -16,6 +14,7 @@ from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.features import METADATA_VERSION, SUPPORTED, levels_of
 from spark_log.metadata.replay import replay, replay_records
 from spark_log.metadata.state import State
+from tests.unit.metadata.checkpoints import checkpoint_of
 
 NEWER = SUPPORTED[METADATA_VERSION] + 1
 
@@ -51,9 +50,7 @@ def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:
     state = replay(State(), raised(NEWER))
     with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}, this pylog supports up to"):
         decode_checkpoint(encode_checkpoint(state), "meta/ckpt/7")
-    plain = json.dumps({**json.loads(state_json(state)), "invented": 1}).encode()
-    body, size = pa.compress(plain, codec="zstd", asbytes=True), b"%d" % len(plain)
-    data = b"pylog-checkpoint 1 %s %08x\n" % (size, crc32c(body, crc32c(size))) + body
+    data = checkpoint_of(json.loads(state_json(state)) | {"invented": 1})
     with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}"):
         decode_checkpoint(data, "meta/ckpt/7")
 

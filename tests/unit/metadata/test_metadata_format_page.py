@@ -9,7 +9,7 @@ import pytest
 from msgspec import inspect, structs
 
 from spark_log.metadata import slice_index
-from spark_log.metadata.checkpoint_format import state_json
+from spark_log.metadata.checkpoint_format import KINDS, state_json
 from spark_log.metadata.records import AnyRecord, Batch, Change, CreateTopicRecord, GroupCommit, Piece, encode_batch
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run, Slice
@@ -53,6 +53,15 @@ def test_every_record_is_on_the_page_with_its_fields(kind: Any) -> None:
 def test_lists_without_names_are_on_the_page_in_their_order(name: str, kind: Any) -> None:
     """Nothing but their order says what they are."""
     assert ", ".join(f"`{field}`" for field in kind.__match_args__) in row(name)
+
+
+@pytest.mark.parametrize(("kind", "row_type"), [(name, kind.row) for name, kind in KINDS.items()])
+def test_every_kind_of_rows_is_on_the_page_with_its_fields(kind: str, row_type: Any) -> None:
+    """In the order of the lists; `dropped` has a number for a value."""
+    value = get_args(row_type)[-1]
+    fields = getattr(value, "__match_args__", None) or getattr(value, "_fields", ())
+    assert ", ".join(f"`{field}`" for field in fields) in row(f"`{kind}`")
+    assert value is int or fields
 
 
 def test_the_fields_of_a_checkpoint_and_the_columns_of_an_index_are_on_the_page() -> None:
