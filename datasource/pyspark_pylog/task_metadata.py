@@ -15,7 +15,7 @@ from pyspark_pylog.seen_log import SeenLog
 from spark_log.client.open_journal import reopen_journal
 from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss
-from spark_log.journal.claims import claim, claimed
+from spark_log.journal.claims import claimed
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Stores, run
 from spark_log.net.client import check_cluster
@@ -47,7 +47,9 @@ def journal_since(log: SeenLog) -> Journal:
 
 
 def agreed_value(log: SeenLog, name: str, make: Callable[[], bytes]) -> bytes:
-    """The value under `name` on which all tasks agree; the first task makes it."""
-    stores, clock = Stores.of(log.roots.store()), SystemClock()
-    found = run(claimed(name), stores, clock)
-    return run(claim(name, make()), stores, clock) if found is None else found
+    """The value under `name` on which all tasks agree; the first task makes it.  The others open nothing for it."""
+    found = run(claimed(name), Stores.of(log.roots.store()), SystemClock())
+    if found is not None:
+        return found
+    value, journal = make(), journal_since(log)
+    return journal.run(journal.metadata_log.claim(name, value))

@@ -36,15 +36,13 @@ def info(session: CommandSession) -> None:
     Example:
       pylog cluster info
     """
-    from spark_log.journal.object_names import CHECKPOINTS, checkpoint_version
-
     log = session.connect()
     state = log.journal.refresh()
     fields = {
         "url": log.url,
         "cluster_id": log.cluster_id,
         "version": state.version,
-        "checkpoint": checkpoint_version(max(log.journal.metadata.list(CHECKPOINTS), default="")),
+        "checkpoint": log.journal.run(log.journal.metadata_log.status()).checkpoint,
         "fence": state.fence,
         "coordinator": state.coordinator.address,
         "coordinator_epoch": state.coordinator.epoch,
@@ -230,13 +228,12 @@ def _clock(log: Log) -> Check:
 
 def _upkeep(log: Log) -> Check:
     from spark_log.journal.checkpointing import damaged_checkpoints
-    from spark_log.journal.object_names import CHECKPOINTS, checkpoint_version
     from spark_log.settings import cluster_config
 
     state = log.journal.state
     for why in log.journal.run(damaged_checkpoints()).values():
         return Check("checkpoint", False, f"{why}; `pylog maintain` writes a new one")
-    behind = state.version - checkpoint_version(max(log.journal.metadata.list(CHECKPOINTS), default=""))
+    behind = state.version - log.journal.run(log.journal.metadata_log.status()).checkpoint
     if behind > LATE * cluster_config(state.configs, "metadata.checkpoint.interval"):
         return Check(
             "checkpoint", False, f"{counted(behind, 'version')} ago: a committing process writes one, see its log"

@@ -15,12 +15,20 @@ from spark_log.journal.object_names import (
     log_version,
 )
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
-from spark_log.journal.protocol import Context
+from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Delete, Get, List, Put, Steps
 from spark_log.metadata.checkpoint_format import check_checkpoint, decode_checkpoint, encode_checkpoint
 from spark_log.metadata.records import decode_batch
+from spark_log.settings import cluster_config
 
 logger = logging.getLogger("spark_log")
+
+
+def is_due(view: View) -> bool:
+    """Whether a checkpoint is due, or a newer one is damaged."""
+    past = view.state.version - checkpoint_version(view.checkpoint)
+    interval = cluster_config(view.state.configs, "metadata.checkpoint.interval")
+    return past >= interval or any(name > view.checkpoint for name in view.damaged)
 
 
 def look_again(view: View) -> Steps[View]:

@@ -1,16 +1,29 @@
-"""Claims: values under a name, of which the first one wins.
+"""Claims under `meta/pin/`: values under a name, of which the first one stays.
 
 Processes that must agree on a value, and do not know each other, claim it under the same name: all of them get the
-value that was claimed first.  Pins of Spark queries are claims, `PINS` in `object_names.py` is their folder, and
-`node/pin_cleanup.py` deletes them.
+value that was claimed first.  Pins of Spark queries are claims: the version that a query reads, kept while the query
+may run.  A claim is JSON with its version; it is deleted once the fence has passed that, or by age if nothing advances
+the fence.
 """
 
 from __future__ import annotations
 
+import msgspec
+
 from spark_log.errors import StorageUnavailable
-from spark_log.journal.store_operations import Get, PutAnswer, PutNew, Steps
+from spark_log.journal.object_names import PINS
+from spark_log.journal.store_operations import Delete, Get, List, Op, PutAnswer, PutNew, Steps
 
 TRIES = 5
+READ_OPS = 256
+
+
+class _Claim(msgspec.Struct, frozen=True):
+    """The part of a claim that contains its age."""
+
+    version: int
+    made_ms: int = 0
+    """When it was written; 0: by a version of pylog without this field."""
 
 
 def claimed(name: str) -> Steps[bytes | None]:
@@ -32,3 +45,28 @@ def claim(name: str, value: bytes) -> Steps[bytes]:
         if first is not None:
             return first
     raise StorageUnavailable(f"the storage did not take {name} in {TRIES} attempts")
+
+
+def drop_claims(fence: int, before_ms: int) -> Steps[int]:
+    """Delete claims of versions at or below the fence, and those made before a time; returns their number.  Ignores
+    other files."""
+    names: list[str] = yield List(PINS)
+    dropped = 0
+    for at in range(0, len(names), READ_OPS):
+        chunk = names[at : at + READ_OPS]
+        reads: list[Op] = [Get(name) for name in chunk]
+        old = [name for name, blob in zip(chunk, (yield reads), strict=True) if _is_old(blob, fence, before_ms)]
+        if old:
+            yield Delete(old)
+        dropped += len(old)
+    return dropped
+
+
+def _is_old(blob: bytes | None, fence: int, before_ms: int) -> bool:
+    if blob is None:
+        return False
+    try:
+        found = msgspec.json.decode(blob, type=_Claim)
+    except msgspec.DecodeError:
+        return False
+    return found.version <= fence or 0 < found.made_ms < before_ms

@@ -8,7 +8,7 @@ from spark_log.journal.object_names import (
     DATA,
     upload_epoch,
 )
-from spark_log.journal.protocol import Context
+from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
 from spark_log.metadata.state import State
 

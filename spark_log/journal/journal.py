@@ -1,7 +1,7 @@
 """The metadata of a log in one process: opens it, refreshes it, and changes it by proposals.
 
-`meta/format` identifies the folder: one line of JSON with the format's version, the log's id, and the store library
-with which put-if-absent was probed.
+The threads of a process share a view of a metadata log (`metadata_log.py`): here are their locks, their queue, their
+deadlines, and the link to a coordinator.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
-
-import msgspec
+from typing import Any, TypeVar
 
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
@@ -22,47 +20,33 @@ from spark_log.errors import (
     CorruptObject,
     InvalidRequest,
     LogRestored,
-    NoLog,
     NotCoordinator,
     SparkLogError,
     StorageError,
     StorageUnavailable,
 )
-from spark_log.journal.checkpointing import checkpoint_and_truncate, look_again
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, find_format, parse_format
-from spark_log.journal.object_names import CHECKPOINTS
-from spark_log.journal.opening import View, follow, open_view, poll, refresh, state_at
-from spark_log.journal.protocol import Context, Proposal, decided, is_led_elsewhere, propose, unanswered
-from spark_log.journal.reserve import has_reserve, keep_reserve
+from spark_log.journal.metadata_log import MetadataLog, View, decided
+from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
+from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import (
     OWN_ROOT,
-    Get,
     Link,
-    List,
-    Put,
-    PutAnswer,
-    PutNew,
     Steps,
     Stores,
     beside,
     run,
 )
-from spark_log.journal.upkeep import is_due, seal_and_expire
+from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.metadata.decide.coordinators import decide_release, decide_take_over
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
-from spark_log.store.probe import probe
 from spark_log.store.retry import answer_until, with_retries, with_retries_for
 from spark_log.threads import SYSTEM_THREADS, Threads
 
-RELIST_MS = 60_000
-"""How often a waiting reader lists the checkpoints at least: its clock may stop while the machine sleeps."""
-READ_AHEAD = 32
-"""Versions that are read together with the checkpoint when a log on an object store is opened."""
 HEAR_MS_MAX = 5000
 """Maximum time of one request to a coordinator for changes: the caller has other work."""
 AWAY_MS = 250
@@ -79,19 +63,14 @@ logger = logging.getLogger("spark_log")
 class Journal:
     """The metadata of one log.  Thread-safe; concurrent proposals share one put."""
 
-    def __init__(
-        self, stores: Stores, context: Context, form: Format, link: Link | None = None, listed: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, metadata_log: MetadataLog[Any], stores: Stores, link: Link | None = None) -> None:
+        self.metadata_log = metadata_log
         self.stores = stores
-        self.context = context
         self.link = link
-        self.cluster_id = form.cluster_id
-        self._format = form
+        self.cluster_id = metadata_log.cluster_id
         self.after_fork()
         renew_after_fork(self)
-        self._listed_ms = context.clock.monotonic_ms()
-        self._view: View = self.run(open_view(listed, ahead=0 if self.metadata.local else READ_AHEAD))
-        self._probed = False
+        self._view: View = self.run(metadata_log.open())
         self._upkeep_from = 0
         """Time on the monotonic clock before which no upkeep runs."""
 
@@ -136,15 +115,13 @@ class Journal:
         metadata = with_retries(metadata, context.clock, context.random())
         if objects is not None:
             objects = with_retries(objects, context.clock, context.random())
-        stores, url = Stores.of(metadata, objects), metadata.url
-        data, listed = run(_look_in(), stores, context.clock)
-        if data is None:
-            data = run(find_format(url), stores, context.clock)
-        if data is None:
-            if not create:
-                raise NoLog(f"there is no log at {url}; create one with `pylog -u {url} topic create NAME`")
-            data = _begin(stores, context)
-        return cls(stores, context, parse_format(data, url), link, listed)
+        stores = Stores.of(metadata, objects)
+        return cls(open_storage_log(stores, context, create=create), stores, link)
+
+    @property
+    def context(self) -> Context:
+        """The environment of this process."""
+        return self.metadata_log.context
 
     @property
     def metadata(self) -> ObjectStore:
@@ -161,21 +138,18 @@ class Journal:
         return run(steps, self.stores, self.context.clock, self.link)
 
     def refresh_if_there(self) -> bool:
-        """`refresh`, and in the same round whether the storage still holds this log; False if it was deleted or
-        replaced: then this journal must not be used any more.
+        """`refresh`, and in the same round whether the log still exists; False if it was deleted or replaced: then this
+        journal must not be used any more.
 
         Raises LogRestored if an older copy of this log was restored.
         """
         try:
-            _, data = self.refresh_beside(_get(FORMAT_KEY))
+            _, is_there = self.refresh_beside(self.metadata_log.is_still_there())
         except (CorruptObject, LogRestored):
-            if self._is_format(self.run(_get(FORMAT_KEY))):
+            if self.run(self.metadata_log.is_still_there()):
                 raise
             return False
-        return self._is_format(data)
-
-    def _is_format(self, data: bytes | None) -> bool:
-        return data is not None and parse_format(data, self.metadata.url).cluster_id == self.cluster_id
+        return is_there
 
     @property
     def state(self) -> State:
@@ -185,7 +159,7 @@ class Journal:
     def state_at(self, version: int) -> State | None:
         """The state at a recent version; None if it cannot be rebuilt any more."""
         state = self.state
-        return state if state.version == version else self.run(state_at(version))
+        return state if state.version == version else self.run(self.metadata_log.state_at(version))
 
     def refresh(self, deadline_ms: int | None = None) -> State:
         """The state at the end of the log.
@@ -195,10 +169,8 @@ class Journal:
         if deadline_ms is not None and not self.metadata.local:
             return answer_until(deadline_ms, self.context.clock, self.metadata.url, self.refresh)
         with self._reading:
-            now = self.context.clock.monotonic_ms()
-            known, together = self._view, self._together(now)
-            self._install(self._to_the_end(self.run(refresh(known, together=together)), together), known)
-            self._listed_ms = now
+            known = self._view
+            self._install(self.run(self.metadata_log.refresh(known)), known)
         return self._view.state
 
     def recent(self, deadline_ms: int | None = None) -> State:
@@ -215,41 +187,20 @@ class Journal:
     def refresh_beside(self, steps: Steps[Result]) -> tuple[State, Result]:
         """`refresh`, and other reads in the same rounds of requests."""
         with self._reading:
-            now = self.context.clock.monotonic_ms()
-            known, together = self._view, self._together(now)
-            view, result = self.run(beside(refresh(known, together=together), steps))
-            self._install(self._to_the_end(view, together), known)
-            self._listed_ms = now
+            known = self._view
+            view, result = self.run(beside(self.metadata_log.refresh(known), steps))
+            self._install(view, known)
         return self._view.state, result
-
-    def _together(self, now: float) -> bool:
-        """Whether fewer rounds matter and the records after the view cannot have been deleted yet, by far."""
-        return not self.metadata.local and self._is_young(now)
-
-    def _is_young(self, now: float) -> bool:
-        """Whether the checkpoints were listed so recently that no record after that can have been deleted, by far."""
-        return now - self._listed_ms < cluster_config(self._view.state.configs, "gc.fence.age.ms") // 4
-
-    def _to_the_end(self, view: View, together: bool) -> View:
-        """Read on from a view if its reads took so long that records after it may have been deleted meanwhile."""
-        if together and not self._is_young(self.context.clock.monotonic_ms()):
-            return self.run(refresh(view))
-        return view
 
     def _install(self, view: View, known: View) -> None:
         """Install a view that follows `known`.  Readers and changes do not wait for each other.
 
-        If another thread has installed a view meanwhile, the newer state and the newer checkpoint are kept.
+        If another thread has installed a view meanwhile, the newer one is kept.
         """
         with self._installing:
             now = self._view
-            if now is known and view.state.version >= known.state.version:
-                self._view = view
-                return
-            newer = view if view.state.version >= now.state.version else now
-            damaged = view.damaged | now.damaged
-            checkpoint = max((name for name in (view.checkpoint, now.checkpoint) if name not in damaged), default="")
-            self._view = View(checkpoint, newer.state, damaged, newer.head)
+            follows = now is known and view.state.version >= known.state.version
+            self._view = view if follows else self.metadata_log.newer(view, now)
 
     def poll(self) -> State:
         """Like `refresh`, for a waiting reader: one get if nothing happened, or one request to the coordinator."""
@@ -291,17 +242,14 @@ class Journal:
             with self._reading:
                 view = self._view
                 if view.state.version == known.version:
-                    self._install(self.run(follow(view, changes)), view)
+                    self._install(self.run(self.metadata_log.follow(view, changes)), view)
         return self._view.state
 
     def _look(self) -> State:
         with self._reading:
-            now, known = self.context.clock.monotonic_ms(), self._view
-            relist = now - self._listed_ms > RELIST_MS or not self._is_young(now)
-            together = self._together(now)
-            view = self._to_the_end(self.run(poll(known, relist, together)), together)
+            known = self._view
+            view = self.run(self.metadata_log.look(known))
             if view is not known:
-                self._listed_ms = now
                 self._install(view, known)
         return self._view.state
 
@@ -380,10 +328,8 @@ class Journal:
 
     def _carry_out(self, commands: list[Proposal]) -> None:
         try:
-            if not is_led_elsewhere(self._view.state, self.context):
-                self.check_store()
             known = self._view
-            steps = propose(known, commands, self.context)
+            steps = self.metadata_log.propose(known, commands)
             self._install(run(steps, self._stores_for(commands), self.context.clock, self.link), known)
         except SparkLogError as error:
             failed: SparkLogError = error
@@ -418,10 +364,10 @@ class Journal:
         take = Proposal(lambda state, now: decide_take_over(state, expected, address, host, cluster), takes_over=True)
         with self._lock:
             before = self.context
-            self.context = replace(before, epoch=expected + 1)
+            self.metadata_log.context = replace(before, epoch=expected + 1)
             self._carry_out([take])
             if take.error is not None:
-                self.context = before
+                self.metadata_log.context = before
                 raise take.error
         return expected + 1
 
@@ -437,13 +383,13 @@ class Journal:
 
     def upkeep_after_commit(self) -> None:
         """Run upkeep after a change if it is due and no other thread runs it."""
-        if is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
+        if self.metadata_log.is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
             self._try_upkeep()
 
     def run_upkeep(self) -> None:
         """Seal, prune and checkpoint if it is due."""
         self.poll()
-        if is_due(self._view):
+        if self.metadata_log.is_due(self._view):
             self._try_upkeep()
 
     def _try_upkeep(self) -> None:
@@ -467,69 +413,17 @@ class Journal:
 
     def _do_upkeep(self) -> None:
         known = self._view
-        self._install(self.run(look_again(known)), known)
-        if not is_due(self._view):
+        self._install(self.run(self.metadata_log.look_again(known)), known)
+        if not self.metadata_log.is_due(self._view):
             return  # another process has done it
         with self._lock:
             known = self._view
-            view, _ = self.run(decided(known, seal_and_expire(known.state, self.context), self.context))
+            view, _ = self.run(decided(self.metadata_log, known, seal_and_expire(known.state, self.context)))
             self._install(view, known)
-        self._install(self.run(checkpoint_and_truncate(view, self.context, known.state.fence)), view)
-
-    def check_store(self) -> None:
-        """Probe put-if-absent again, before a change, if the store's library differs from the probed one."""
-        if self._probed:
-            return
-        fingerprint = self.metadata.fingerprint()
-        if fingerprint != self._format.probed:
-            probe(self.metadata, nonce=self.context.unique())
-            self._format = msgspec.structs.replace(self._format, probed=fingerprint)
-            self.run(_put(FORMAT_KEY, self._format.encode()))
-        self._probed = True
+        self._install(self.run(self.metadata_log.checkpoint_and_truncate(view, known.state.fence)), view)
 
 
 def _fail(commands: list[Proposal], error: SparkLogError) -> None:
     for command in commands:
         if not command.done:
             command.error, command.done = error, True
-
-
-def _begin(stores: Stores, context: Context) -> bytes:
-    """Probe the store of the metadata and write `meta/format`; returns its bytes, ours or another process's."""
-    store = stores.metadata
-    probe(store, nonce=context.unique())
-    form = Format(
-        pylog=FORMAT_VERSION,
-        cluster_id=context.unique() + context.unique(),
-        created_ms=context.clock.now_ms(),
-        probed=store.fingerprint(),
-    )
-    data = run(_begin_steps(form.encode(), store.url), stores, context.clock)
-    if has_reserve(store):
-        run(keep_reserve(), stores, context.clock)
-    return data
-
-
-def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
-    for _ in range(5):
-        answer: PutAnswer = yield PutNew(FORMAT_KEY, data)
-        found: bytes | None = yield Get(FORMAT_KEY)
-        if found is not None:
-            return found
-        logger.debug("put of %s answered %s and the object does not exist, retrying", FORMAT_KEY, answer)
-    raise StorageUnavailable(f"cannot create a log at {url}: the storage does not keep {FORMAT_KEY}")
-
-
-def _get(key: str) -> Steps[bytes | None]:
-    data: bytes | None = yield Get(key)
-    return data
-
-
-def _look_in() -> Steps[tuple[bytes | None, Sequence[str]]]:
-    """The bytes of `meta/format`, and the checkpoints."""
-    found: tuple[bytes | None, Sequence[str]] = tuple((yield [Get(FORMAT_KEY), List(CHECKPOINTS)]))
-    return found
-
-
-def _put(key: str, data: bytes) -> Steps[None]:
-    yield Put(key, (data,))

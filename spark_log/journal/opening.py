@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -43,10 +44,13 @@ class View(NamedTuple):
     """Checkpoints that this process could not read."""
     head: bytes = b""
     """First line of the record of its version, which identifies the log; empty if not known."""
+    listed_ms: float = -math.inf
+    """When a reader last listed the checkpoints, at the latest, on the monotonic clock (`storage_log.py`)."""
 
     def moved(self, state: State, names: Sequence[str], head: bytes) -> View:
         """The view with another state, confirmed by a listing of checkpoints."""
-        return View(newest_checkpoint([name for name in names if name not in self.damaged]), state, self.damaged, head)
+        newest = newest_checkpoint([name for name in names if name not in self.damaged])
+        return self._replace(checkpoint=newest, state=state, head=head)
 
 
 def open_view(names: Sequence[str] | None = None, ahead: int = 0) -> Steps[View]:

@@ -20,8 +20,7 @@ two checkpoints at or beyond it exist, and from then on at least two do (docs/de
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -29,7 +28,6 @@ from typing import Any, TypeVar
 from spark_log.clock import Clock
 from spark_log.errors import (
     ClockSkewed,
-    CommitUnknown,
     ConcurrentChange,
     CoordinatorNotAvailable,
     CorruptObject,
@@ -40,7 +38,7 @@ from spark_log.errors import (
     StorageUnavailable,
     ThrottlingQuotaExceeded,
 )
-from spark_log.journal.clock_check import ClockWatch, check_clock, stamp_of
+from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import (
     View,
@@ -53,26 +51,23 @@ from spark_log.journal.opening import (
     restored_error,
     went_back,
 )
+from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
 from spark_log.journal.reserve import makes_room, with_reserve
 from spark_log.journal.store_operations import (
     Answered,
     Ask,
-    Decide,
     Delete,
     Get,
     Op,
     PutAnswer,
     PutNew,
-    Refresh,
     Sleep,
     Steps,
 )
-from spark_log.journal.upkeep_limits import LIMITS, StepLimits
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.records import AnyRecord, Batch, encode_batch, first_line
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State
-from spark_log.threads import SYSTEM_THREADS, Threads
 
 Result = TypeVar("Result")
 
@@ -85,55 +80,6 @@ ASK_MS_MIN = 1000
 ASK_AGAIN_MS = 50
 ASK_AGAIN_MS_MAX = 1000
 """First and last pause between attempts to reach a coordinator; each is up to twice as long, at random."""
-
-
-DecisionRule = Callable[[State, int], Decision[Any]]
-"""A decision with its command: (state, now in ms)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Context:
-    """The environment of the protocol: clock, randomness, identity."""
-
-    clock: Clock
-    rng: random.Random
-    epoch: int = 0
-    """The coordinator epoch of this process; 0: it is not a coordinator."""
-    served: bool = False
-    """Changes go through a coordinator, even while there is none."""
-    watch: ClockWatch = field(default_factory=ClockWatch, compare=False)
-    patience_ms: int = 30_000
-    """How long a change waits for a coordinator."""
-    limits: StepLimits = LIMITS
-    threads: Threads = SYSTEM_THREADS
-
-    def random(self) -> random.Random:
-        """A separate generator for many numbers; not for those that others must not guess."""
-        return random.Random(self.rng.getrandbits(64))
-
-    def unique(self) -> str:
-        """A random name, 64 bits."""
-        return f"{self.rng.getrandbits(64):016x}"
-
-
-@dataclass(slots=True)
-class Proposal:
-    """A decision to be written to the log, and its outcome."""
-
-    decide: DecisionRule
-    check: bool = False
-    """It came from outside: try to replay its records before they are written."""
-    takes_over: bool = False
-    """It changes who writes the log, so it is decided even while another process leads."""
-    releases: bool = False
-    """It releases the log."""
-    reply: Any = None
-    error: SparkLogError | None = None
-    done: bool = False
-    sent: bool = False
-    """It was sent to a coordinator, and the outcome is unknown."""
-    deadline_ms: int | None = None
-    """Limits the wait for a coordinator, on the monotonic clock; None: `Context.patience_ms`."""
 
 
 @dataclass(slots=True)
@@ -198,29 +144,6 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     raise error
 
 
-def decided(view: View, steps: Steps[Result], context: Context) -> Steps[tuple[View, Result]]:
-    """Carry out `steps` that began with the state of `view`, and their decisions.  Also returns the view after them."""
-    answer: Any = None
-    failed: Exception | None = None
-    while True:
-        try:
-            request = steps.throw(failed) if failed is not None else steps.send(answer)
-        except StopIteration as stop:
-            return view, stop.value
-        answer = failed = None
-        try:
-            if isinstance(request, Decide):
-                view = yield from propose(view, request.commands, context)
-                answer = view.state
-            elif isinstance(request, Refresh):
-                view = yield from refresh(view)
-                answer = view.state
-            else:
-                answer = yield request
-        except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
-            failed = raised
-
-
 def _decide_all(
     state: State, commands: Sequence[Proposal], now: int, unseen: Iterable[_Attempt]
 ) -> tuple[_Attempt, list[AnyRecord]]:
@@ -253,11 +176,6 @@ def _refuse(command: Proposal, error: SparkLogError, unseen: Iterable[_Attempt])
         error.maybe_applied |= command.sent
         error.maybe_applied |= any(command is put for attempt in unseen for put, _ in attempt.decisions)
     command.error, command.done = error, True
-
-
-def is_led_elsewhere(state: State, context: Context) -> bool:
-    """Whether another process writes the log."""
-    return state.coordinator.in_force != context.epoch or (context.served and not context.epoch)
 
 
 def _hand_over(view: View, commands: Sequence[Proposal], context: Context, unseen: Iterable[_Attempt]) -> Steps[View]:
@@ -323,15 +241,6 @@ def _has_time(command: Proposal, pause_ms: float, deadline_ms: float, clock: Clo
     if command.deadline_ms is not None:
         deadline_ms = min(deadline_ms, command.deadline_ms)
     return clock.monotonic_ms() + 2 * pause_ms < deadline_ms
-
-
-def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
-    """The error of a change that no coordinator has answered."""
-    if not sent:
-        return CoordinatorNotAvailable(str(error))
-    unknown = CommitUnknown(f"no answer to a change, which may have been applied: {error}")
-    unknown.__cause__ = error
-    return unknown
 
 
 def _set_replies(attempt: _Attempt) -> None:

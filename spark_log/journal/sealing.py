@@ -10,7 +10,7 @@ from spark_log.journal.missing_indexes import without_index
 from spark_log.journal.object_names import (
     data_key,
 )
-from spark_log.journal.protocol import Context, Proposal
+from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.commands import Swap

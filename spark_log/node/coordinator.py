@@ -29,9 +29,8 @@ from typing import Any, NamedTuple
 from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ClockSkewed, CoordinatorNotAvailable, NotCoordinator, SparkLogError, StorageError
-from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.journal import Journal
-from spark_log.journal.protocol import Proposal
+from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
 from spark_log.metadata.state import Leadership as Holder
@@ -300,14 +299,12 @@ class Coordinator:
 
     def _probe(self) -> bool:
         """Whether the storage accepts writes, and records are accepted at this clock's time."""
-        context = self.journal.context
         try:
-            clock = context.clock
-            self.journal.run(check_clock(self.state, stamp_of(clock), clock, context.watch, context.unique))
+            self.journal.run(self.journal.metadata_log.check_clock(self.state))
         except (ClockSkewed, StorageError) as error:
             self.storage_health.note_failure(error)
             return False
-        return self.storage_health.probe(self._mark, context.unique())
+        return self.storage_health.probe(self._mark, self.journal.context.unique())
 
     def _was_here(self, held: Holder) -> bool:
         """Whether the previous process at this address had the log.  That process is gone, because this one has its

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from spark_log.errors import CorruptObject
 from spark_log.journal.index_reads import read_found
-from spark_log.journal.protocol import Context
+from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import swap_in
 from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.records import Piece

@@ -13,17 +13,14 @@ from typing import BinaryIO, TypeVar, cast
 
 from spark_log.client.log import Log
 from spark_log.errors import NoSpace
-from spark_log.journal.checkpointing import checkpoint as write_checkpoint
-from spark_log.journal.checkpointing import look_again, truncate
-from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.garbage_collection import collect, garbage
-from spark_log.journal.object_names import DATA, META, checkpoint_version
-from spark_log.journal.opening import View, open_view
-from spark_log.journal.protocol import Context, decided
+from spark_log.journal.metadata_log import View, decided
+from spark_log.journal.object_names import DATA, META
+from spark_log.journal.proposal import Context
 from spark_log.journal.reserve import has_reserve, keep_reserve
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import OWN_ROOT, List, Steps, Sweep
-from spark_log.journal.upkeep import fence_and_expire, is_due
+from spark_log.journal.upkeep import fence_and_expire
 from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
@@ -32,7 +29,6 @@ from spark_log.node.isolation import Failures, OnFailure, log_failure
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.merge import Progress, Tally, plan_merge
 from spark_log.node.merge import merge as merge_steps
-from spark_log.node.pin_cleanup import drop_pins
 from spark_log.node.retention import expire_records, find_expired
 from spark_log.settings import cluster_config
 
@@ -105,8 +101,9 @@ def plan_round(log: Log) -> Plan:
         )
 
     def run() -> Steps[Plan]:
-        view = yield from open_view()
-        _, found = yield from decided(view, plan(view.state), log.journal.context)
+        metadata_log = log.journal.metadata_log
+        view = yield from metadata_log.open()
+        _, found = yield from decided(metadata_log, view, plan(view.state))
         return found
 
     return log.journal.run(run())
@@ -153,11 +150,11 @@ def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = No
 
 def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Failures]:
     failed = Failures(log.url)
-    attempt = failed.attempt
+    attempt, metadata_log = failed.attempt, log.journal.metadata_log
 
     def change(what: str, view: View, steps: Steps[Result], otherwise: Result) -> Steps[tuple[View, Result]]:
         """Attempt a duty that changes the log."""
-        return (yield from attempt(what, decided(view, steps, log.journal.context), (view, otherwise)))
+        return (yield from attempt(what, decided(metadata_log, view, steps), (view, otherwise)))
 
     def run(view: View, context: Context) -> Steps[MaintainReport]:
         view, (_, expired) = yield from change("retention", view, _expire(view.state, context, failed), (view.state, 0))
@@ -169,9 +166,9 @@ def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Fa
         merging = merge_steps(view.state, context, open_spool, progress, failed)
         view, tally = yield from change("merging", view, merging, Tally())
         view, _ = yield from change("sealing", view, seal(view.state, context), view.state)
-        view = yield from attempt("the checkpoint", _checkpoint(view, context), view)
-        truncated = yield from attempt("truncation", truncate(view, context), 0)
-        pins = yield from attempt("deleting pins", _drop_pins(view.state, context), 0)
+        view = yield from attempt("the checkpoint", metadata_log.checkpoint(view), view)
+        truncated = yield from attempt("truncation", metadata_log.truncate(view), 0)
+        pins = yield from attempt("deleting pins", metadata_log.expire_claims(view.state), 0)
         unfinished = yield from attempt("deleting unfinished files", _sweep(view.state, context), 0)
         if has_reserve(log.journal.metadata):
             yield from attempt("making the reserve", keep_reserve(), None)
@@ -229,9 +226,10 @@ def checkpoint(log: Log) -> int:
     """Seal, write a checkpoint, and delete replaced files.  Returns the version of the checkpoint."""
 
     def run(view: View, context: Context) -> Steps[int]:
-        view, _ = yield from decided(view, seal(view.state, context), context)
-        view = yield from _checkpoint(view, context)
-        yield from truncate(view, context)
+        metadata_log = log.journal.metadata_log
+        view, _ = yield from decided(metadata_log, view, seal(view.state, context))
+        view = yield from metadata_log.checkpoint(view)
+        yield from metadata_log.truncate(view)
         return view.state.version
 
     return _run(log, run)
@@ -244,7 +242,7 @@ def collect_garbage(log: Log) -> list[str]:
         yield from prune(state, context)
         state = yield from fence_and_expire()
         names = yield from collect(state, context)
-        yield from _drop_pins(state, context)
+        yield from log.journal.metadata_log.expire_claims(state)
         yield from _sweep(state, context)
         return names
 
@@ -272,18 +270,17 @@ def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
     journal = log.journal
 
     def run() -> Steps[Result]:
-        view, context = (yield from open_view()), journal.context
+        view = yield from journal.metadata_log.open()
         # Retention and sweeps use this clock even if no batch is written.
-        yield from check_clock(view.state, stamp_of(context.clock), context.clock, context.watch, context.unique)
-        return (yield from steps(view, context))
+        yield from journal.metadata_log.check_clock(view.state)
+        return (yield from steps(view, journal.context))
 
-    journal.check_store()
     return journal.run(run())
 
 
 def _run_decided(log: Log, steps: Callable[[State, Context], Steps[Result]]) -> Result:
     def run(view: View, context: Context) -> Steps[Result]:
-        _, result = yield from decided(view, steps(view.state, context), context)
+        _, result = yield from decided(log.journal.metadata_log, view, steps(view.state, context))
         return result
 
     return _run(log, run)
@@ -303,20 +300,6 @@ def _expire(state: State, context: Context, on_failure: OnFailure) -> Steps[tupl
 
 def _count_expired(state: State, starts: Mapping[TopicKey, int]) -> int:
     return sum(start - state.partitions[key].start for key, start in starts.items())
-
-
-def _checkpoint(view: View, context: Context) -> Steps[View]:
-    """Write a checkpoint, unless there is a readable one of the current version."""
-    view = yield from look_again(view)
-    if checkpoint_version(view.checkpoint) >= view.state.version and not is_due(view):
-        return view
-    view, _ = yield from write_checkpoint(view, context)
-    return view
-
-
-def _drop_pins(state: State, context: Context) -> Steps[int]:
-    age_ms = cluster_config(state.configs, "gc.fence.age.ms")
-    return (yield from drop_pins(state.fence, context.clock.now_ms() - age_ms))
 
 
 def _sweep(state: State, context: Context) -> Steps[int]:

@@ -19,7 +19,7 @@ from spark_log.errors import CorruptObject, StorageUnavailable
 from spark_log.journal.index_reads import read_pieces
 from spark_log.journal.missing_indexes import damaged_object
 from spark_log.journal.object_names import data_key
-from spark_log.journal.protocol import Context
+from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import SWAP_TRIES, swap_in
 from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Put, Refresh, Steps
 from spark_log.journal.upkeep_limits import StepLimits

@@ -22,7 +22,7 @@ from spark_log.journal.checkpointing import checkpoint, damaged_between
 from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
 from spark_log.journal.opening import View, open_view, state_in
-from spark_log.journal.protocol import Context
+from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, PutNew, Steps, Stores, run
 from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord, decode_batch
 from spark_log.metadata.recovery import renew, replay_after_loss, version_after_loss

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from spark_log.journal.protocol import Context, Proposal
+from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece

@@ -30,7 +30,7 @@ class Place:
         self.log = logs.new_log(folder, t=1)
         self.wall = SkewedClock(SystemClock())
         journal = self.log.journal if running is None else running.coordinator.journal
-        journal.context = replace(journal.context, clock=self.wall)
+        journal.metadata_log.context = replace(journal.context, clock=self.wall)
         self.log.admin.incremental_alter_configs({None: {"offsets.retention.minutes": "1"}})
         self.log.append("t", [{"value": b"1"}, {"value": b"2"}])
 

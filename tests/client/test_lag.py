@@ -35,7 +35,7 @@ def log(tmp_path: Path) -> spark_log.Log:
     """Topic t: ten records in one append, a minute apart, the last one a minute old."""
     log = spark_log.connect(log_url(tmp_path), durability="os")
     log.admin.incremental_alter_configs({None: {"log.clock.skew.max.ms": "-1"}})
-    log.journal.context = replace(log.journal.context, clock=ManualClock(NOW_MS))
+    log.journal.metadata_log.context = replace(log.journal.context, clock=ManualClock(NOW_MS))
     log.append("t", [{"value": b"v" * 100, "timestamp": minutes_ago(10 - n)} for n in range(10)])
     return log
 

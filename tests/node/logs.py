@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from spark_log import Log, NewTopic, connect
 from spark_log.journal.journal import Journal
-from spark_log.journal.opening import open_view
-from spark_log.journal.protocol import Context, decided
+from spark_log.journal.metadata_log import decided
+from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.state import State
@@ -64,8 +64,8 @@ SEAL_ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 
 def upkeep(journal: Journal, duty: Callable[[State, Context], Steps[Result]], limits: StepLimits = SEAL_ALL) -> Result:
     """Carry out one duty of upkeep alone."""
-    view, context = journal.run(open_view()), replace(journal.context, limits=limits)
-    return journal.run(decided(view, duty(view.state, context), context))[1]
+    view, context = journal.run(journal.metadata_log.open()), replace(journal.context, limits=limits)
+    return journal.run(decided(journal.metadata_log, view, duty(view.state, context)))[1]
 
 
 def pass_the_fence(log: Log) -> None:

@@ -58,7 +58,7 @@ def values(log: spark_log.Log) -> list[bytes]:
 
 def impatient(log: spark_log.Log, patience_ms: int = 1000) -> spark_log.Log:
     """The same log, which waits a second for a coordinator instead of half a minute."""
-    log.journal.context = replace(log.journal.context, patience_ms=patience_ms)
+    log.journal.metadata_log.context = replace(log.journal.context, patience_ms=patience_ms)
     return log
 
 

@@ -74,6 +74,10 @@ READS_THE_WORLD = re.compile(
     r"|pyarrow\.(OSFile|memory_map|create_memory_map|input_stream|output_stream|fs\b.*)"
 )
 """Names, imports resolved, of what asks for time, chance or a file."""
+STORAGE_LOG = ("storage_log", "opening", "protocol", "checkpointing", "claims", "log_format")
+"""Modules of the metadata log on shared storage."""
+STORAGE_TOOLS = {"spark_log.journal.journal", "spark_log.node.repair", "spark_log.node.verify", "spark_log.cli.cluster"}
+"""`Journal.open` opens one; the others check or repair the files of the storage."""
 
 
 class Import(NamedTuple):
@@ -259,6 +263,19 @@ def test_storage_and_network_have_one_importer_each(owner: str) -> None:
         if one.part != owner
         and one.target.split(".")[0] in ONLY_IN[owner]
         and EXCEPT.get(one.module) != one.target.split(".")[0]
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_the_metadata_log_is_used_by_its_interface() -> None:
+    """How it lies on shared storage is known to its implementation, and to tools about this format."""
+    insiders = {f"spark_log.journal.{name}" for name in STORAGE_LOG}
+    wrong = [
+        f"{one.place}: {one.target}"
+        for one in imports()
+        if any(one.target == name or one.target.startswith(f"{name}.") for name in insiders)
+        and one.module not in insiders | STORAGE_TOOLS
+        and not one.module.startswith("spark_log.testing.")
     ]
     assert not wrong, "\n".join(wrong)
 

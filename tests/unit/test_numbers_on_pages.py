@@ -224,7 +224,7 @@ NUMBERS = {
         f"woken {WORDS[constant('spark_log/net/long_poll.py', 'WOKEN_MAX')]} at a time",
         f"read {WORDS[constant('spark_log/net/long_poll.py', 'RESUMED_MAX')]} at a time",
         f"more than {constant(SERVER, 'CHANGES_BYTES_MAX') >> 10} KB",
-        f"the {constant('spark_log/journal/journal.py', 'READ_AHEAD')} versions that follow it",
+        f"the {constant('spark_log/journal/storage_log.py', 'READ_AHEAD')} versions that follow it",
         f"asked for {WORDS[constant(FETCH, 'SLICES_AHEAD')]} at a time",
         f"written every {config('metadata.checkpoint.interval')} versions",
         f"one larger than {WHOLE} is wanted",

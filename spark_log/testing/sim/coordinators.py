@@ -17,7 +17,7 @@ from spark_log.errors import (
 )
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.journal.opening import View
-from spark_log.journal.protocol import Context, Proposal
+from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Answered, Sleep, Steps
 from spark_log.metadata.commands import CommitOffsets, SetGeneration
 from spark_log.metadata.decide import coordinators

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from spark_log.journal import checkpointing, garbage_collection, opening, sealing, upkeep
-from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version
+from spark_log.journal import garbage_collection, opening, sealing, upkeep
+from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
-from spark_log.journal.protocol import Proposal
+from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.commands import SetConfigs
@@ -70,10 +70,9 @@ def _upkeep(sim: Simulation, view: View) -> Steps[View]:
     view, _ = yield from sim.decided(view, upkeep.fence_and_expire())
     yield from garbage_collection.collect(view.state, context)
     view, _ = yield from sim.decided(view, sealing.seal(view.state, context))
-    view = yield from checkpointing.look_again(view)
-    if checkpoint_version(view.checkpoint) < view.state.version or upkeep.is_due(view):
-        view, _ = yield from checkpointing.checkpoint(view, context)
-    yield from checkpointing.truncate(view, context)
+    log = sim.log_of(context)
+    view = yield from log.checkpoint(view)
+    yield from log.truncate(view)
     return view
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace as with_values
 from spark_log.journal import checkpointing, garbage_collection, object_names, opening, protocol, sealing
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
 from spark_log.journal.opening import View
-from spark_log.journal.protocol import Context
+from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Delete, Get, List, Op, Put, PutAnswer, PutNew, Steps
 from spark_log.metadata import records as r
 from spark_log.metadata import replay, swaps
@@ -121,7 +121,7 @@ def _follows_few_beyond(view: View, newest: str) -> bool:
 _decide_all = protocol._decide_all
 
 
-def _decide_all_certain(state: State, commands: Sequence[protocol.Proposal], now: int, unseen: object) -> Any:
+def _decide_all_certain(state: State, commands: Sequence[Proposal], now: int, unseen: object) -> Any:
     return _decide_all(state, commands, now, ())
 
 
@@ -214,7 +214,7 @@ class _NeverRaised(Exception):
 _refuse, _decide_take_over = protocol._refuse, coordinators.decide_take_over
 
 
-def _refuse_for_certain(command: protocol.Proposal, error: Any, unseen: Any) -> None:
+def _refuse_for_certain(command: Proposal, error: Any, unseen: Any) -> None:
     command.sent = False
     _refuse(command, error, unseen)
 

@@ -19,10 +19,10 @@ from spark_log.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from spark_log.journal import checkpointing, garbage_collection, index_reads, opening, protocol, sealing, upkeep
+from spark_log.journal import checkpointing, garbage_collection, index_reads, opening, sealing, upkeep
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
-from spark_log.journal.protocol import Proposal
+from spark_log.journal.proposal import DecisionRule, Proposal
 from spark_log.journal.store_operations import Refresh, Sleep, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata import commands
@@ -178,12 +178,12 @@ def topics(sim: Simulation) -> Steps[None]:
             raise command.error
 
 
-def _some_change(sim: Simulation, state: State) -> protocol.DecisionRule:
+def _some_change(sim: Simulation, state: State) -> DecisionRule:
     rng = sim.rng
     name, partitions = rng.choice(("t1", "t2")), rng.randint(1, 2)
     # Runs that are not encoded have a length of 1.
     run_bytes = RUN_BYTES if isinstance(sim.codec, SegmentCodec) else 1
-    change: Mapping[str, Callable[[], protocol.DecisionRule]] = {
+    change: Mapping[str, Callable[[], DecisionRule]] = {
         "create": lambda: commands.CreateTopic(name=name, partitions=partitions, topic_id=sim.fresh("id")),
         "delete": lambda: commands.DeleteTopic(name=name),
         "stamp": lambda: _alter("message.timestamp.type", rng.choice(("CreateTime", "LogAppendTime", None))),
@@ -196,11 +196,11 @@ def _some_change(sim: Simulation, state: State) -> protocol.DecisionRule:
     return change[rng.choice(sorted(change))]()
 
 
-def _alter(name: str, value: str | None) -> protocol.DecisionRule:
+def _alter(name: str, value: str | None) -> DecisionRule:
     return commands.SetConfigs(name="t0", changes={name: value})
 
 
-def _trim(sim: Simulation, state: State) -> protocol.DecisionRule:
+def _trim(sim: Simulation, state: State) -> DecisionRule:
     key = sim.rng.choice(sorted(state.partitions))
     part = state.partitions[key]
     start = sim.rng.randint(part.start, part.end)
@@ -238,7 +238,7 @@ def expire(sim: Simulation, view: View) -> Steps[View]:
 
 
 def _run_upkeep(sim: Simulation, view: View) -> Steps[View]:
-    return (yield from upkeep.upkeep_steps(view, sim.context))
+    return (yield from sim.upkeep_if_due(view, sim.context))
 
 
 def _seal(sim: Simulation, view: View) -> Steps[View]:

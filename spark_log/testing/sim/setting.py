@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 from spark_log.client.producing.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
-from spark_log.journal import opening, protocol, upkeep
-from spark_log.journal.log_format import FORMAT_KEY
+from spark_log.journal import checkpointing, metadata_log, opening, protocol, upkeep
+from spark_log.journal.log_format import FORMAT_KEY, parse_format
 from spark_log.journal.object_names import META, data_key
 from spark_log.journal.opening import View
-from spark_log.journal.protocol import Context, Proposal
+from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.storage_log import StorageLog
 from spark_log.journal.store_operations import OWN_ROOT, Ask, Get, Put, Sleep, Steps
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
@@ -21,7 +22,7 @@ from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.slice_index import encode_index
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Run, Slice
-from spark_log.testing.sim.blocking import format_file
+from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, format_file
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
 from spark_log.testing.sim.content import Codec, PlainCodec, Row, Rows, SegmentCodec
 from spark_log.testing.sim.oracle import Oracle
@@ -126,7 +127,12 @@ class Simulation:
 
     def decided(self, view: View, steps: Steps[Result]) -> Steps[tuple[View, Result]]:
         """Carry out steps of upkeep, and what they decide, as the product does."""
-        return (yield from protocol.decided(view, steps, self.context))
+        return (yield from metadata_log.decided(self.log_of(self.context), view, steps))
+
+    def log_of(self, context: Context) -> StorageLog:
+        """The log as a process has it."""
+        store = SimulatedStore(SimulatedProcess(self.world))
+        return StorageLog(context, parse_format(format_file(), store.url), store)
 
     def _watched(self, decide: Callable[[State, int], Decision[Any]]) -> Callable[[State, int], Decision[Any]]:
         """Record the state that a batch is decided on: the first command runs first at each version."""
@@ -142,14 +148,24 @@ class Simulation:
 
     def run_upkeep(self, view: View, context: Context | None = None) -> Steps[View]:
         """Run upkeep after an acknowledgement, as `Journal` does."""
-        if not upkeep.is_due(view):
+        if not checkpointing.is_due(view):
             return view
         try:
-            view = yield from unlinked(upkeep.upkeep_steps(view, context or self.context))
+            view = yield from unlinked(self.upkeep_if_due(view, context or self.context))
         except (StorageUnavailable, NotCoordinator, CorruptObject, ClockSkewed):
             return view
         self.oracle.check_view(view)
         return view
+
+    def upkeep_if_due(self, view: View, context: Context) -> Steps[View]:
+        """Seal, prune and checkpoint, unless another process has done so."""
+        log = self.log_of(context)
+        view = yield from log.look_again(view)
+        if not log.is_due(view):
+            return view
+        fence_before = view.state.fence
+        view, _ = yield from metadata_log.decided(log, view, upkeep.seal_and_expire(view.state, context))
+        return (yield from log.checkpoint_and_truncate(view, fence_before))
 
     def pause(self) -> Steps[None]:
         if self.rng.random() < self.p_pause:

@@ -24,7 +24,7 @@ from spark_log.errors import (
     UploadFenced,
 )
 from spark_log.journal.opening import View
-from spark_log.journal.protocol import Proposal
+from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.commands import AbortTransaction, Append, InitProducer
 from spark_log.metadata.decide.transactions import epoch_of_holder

@@ -1,0 +1,127 @@
+"""The metadata log as a journal, upkeep and tools use it: what every implementation offers.
+
+`StorageLog` (`storage_log.py`) is the implementation on shared storage.  All methods that read or write are steps:
+their caller runs them on the log's stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.store_operations import Answered, Changes, Decide, Refresh, Steps
+from spark_log.metadata.state import State
+
+Result = TypeVar("Result")
+
+
+class View(Protocol):
+    """A state of the log, and how the implementation found it, which only the implementation reads."""
+
+    @property
+    def state(self) -> State:
+        """The state; all of its records are final."""
+
+
+AnyView = TypeVar("AnyView", bound=View)
+
+
+class LogStatus(NamedTuple):
+    """The condition of the log."""
+
+    checkpoint: int
+    """Version of the newest checkpoint; 0: there is none."""
+
+
+class MetadataLog(Protocol[AnyView]):
+    """One metadata log, for all threads of a process.  It remembers no view: the caller does."""
+
+    context: Context
+    """Of this process.  A coordinator has its epoch in it."""
+
+    @property
+    def cluster_id(self) -> str:
+        """The log's id, a random value from its creation."""
+
+    def open(self) -> Steps[AnyView]:
+        """The view at the end of the log."""
+
+    def refresh(self, view: AnyView) -> Steps[AnyView]:
+        """The view at the end of the log: it includes every change that was acknowledged before."""
+
+    def look(self, view: AnyView) -> Steps[AnyView]:
+        """Like `refresh`, for a waiting reader: cheap if nothing happened.  May return an older view, never older than
+        `view`."""
+
+    def follow(self, view: AnyView, told: Answered | Changes) -> Steps[AnyView]:
+        """The view with the changes that a coordinator reported."""
+
+    def newer(self, one: AnyView, other: AnyView) -> AnyView:
+        """The newer of two views, with what both know of the log."""
+
+    def state_at(self, version: int) -> Steps[State | None]:
+        """The state at a recent version; None if it cannot be rebuilt any more."""
+
+    def propose(self, view: AnyView, commands: Sequence[Proposal]) -> Steps[AnyView]:
+        """Decide commands at the end of the log, and write their records in one batch.
+
+        Sets the reply or the error of each.  Returns the view afterwards.
+        Raises if the outcome is unknown; the error is `maybe_applied` if the records may have been written.
+        """
+
+    def claim(self, name: str, value: bytes) -> Steps[bytes]:
+        """Claim `value` under a name; returns the value that was claimed first, this one or another.
+
+        It is JSON with the field `version`, and may be removed when the fence has passed that.
+        """
+
+    def expire_claims(self, state: State) -> Steps[int]:
+        """Remove claims below the fence; returns their number."""
+
+    def check_clock(self, state: State) -> Steps[None]:
+        """Raises ClockSkewed if this process's clock is far from the log's."""
+
+    def is_due(self, view: AnyView) -> bool:
+        """Whether upkeep and a checkpoint are due."""
+
+    def look_again(self, view: AnyView) -> Steps[AnyView]:
+        """The view, knowing the checkpoints that other processes have written."""
+
+    def checkpoint(self, view: AnyView) -> Steps[AnyView]:
+        """Write a checkpoint of the view, unless there is a readable one."""
+
+    def truncate(self, view: AnyView) -> Steps[int]:
+        """Delete everything that checkpoints replace; returns the number of deletes."""
+
+    def checkpoint_and_truncate(self, view: AnyView, fence_before: int) -> Steps[AnyView]:
+        """Write a checkpoint after a commit, and delete what it replaces since the fence was at `fence_before`."""
+
+    def status(self) -> Steps[LogStatus]:
+        """The condition of the log."""
+
+    def is_still_there(self) -> Steps[bool]:
+        """Whether the log still exists: it was not deleted or replaced."""
+
+
+def decided(log: MetadataLog[AnyView], view: AnyView, steps: Steps[Result]) -> Steps[tuple[AnyView, Result]]:
+    """Carry out `steps` that began with the state of `view`, and their decisions.  Also returns the view after them."""
+    answer: Any = None
+    failed: Exception | None = None
+    while True:
+        try:
+            request = steps.throw(failed) if failed is not None else steps.send(answer)
+        except StopIteration as stop:
+            return view, stop.value
+        answer = failed = None
+        try:
+            if isinstance(request, Decide):
+                view = yield from log.propose(view, request.commands)
+                answer = view.state
+            elif isinstance(request, Refresh):
+                view = yield from log.refresh(view)
+                answer = view.state
+            else:
+                answer = yield request
+        except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
+            failed = raised

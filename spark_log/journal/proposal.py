@@ -1,0 +1,78 @@
+"""Proposals: decisions that a process wants written to the metadata log, and the environment in which it decides."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_log.clock import Clock
+from spark_log.errors import CommitUnknown, CoordinatorNotAvailable, SparkLogError
+from spark_log.journal.clock_check import ClockWatch
+from spark_log.journal.upkeep_limits import LIMITS, StepLimits
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.state import State
+from spark_log.threads import SYSTEM_THREADS, Threads
+
+DecisionRule = Callable[[State, int], Decision[Any]]
+"""A decision with its command: (state, now in ms)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """The environment of a process: clock, randomness, identity."""
+
+    clock: Clock
+    rng: random.Random
+    epoch: int = 0
+    """The coordinator epoch of this process; 0: it is not a coordinator."""
+    served: bool = False
+    """Changes go through a coordinator, even while there is none."""
+    watch: ClockWatch = field(default_factory=ClockWatch, compare=False)
+    patience_ms: int = 30_000
+    """How long a change waits for a coordinator."""
+    limits: StepLimits = LIMITS
+    threads: Threads = SYSTEM_THREADS
+
+    def random(self) -> random.Random:
+        """A separate generator for many numbers; not for those that others must not guess."""
+        return random.Random(self.rng.getrandbits(64))
+
+    def unique(self) -> str:
+        """A random name, 64 bits."""
+        return f"{self.rng.getrandbits(64):016x}"
+
+
+@dataclass(slots=True)
+class Proposal:
+    """A decision to be written to the log, and its outcome."""
+
+    decide: DecisionRule
+    check: bool = False
+    """It came from outside: try to replay its records before they are written."""
+    takes_over: bool = False
+    """It changes who writes the log, so it is decided even while another process leads."""
+    releases: bool = False
+    """It releases the log."""
+    reply: Any = None
+    error: SparkLogError | None = None
+    done: bool = False
+    sent: bool = False
+    """It was sent to a coordinator, and the outcome is unknown."""
+    deadline_ms: int | None = None
+    """Limits the wait for a coordinator, on the monotonic clock; None: `Context.patience_ms`."""
+
+
+def is_led_elsewhere(state: State, context: Context) -> bool:
+    """Whether another process writes the log."""
+    return state.coordinator.in_force != context.epoch or (context.served and not context.epoch)
+
+
+def unanswered(error: SparkLogError, sent: bool) -> SparkLogError:
+    """The error of a change that no coordinator has answered."""
+    if not sent:
+        return CoordinatorNotAvailable(str(error))
+    unknown = CommitUnknown(f"no answer to a change, which may have been applied: {error}")
+    unknown.__cause__ = error
+    return unknown

@@ -1,0 +1,215 @@
+"""The metadata log on shared storage: `MetadataLog` by the protocol of `protocol.py`.
+
+`meta/format` identifies the folder: one line of JSON with the format's version, the log's id, and the store library
+with which put-if-absent was probed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import msgspec
+
+from spark_log.errors import NoLog, StorageUnavailable
+from spark_log.journal import checkpointing, clock_check, opening, protocol
+from spark_log.journal.claims import claim, drop_claims
+from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, find_format, parse_format
+from spark_log.journal.metadata_log import LogStatus
+from spark_log.journal.object_names import CHECKPOINTS, checkpoint_version
+from spark_log.journal.opening import View
+from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere
+from spark_log.journal.reserve import has_reserve, keep_reserve
+from spark_log.journal.store_operations import (
+    Answered,
+    Changes,
+    Get,
+    List,
+    Put,
+    PutAnswer,
+    PutNew,
+    Steps,
+    Stores,
+    run,
+)
+from spark_log.metadata.state import State
+from spark_log.settings import cluster_config
+from spark_log.store.base import ObjectStore
+from spark_log.store.probe import probe
+
+RELIST_MS = 60_000
+"""How often a waiting reader lists the checkpoints at least: its clock may stop while the machine sleeps."""
+READ_AHEAD = 32
+"""Versions that are read together with the checkpoint when a log on an object store is opened."""
+
+logger = logging.getLogger("spark_log")
+
+
+class StorageLog:
+    """The metadata log on a store that all processes share.  A view has the newest checkpoint beside the state."""
+
+    def __init__(self, context: Context, form: Format, store: ObjectStore, listed: Sequence[str] | None = None) -> None:
+        """
+        listed:  the checkpoints, if they were just listed.
+        """
+        self.context = context
+        self._form, self._store, self._listed = form, store, listed
+        self._probed = False
+
+    @property
+    def cluster_id(self) -> str:
+        return self._form.cluster_id
+
+    # ------------------------------------------------------------------------------------------------------------- reading
+
+    def open(self) -> Steps[View]:
+        """Reads ahead on a bucket, where requests are slow and cheap."""
+        now, ahead = self.context.clock.monotonic_ms(), 0 if self._store.local else READ_AHEAD
+        listed, self._listed = self._listed, None
+        view = yield from opening.open_view(listed, ahead)
+        return view._replace(listed_ms=now)
+
+    def refresh(self, view: View) -> Steps[View]:
+        now, together = self.context.clock.monotonic_ms(), self._reads_together(view)
+        after = yield from opening.refresh(view, together=together)
+        return (yield from self._to_the_end(view, after, together))._replace(listed_ms=now)
+
+    def look(self, view: View) -> Steps[View]:
+        now, together = self.context.clock.monotonic_ms(), self._reads_together(view)
+        relist = now - view.listed_ms > RELIST_MS or not self._is_young(view)
+        after = yield from opening.poll(view, relist, together)
+        after = yield from self._to_the_end(view, after, together)
+        return view if after is view else after._replace(listed_ms=now)
+
+    def follow(self, view: View, told: Answered | Changes) -> Steps[View]:
+        after = yield from opening.follow(view, told)
+        return after._replace(listed_ms=view.listed_ms)
+
+    def newer(self, one: View, other: View) -> View:
+        """Also the newer one of the checkpoints that neither found damaged."""
+        newer, damaged = max(one, other, key=lambda view: view.state.version), one.damaged | other.damaged
+        checkpoint = max((name for name in (one.checkpoint, other.checkpoint) if name not in damaged), default="")
+        return View(checkpoint, newer.state, damaged, newer.head, max(one.listed_ms, other.listed_ms))
+
+    def state_at(self, version: int) -> Steps[State | None]:
+        return (yield from opening.state_at(version))
+
+    def _reads_together(self, view: View) -> bool:
+        """Whether fewer rounds matter and the records after the view cannot have been deleted yet, by far."""
+        return not self._store.local and self._is_young(view)
+
+    def _is_young(self, view: View) -> bool:
+        """Whether the checkpoints were listed so recently that no record after that can have been deleted, by far."""
+        age = self.context.clock.monotonic_ms() - view.listed_ms
+        return age < cluster_config(view.state.configs, "gc.fence.age.ms") // 4
+
+    def _to_the_end(self, before: View, after: View, together: bool) -> Steps[View]:
+        """Read on from a view if its reads took so long that records after it may have been deleted meanwhile."""
+        return (yield from opening.refresh(after)) if together and not self._is_young(before) else after
+
+    # ------------------------------------------------------------------------------------------------------------- writing
+
+    def propose(self, view: View, commands: Sequence[Proposal]) -> Steps[View]:
+        if not is_led_elsewhere(view.state, self.context):
+            yield from self._check_store()
+        after = yield from protocol.propose(view, commands, self.context)
+        return after._replace(listed_ms=view.listed_ms)
+
+    def claim(self, name: str, value: bytes) -> Steps[bytes]:
+        return (yield from claim(name, value))
+
+    def expire_claims(self, state: State) -> Steps[int]:
+        age_ms = cluster_config(state.configs, "gc.fence.age.ms")
+        return (yield from drop_claims(state.fence, self.context.clock.now_ms() - age_ms))
+
+    def check_clock(self, state: State) -> Steps[None]:
+        context, clock = self.context, self.context.clock
+        stamp = clock_check.stamp_of(clock)
+        yield from clock_check.check_clock(state, stamp, clock, context.watch, context.unique)
+
+    def _check_store(self) -> Steps[None]:
+        """Probe put-if-absent again, before a change, if the store's library differs from the probed one."""
+        if self._probed:
+            return
+        fingerprint = self._store.fingerprint()
+        if fingerprint != self._form.probed:
+            probe(self._store, nonce=self.context.unique())
+            self._form = msgspec.structs.replace(self._form, probed=fingerprint)
+            yield Put(FORMAT_KEY, (self._form.encode(),))
+        self._probed = True
+
+    # -------------------------------------------------------------------------------------------------------- checkpoints
+
+    def is_due(self, view: View) -> bool:
+        return checkpointing.is_due(view)
+
+    def look_again(self, view: View) -> Steps[View]:
+        return (yield from checkpointing.look_again(view))
+
+    def checkpoint(self, view: View) -> Steps[View]:
+        view = yield from checkpointing.look_again(view)
+        if checkpoint_version(view.checkpoint) >= view.state.version and not checkpointing.is_due(view):
+            return view
+        view, _ = yield from checkpointing.checkpoint(view, self.context)
+        return view
+
+    def truncate(self, view: View) -> Steps[int]:
+        return (yield from checkpointing.truncate(view, self.context))
+
+    def checkpoint_and_truncate(self, view: View, fence_before: int) -> Steps[View]:
+        return (yield from checkpointing.checkpoint_and_truncate(view, self.context, fence_before))
+
+    def status(self) -> Steps[LogStatus]:
+        return LogStatus(checkpoint_version(opening.newest_checkpoint((yield List(CHECKPOINTS)))))
+
+    def is_still_there(self) -> Steps[bool]:
+        data: bytes | None = yield Get(FORMAT_KEY)
+        return data is not None and parse_format(data, self._store.url).cluster_id == self.cluster_id
+
+
+def open_storage_log(stores: Stores, context: Context, *, create: bool) -> StorageLog:
+    """The metadata log in a store; if there is none and `create`, a new one.
+
+    Raises NoLog, UnsupportedVersion, StoreNotExclusive.
+    """
+    url = stores.metadata.url
+    data, listed = run(_look_in(), stores, context.clock)
+    if data is None:
+        data = run(find_format(url), stores, context.clock)
+    if data is None:
+        if not create:
+            raise NoLog(f"there is no log at {url}; create one with `pylog -u {url} topic create NAME`")
+        data = _begin(stores, context)
+    return StorageLog(context, parse_format(data, url), stores.metadata, listed)
+
+
+def _begin(stores: Stores, context: Context) -> bytes:
+    """Probe the store of the metadata and write `meta/format`; returns its bytes, ours or another process's."""
+    store = stores.metadata
+    probe(store, nonce=context.unique())
+    form = Format(
+        pylog=FORMAT_VERSION,
+        cluster_id=context.unique() + context.unique(),
+        created_ms=context.clock.now_ms(),
+        probed=store.fingerprint(),
+    )
+    data = run(_begin_steps(form.encode(), store.url), stores, context.clock)
+    if has_reserve(store):
+        run(keep_reserve(), stores, context.clock)
+    return data
+
+
+def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
+    for _ in range(5):
+        answer: PutAnswer = yield PutNew(FORMAT_KEY, data)
+        found: bytes | None = yield Get(FORMAT_KEY)
+        if found is not None:
+            return found
+        logger.debug("put of %s answered %s and the object does not exist, retrying", FORMAT_KEY, answer)
+    raise StorageUnavailable(f"cannot create a log at {url}: the storage does not keep {FORMAT_KEY}")
+
+
+def _look_in() -> Steps[tuple[bytes | None, Sequence[str]]]:
+    """The bytes of `meta/format`, and the checkpoints."""
+    found: tuple[bytes | None, Sequence[str]] = tuple((yield [Get(FORMAT_KEY), List(CHECKPOINTS)]))
+    return found
