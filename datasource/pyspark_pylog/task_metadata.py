@@ -1,7 +1,7 @@
 """The metadata log in tasks: the only module where they open it.
 
-The driver ships the plan.  A task asks for more only at the time of its query: the version that the query reads, records
-added since the plan, and records that were merged into other objects since.
+The driver ships the plan.  A task asks for more only at the time of its query: the version that the query reads,
+records added since the plan, and records that were merged into other objects since.
 
 A task never sees a log that is older than its plan, or another log at the same place.
 """

@@ -26,6 +26,7 @@ TINY = {
     "object_store": "--quick",
     "plan": "--rows 300 --rounds 1",
     "spark_read": f"--rows 80000 {ONCE}",
+    "spark_round_trips": "--rounds 1",
     "spark_tune": f"--rows 5000 {ONCE}",
     "spark_write": f"--rows 5000 {ONCE}",
     "window": f"--rows 20000 {ONCE}",

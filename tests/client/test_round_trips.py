@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import spark_log
-from spark_log.client.reading.fetch import WHOLE_BYTES_MAX
+from spark_log.client.reading.fetch import GROUP_BYTES_MAX, WHOLE_BYTES_MAX
 from spark_log.journal.journal import Journal
 from spark_log.journal.opening import HOLE_PROBES
 from spark_log.journal.store_operations import Get, Steps, Stores, beside, run
@@ -132,6 +132,31 @@ def test_a_cold_read_of_a_part_of_a_large_object_takes_three(store: SlowStore) -
     large(log)
     found, requests = cold(store, 30_000, 30_010)
     assert found == 3 and counts(requests) == {"get": 4, "list": 1}
+
+
+def test_large_slices_of_one_object_share_its_index(store: SlowStore) -> None:
+    """A task wrote 16 partitions: the index is fetched once, in the background, and each slice in one range of up to 8 MiB."""
+    log = log_on(store)
+    log.create_topic(spark_log.NewTopic("t", 16))
+    numbers = pa.array([number % 16 for number in range(16 * LARGE_ROWS)], pa.int32())
+    values = [uuid.uuid4().bytes * 2 for _ in range(16 * LARGE_ROWS)]
+    log.append("t", pa.table({"value": values, "partition": numbers}))
+    assert all(read.slice.length > WHOLE_BYTES_MAX for read in log.plan("t"))
+    with store.watched() as requests:
+        assert log.read("t", columns=["offset"]).num_rows == 16 * LARGE_ROWS
+    assert counts(requests)["get"] == 2 + 1 + 16
+
+
+def test_a_large_slice_is_fetched_four_ranges_at_a_time(store: SlowStore) -> None:
+    """Its index, and two rounds for 42 MB: seven ranges of up to 8 MiB."""
+    log = log_on(store)
+    fill(log, 1)
+    rows = pa.table({"value": [uuid.uuid4().bytes * 128 for _ in range(20_000)]})
+    log.append("t", rows, compression="none")
+    (read,) = log.plan("t", start=1)
+    assert 4 * GROUP_BYTES_MAX["remote"] < read.slice.length < 7 * GROUP_BYTES_MAX["remote"]
+    found, requests = trips(store, lambda: log.read("t", start=1), latency_ms=100)
+    assert found <= 4 and counts(requests)["get"] == 2 + 1 + 7
 
 
 def test_a_cold_read_through_a_sealed_index_takes_three(store: SlowStore) -> None:

@@ -1,14 +1,14 @@
 """Reading slices from storage, batch by batch.
 
 A slice of one batch, or a small slice, takes one ranged read, verified by the slice's checksum.  Other slices are read
-through the object's index: the overlapping batches, a few per request.  From remote storage, the next batches are
-fetched while the current ones are decoded.  `touched` predicts the size of a read.
+through the object's index: the overlapping batches, adjacent ones in one request.  From remote storage, the next
+requests are sent while the current batches are decoded.  `touched` predicts the size of a read.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -41,9 +41,13 @@ from spark_log.text import counted
 WHOLE_BYTES_MAX = 1 << 20
 """A run up to this size is read in one request."""
 SLICES_AHEAD = 8
-"""Small slices that are requested concurrently."""
-GROUP_BYTES_MAX = 1 << 20
+"""Small slices, and indexes of objects, that are requested concurrently."""
+INDEXES_MAX = 16
+"""Indexes that a reader keeps: an object with slices of several partitions is read again and again."""
+GROUP_BYTES_MAX = {"local": 1 << 20, "remote": 8 << 20}
 """Adjacent batches are read together up to this size."""
+GROUPS_AHEAD = 4
+"""Groups of batches that are requested concurrently: a task holds four times 8 MiB."""
 
 
 Offsets: TypeAlias = "range | npt.NDArray[np.int64]"
@@ -88,7 +92,7 @@ def fetch(
 
     columns:  of key, value, timestamp, headers; None for all that exist.
     window:   batches that cannot have such timestamps are skipped, so there may be gaps between results.
-    coming:   the bytes of the slice, if `asked_ahead` is fetching them.
+    coming:   the bytes of the slice or of its object's index, whichever is read first, if `asked_ahead` fetches them.
     Raises ObjectNotFound if the object is gone (plan again by offset), CorruptObject for damaged bytes.
     """
     piece = read.slice
@@ -96,7 +100,7 @@ def fetch(
     if _in_one_go(piece):
         batches = _whole(store, read, columns, coming, place)
     else:
-        batches = _by_index(store, read, columns, window, place)
+        batches = _by_index(store, read, columns, window, place, coming)
     with _named(store, read):
         for first, records in batches:
             yield from _cut(read, first, records)
@@ -144,29 +148,47 @@ def _get_whole(store: ObjectStore, piece: Slice) -> bytes:
 
 
 def asked_ahead(store: ObjectStore, reads: Sequence[SliceRead]) -> Iterator[tuple[SliceRead, Future[bytes] | None]]:
-    """The reads, each with the bytes of its slice if that is small and remote.
+    """The reads, each with the bytes of its slice if that is small, or else of its object's index, which is fetched
+    once.
 
-    The next `SLICES_AHEAD` slices are fetched in the background, so a range of many small commits does not wait for
-    each in turn.
+    Those of the next `SLICES_AHEAD` slices are fetched in the background from remote storage, so a range of many
+    commits does not wait for each in turn.
     """
     if store.local or len(reads) < 2:
         yield from ((read, None) for read in reads)
         return
     pool, asked = _pool(os.getpid()), deque[Future[bytes] | None]()
+    indexes: OrderedDict[str, Future[bytes]] = OrderedDict()
+
+    def ask(later: SliceRead) -> Future[bytes] | None:
+        if _in_one_go(later.slice):
+            small = later.slice.length <= WHOLE_BYTES_MAX
+            return pool.submit(_get_whole, store, later.slice) if small else None
+        name = later.slice.object
+        if name not in indexes:
+            indexes[name] = pool.submit(_get_index, store, later)
+        indexes.move_to_end(name)
+        if len(indexes) > INDEXES_MAX:
+            indexes.popitem(last=False)
+        return indexes[name]
+
     for number, read in enumerate(reads):
-        for later in reads[number + len(asked) : number + SLICES_AHEAD]:
-            small = _in_one_go(later.slice) and later.slice.length <= WHOLE_BYTES_MAX
-            asked.append(pool.submit(_get_whole, store, later.slice) if small else None)
+        asked.extend(map(ask, reads[number + len(asked) : number + SLICES_AHEAD]))
         yield read, asked.popleft()
 
 
 def _by_index(
-    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, window: Window | None, place: Place
+    store: ObjectStore,
+    read: SliceRead,
+    columns: Sequence[str] | None,
+    window: Window | None,
+    place: Place,
+    coming: Future[bytes] | None,
 ) -> Iterator[tuple[int, pa.RecordBatch]]:
     piece = read.slice
     with _intact(store, read, piece.start, piece.end):
-        index = load_index(store, read)
-        groups = _groups(_wanted(index, read, window, place))
+        index = load_index(store, read) if coming is None else _parsed(coming.result(), read)
+        groups = _groups(_wanted(index, read, window, place), GROUP_BYTES_MAX["local" if store.local else "remote"])
     if groups and _wants_all(read, window):
         # Including its schema and end mark: `touched` knows the size of a whole run without the index.
         groups[0] = groups[0]._replace(start=piece.position)
@@ -205,13 +227,13 @@ class _Group(NamedTuple):
     refs: list[BatchRef]
 
 
-def _groups(refs: Sequence[BatchRef]) -> list[_Group]:
-    """Adjacent batches, up to GROUP_BYTES_MAX together."""
+def _groups(refs: Sequence[BatchRef], bytes_max: int) -> list[_Group]:
+    """Adjacent batches, up to `bytes_max` together."""
     groups: list[_Group] = []
     for ref in refs:
         end = ref.position + ref.length
         last = groups[-1] if groups else None
-        if last and last.end == ref.position and end - last.start <= GROUP_BYTES_MAX:
+        if last and last.end == ref.position and end - last.start <= bytes_max:
             groups[-1] = _Group(last.start, end, [*last.refs, ref])
         else:
             groups.append(_Group(ref.position, end, [ref]))
@@ -219,18 +241,16 @@ def _groups(refs: Sequence[BatchRef]) -> list[_Group]:
 
 
 def _loaded(store: ObjectStore, name: str, groups: Sequence[_Group]) -> Iterator[tuple[_Group, memoryview]]:
-    """Groups with their bytes; from remote storage, the next group is fetched ahead."""
+    """Groups with their bytes; from remote storage, the next ones are fetched ahead."""
     if store.local or len(groups) < 2:
         for group in groups:
             yield group, memoryview(store.get(name, group.start, group.end))
         return
-    pool = _pool(os.getpid())
-    ahead: Future[bytes] = pool.submit(store.get, name, groups[0].start, groups[0].end)
-    for group, following in zip(groups, [*groups[1:], None], strict=True):
-        data = ahead.result()
-        if following is not None:
-            ahead = pool.submit(store.get, name, following.start, following.end)
-        yield group, memoryview(data)
+    pool, asked = _pool(os.getpid()), deque[Future[bytes]]()
+    for number, group in enumerate(groups):
+        for later in groups[number + len(asked) : number + GROUPS_AHEAD]:
+            asked.append(pool.submit(store.get, name, later.start, later.end))
+        yield group, memoryview(asked.popleft().result())
 
 
 @cache
@@ -241,7 +261,14 @@ def _pool(pid: int) -> ThreadPoolExecutor:
 
 def load_index(store: ObjectStore, read: SliceRead) -> Index:
     """The index of a read's object."""
-    data = store.get(read.slice.object, read.index_position, read.object_size)
+    return _parsed(_get_index(store, read), read)
+
+
+def _get_index(store: ObjectStore, read: SliceRead) -> bytes:
+    return store.get(read.slice.object, read.index_position, read.object_size)
+
+
+def _parsed(data: bytes, read: SliceRead) -> Index:
     return parse_index(data, name=read.slice.object, object_size=read.object_size)
 
 
