@@ -1,0 +1,1 @@
+"""What applications use: `connect`, producers, consumers, readers and administration."""
