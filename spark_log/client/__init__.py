@@ -1,1 +1,1 @@
-"""What applications use: `connect`, producers, consumers, readers and administration."""
+"""The API of applications: `connect`, producers, consumers, readers and administration."""

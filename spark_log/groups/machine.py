@@ -168,14 +168,20 @@ def _sync(at: Step, request: SyncGroupRequest) -> None:
         at.journal(group.roster(assignments), SyncWrite(group.generation, assignments))
 
 
-def _check_sync(group: Group, request: SyncGroupRequest) -> Code:
+def _check_generation(group: Group, request: SyncGroupRequest | HeartbeatRequest) -> Code:
+    """Whether a member of the current generation sent a request."""
     if group.state is GroupState.DEAD:
         return Code.COORDINATOR_NOT_AVAILABLE
     error = validate(group, request.member_id, request.group_instance_id)
     if error is not Code.NONE:
         return error
-    if request.generation_id != group.generation:
-        return Code.ILLEGAL_GENERATION
+    return Code.NONE if request.generation_id == group.generation else Code.ILLEGAL_GENERATION
+
+
+def _check_sync(group: Group, request: SyncGroupRequest) -> Code:
+    error = _check_generation(group, request)
+    if error is not Code.NONE:
+        return error
     if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (None, group.protocol):
         return Code.INCONSISTENT_GROUP_PROTOCOL
     return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
@@ -219,13 +225,9 @@ def _assigned(at: Step, write: SyncWrite, error: Code) -> None:
 
 def _heartbeat(at: Step, request: HeartbeatRequest) -> Code:
     group = at.group
-    if group.state is GroupState.DEAD:
-        return Code.COORDINATOR_NOT_AVAILABLE
-    error = validate(group, request.member_id, request.group_instance_id)
+    error = _check_generation(group, request)
     if error is not Code.NONE:
         return error
-    if request.generation_id != group.generation:
-        return Code.ILLEGAL_GENERATION
     at.touch(group.members[request.member_id])
     return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
 

@@ -1,1 +1,1 @@
-"""What keeps a log going: the coordinator, its groups, and upkeep (retention, merging, verification, repair)."""
+"""The coordinator with its groups, and upkeep: retention, merging, verification, repair."""
