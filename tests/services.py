@@ -59,6 +59,15 @@ class Services:
 
     def close(self) -> None:
         self.stop_all()
+        self.run(_cancel_others())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+async def _cancel_others() -> None:
+    """Cancel what still runs, as `asyncio.run` does: aiohttp reads on from a lost connection for ten seconds."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    await asyncio.gather(*others, return_exceptions=True)

@@ -1,0 +1,1 @@
+"""The `pylog` command, one module for each group of its commands."""

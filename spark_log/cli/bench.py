@@ -10,6 +10,7 @@ import string
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,19 +45,16 @@ def bench() -> None:
     """Measure throughput and latency."""
 
 
-# -------------------------------------------------------------------------------------------------------------- produce
+num_records = partial(
+    click.option, "-n", "--num-records", type=click.IntRange(min=1), default=1_000_000, show_default=True
+)
+
+# ---------------------------------------------------------------------------------------------------------------- produce
 
 
 @verb(bench)
 @click.argument("topic", shell_complete=complete_topics)
-@click.option(
-    "-n",
-    "--num-records",
-    type=click.IntRange(min=1),
-    default=1_000_000,
-    show_default=True,
-    help="The number of records.",
-)
+@num_records(help="The number of records.")
 @click.option(
     "--record-size", type=click.IntRange(min=0), help="Bytes of each value, which is random letters. [default: 100]"
 )
@@ -194,14 +192,7 @@ def _check(futures: Sequence[RecordFuture]) -> None:
 
 @verb(bench)
 @click.argument("topic", shell_complete=complete_topics)
-@click.option(
-    "-n",
-    "--num-records",
-    type=click.IntRange(min=1),
-    default=1_000_000,
-    show_default=True,
-    help="Stop after this number of records.",
-)
+@num_records(help="Stop after this number of records.")
 @click.option("-g", "--group", help="Read as a member of this group, without committing.")
 @click.option(
     "--from-latest", is_flag=True, help="Read records that are sent from now on, and measure their latencies."

@@ -1,0 +1,1 @@
+"""The API of applications: `connect`, producers, consumers, readers and administration."""

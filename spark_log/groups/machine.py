@@ -168,14 +168,20 @@ def _sync(at: Step, request: SyncGroupRequest) -> None:
         at.journal(group.roster(assignments), SyncWrite(group.generation, assignments))
 
 
-def _check_sync(group: Group, request: SyncGroupRequest) -> Code:
+def _check_generation(group: Group, request: SyncGroupRequest | HeartbeatRequest) -> Code:
+    """Whether a member of the current generation sent a request."""
     if group.state is GroupState.DEAD:
         return Code.COORDINATOR_NOT_AVAILABLE
     error = validate(group, request.member_id, request.group_instance_id)
     if error is not Code.NONE:
         return error
-    if request.generation_id != group.generation:
-        return Code.ILLEGAL_GENERATION
+    return Code.NONE if request.generation_id == group.generation else Code.ILLEGAL_GENERATION
+
+
+def _check_sync(group: Group, request: SyncGroupRequest) -> Code:
+    error = _check_generation(group, request)
+    if error is not Code.NONE:
+        return error
     if request.protocol_type not in (None, group.protocol_type) or request.protocol_name not in (None, group.protocol):
         return Code.INCONSISTENT_GROUP_PROTOCOL
     return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
@@ -228,13 +234,9 @@ def heartbeat_error(group: Group | None, request: HeartbeatRequest) -> Code:
     """The error in the reply to a heartbeat."""
     if group is None:
         return Code.UNKNOWN_MEMBER_ID
-    if group.state is GroupState.DEAD:
-        return Code.COORDINATOR_NOT_AVAILABLE
-    error = validate(group, request.member_id, request.group_instance_id)
+    error = _check_generation(group, request)
     if error is not Code.NONE:
         return error
-    if request.generation_id != group.generation:
-        return Code.ILLEGAL_GENERATION
     return Code.REBALANCE_IN_PROGRESS if group.state is GroupState.PREPARING_REBALANCE else Code.NONE
 
 

@@ -1,0 +1,1 @@
+"""HTTP between clients and a coordinator: server, client, messages, tokens, quotas."""

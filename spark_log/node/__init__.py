@@ -1,0 +1,1 @@
+"""The coordinator with its groups, and upkeep: retention, merging, verification, repair."""

@@ -1,0 +1,1 @@
+"""Tools for tests, also of applications: store contracts, faulty stores, clocks, a Kafka broker, the simulation."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -167,18 +168,24 @@ def test_a_writer_that_the_fence_passes_lands_once_or_is_refused(
         check_writers(log, writer.lines())
 
 
+def rounds(log: spark_log.Log, process: Started, trouble: str) -> Iterator[None]:
+    """In each round there are appends, and then the fence passes a process that is in trouble."""
+    rng = random.Random(trouble)
+    for _ in range(ROUNDS * 2):
+        for _ in range(rng.randint(1, 5)):
+            append(log)
+        time.sleep(rng.random() * 0.05)
+        with process.in_trouble(trouble):
+            for _ in range(rng.randint(1, 10)):
+                pass_by(log)
+        yield
+
+
 @pytest.mark.parametrize("trouble", ["stopped", "hang"])
 def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
     """What it was about to read was merged and deleted, and so were the metadata records that it was waiting for."""
-    rng = random.Random(trouble)
     with started(READER, tmp_path, "reader") as reader:
-        for _ in range(ROUNDS * 2):
-            for _ in range(rng.randint(1, 5)):
-                append(log)
-            time.sleep(rng.random() * 0.05)
-            with reader.in_trouble(trouble):
-                for _ in range(rng.randint(1, 10)):
-                    pass_by(log)
+        for _ in rounds(log, reader, trouble):
             reader.wait_until(lambda: len(reader.lines()) >= end_of(log), CATCH_UP_S)
         check_reader(log, reader.lines())
 
@@ -186,15 +193,8 @@ def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path:
 @pytest.mark.parametrize("trouble", ["stopped", "hang"])
 def test_a_maintainer_that_the_fence_passes_does_no_harm(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
     """What it was about to merge, seal or delete was merged, sealed or deleted by another one; its next round succeeds."""
-    rng = random.Random(trouble)
     with started(MAINTAINER, tmp_path, "maintainer") as maintainer:
-        for _ in range(ROUNDS * 2):
-            for _ in range(rng.randint(1, 5)):
-                append(log)
-            time.sleep(rng.random() * 0.05)
-            with maintainer.in_trouble(trouble):
-                for _ in range(rng.randint(1, 10)):
-                    pass_by(log)
+        for _ in rounds(log, maintainer, trouble):
             maintainer.wait_for(2)
             assert verify(log, deep=True) == []
         assert set(maintainer.lines()) == {"round ()"}

@@ -23,7 +23,7 @@ BOTH_WAYS = (
     "test_lag",
     "test_producer",
     "test_scan",
-    "test_sharing",
+    "test_threads_and_forks",
     "test_transaction",
 )
 EMBEDDED_ONLY = ("log_on(", "Flaky(", "quick_store(", "journal.propose(", '"""Embedded, ')

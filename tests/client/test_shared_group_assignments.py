@@ -5,7 +5,10 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 import spark_log
+from spark_log.errors import InvalidRequest
 from spark_log.groups.group import GroupConfig
 from spark_log.groups.racks import Cluster
 from spark_log.groups.range_and_round_robin import Assigned
@@ -166,3 +169,18 @@ def test_the_first_round_waits_for_more_members(services: Services, tmp_path: Pa
     assert len(listener.told) == 1 and len(listener.told[0][1]) == 2
     team.close()
     services.stop_all()
+
+
+def test_an_assignor_that_fails_is_heard_of(team: Team) -> None:
+    """By the poll of the leader, where it ran; nothing hangs."""
+    team.join(partition_assignment_strategy=f"{__name__}:Broken")
+    with pytest.raises(InvalidRequest, match="no members, no cry"):
+        team.poll_until(team.is_shared)
+
+
+def test_a_strategy_that_is_none_is_refused_at_once(team: Team) -> None:
+    """With those that there are; and heartbeats that are rarer than a session is long."""
+    with pytest.raises(InvalidRequest, match="cooperative-sticky"):
+        team.join(partition_assignment_strategy="best")
+    with pytest.raises(InvalidRequest, match="heartbeat_interval_ms"):
+        team.join(heartbeat_interval_ms=50_000)

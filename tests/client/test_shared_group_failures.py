@@ -81,21 +81,6 @@ def test_what_the_coordinator_refuses_is_said_in_words(team: Team) -> None:
         team.poll_until(team.is_shared)
 
 
-def test_an_assignor_that_fails_is_heard_of(team: Team) -> None:
-    """By the poll of the leader, where it ran; nothing hangs."""
-    team.join(partition_assignment_strategy=f"{__name__}:Broken")
-    with pytest.raises(InvalidRequest, match="no members, no cry"):
-        team.poll_until(team.is_shared)
-
-
-def test_a_strategy_that_is_none_is_refused_at_once(team: Team) -> None:
-    """With those that there are; and heartbeats that are rarer than a session is long."""
-    with pytest.raises(InvalidRequest, match="cooperative-sticky"):
-        team.join(partition_assignment_strategy="best")
-    with pytest.raises(InvalidRequest, match="heartbeat_interval_ms"):
-        team.join(heartbeat_interval_ms=50_000)
-
-
 def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_path: Path) -> None:
     """The members keep generation and partitions, go on reading and commit; nobody is told anything."""
     running = services.start(tmp_path / "log")

@@ -221,8 +221,8 @@ class Sides:
         patience = {"kafkaConsumer.pollTimeoutMs": "10000"}
         self.places = {"kafka": {"kafka.bootstrap.servers": kafka.address, **patience}, "pylog": {"path": url}}
 
-    def compare(self, case: str, outcome: Callable[[str], Outcome]) -> None:
-        """The same outcome on both sides, or a difference that is told."""
+    def assert_agree(self, case: str, outcome: Callable[[str], Outcome]) -> None:
+        """Assert the same outcome on both sides, or a difference that docs/from-kafka.md lists."""
         kafka, pylog = outcome("kafka"), outcome("pylog")
         if case in DIFFERENCES:
             assert kafka != pylog, f"{case}: no longer a difference; both give {kafka}"
@@ -271,7 +271,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize("case", READS)
 def test_a_batch_read_gives_the_same_rows(sides: Sides, case: str) -> None:
     """Or is refused on both sides."""
-    sides.compare(case, lambda side: refused(lambda: rows(sides.load(side, READS[case]))))
+    sides.assert_agree(case, lambda side: refused(lambda: rows(sides.load(side, READS[case]))))
 
 
 @pytest.mark.parametrize("headers", ["false", "true"])
@@ -289,7 +289,7 @@ def test_a_read_is_split_into_the_same_tasks(sides: Sides, case: str) -> None:
         frame = sides.load(side, {"subscribe": "orders", **SPLITS[case]})
         return sorted(frame.rdd.glom().map(len).collect())
 
-    sides.compare(case, sizes)
+    sides.assert_agree(case, sizes)
 
 
 @pytest.mark.parametrize("case", STREAMS)
@@ -303,7 +303,7 @@ def test_a_stream_gives_the_same_batches(sides: Sides, tmp_path: Path, case: str
         query.awaitTermination(120)
         return [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
 
-    sides.compare(case, lambda side: refused(lambda: batches(side)))
+    sides.assert_agree(case, lambda side: refused(lambda: batches(side)))
 
 
 def test_progress_shows_the_same_offsets(sides: Sides, tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_a_write_gives_the_same_records(sides: Sides, client: Client, case: str)
         return sorted(cells)
 
     spark_log.connect(sides.places["pylog"]["path"]).admin.create_topics([NewTopic(name, 2)])
-    sides.compare(case, lambda side: refused(lambda: written(side)))
+    sides.assert_agree(case, lambda side: refused(lambda: written(side)))
 
 
 def _named(row: Sequence[Any], topic: str) -> tuple[Any, ...]:
@@ -359,7 +359,7 @@ def test_a_save_mode_does_the_same(sides: Sides, client: Client, case: str) -> N
         writer.options(**sides.places[side], topic=name).save()
         return sides.load(side, {"subscribe": name}).count()
 
-    sides.compare(case, lambda side: refused(lambda: written(side)))
+    sides.assert_agree(case, lambda side: refused(lambda: written(side)))
 
 
 @pytest.mark.parametrize("mode", OUTPUT_MODES)
@@ -378,7 +378,7 @@ def test_an_output_mode_does_the_same(sides: Sides, client: Client, tmp_path: Pa
         writer.trigger(availableNow=True).start().awaitTermination(120)
         return sides.load(side, {"subscribe": name}).count()
 
-    sides.compare(mode, lambda side: refused(lambda: written(side)))
+    sides.assert_agree(mode, lambda side: refused(lambda: written(side)))
 
 
 def test_the_timestamp_column_is_written_by_pylog_alone(sides: Sides, client: Client) -> None:

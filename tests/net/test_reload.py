@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -95,11 +95,11 @@ def test_connections_go_on(reloading: Reloading) -> None:
 def test_requests_that_wait_under_a_revoked_token_end(reloading: Reloading) -> None:
     """A long poll and a heartbeat are refused; those of other tokens wait on."""
     url = f"pylog://{reloading.address}"
-    with spark_log.connect(url, token=ADMIN) as log:
+    with spark_log.connect(url, token=ADMIN) as log, ExitStack() as opened:
         log.append("t", [{"value": b"x"}])
-        consumers = [spark_log.connect(url, token=token).consumer("t", group_id=token) for token in (READ, WRITE)]
-        for consumer in consumers:
-            consumer.poll(5000)
+        for token in (READ, WRITE):
+            reader = opened.enter_context(spark_log.connect(url, token=token))
+            opened.enter_context(reader.consumer("t", group_id=token)).poll(5000)
         holder, version = log.journal.state.coordinator, log.journal.state.version + 1000
         links = {token: link_of(reloading.address, token, log) for token in (READ, WRITE)}
         found: dict[str, list[object]] = {READ: [], WRITE: []}

@@ -41,6 +41,7 @@ from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
+from spark_log.journal.object_names import upload_epoch
 from spark_log.metadata.decide.commits import Committed
 from spark_log.text import counted
 
@@ -224,8 +225,6 @@ def _tell_once(notes: tuple[str, ...]) -> None:
 
 
 def epoch_of_upload(uploaded: Uploaded) -> int:
-    from spark_log.journal.object_names import upload_epoch
-
     return min(upload_epoch(o.name) for o in uploaded.objects)
 
 

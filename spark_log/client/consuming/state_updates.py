@@ -13,7 +13,7 @@ from spark_log.store.bounded_waits import Slot, Waiter
 class StateUpdates:
     """Each method updates the journal's state.  Raises Unfinished if that takes longer than the poll waits.
 
-    The call then goes on, and a later poll takes its answer, which may be older than the journal's state.
+    The call then continues, and a later poll takes its answer, which may be older than the journal's state.
     """
 
     def __init__(self, journal: Journal, waiter: Waiter) -> None:
