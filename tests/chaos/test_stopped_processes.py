@@ -1,7 +1,7 @@
-"""Embedded writers, readers and maintainers that are stopped with SIGSTOP, or whose disk hangs, while others go on.
+"""Embedded writers, readers and maintainers that are stopped with SIGSTOP, or whose disk hangs, while others continue.
 
-Meanwhile the garbage-collection fence passes what they had begun, and objects that they were reading are merged and
-deleted. A writer says of each batch whether it was acknowledged or refused, and the log must agree.
+Meanwhile the garbage-collection fence passes the operations that they had begun, and objects that they were reading are
+merged and deleted.  A writer prints for each batch whether it was acknowledged or refused, and the log must agree.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ROUNDS = 3
 CATCH_UP_S = 20
 """It takes 0.1 s.  Readers that are stopped once took a minute."""
 REFUSALS = (errors.UploadFenced, errors.UnknownProducerId, errors.ProducerFenced, errors.CommitUnknown)
-"""What a writer may be told that was stopped, or whose storage did not answer, for longer than the log waits for it."""
+"""Errors that a writer may get after it was stopped, or after its storage did not answer, for too long."""
 
 OPEN = """
 import sys, traceback
@@ -120,7 +120,9 @@ def pass_by(log: spark_log.Log) -> None:
 
 
 def check_writers(log: spark_log.Log, lines: list[str]) -> None:
-    """What was acknowledged is there once, whole; of what was refused nothing, or all of it if the error says so."""
+    """An acknowledged batch is in the log once and complete.  A refused one is absent, or complete if the error says
+    so.
+    """
     values = [
         [value.decode() for value in log.read("t", partition=number).column("value").to_pylist()] for number in (0, 1)
     ]
@@ -154,7 +156,7 @@ def check_writers(log: spark_log.Log, lines: list[str]) -> None:
 def test_a_writer_that_the_fence_passes_lands_once_or_is_refused(
     log: spark_log.Log, tmp_path: Path, mode: str, trouble: str
 ) -> None:
-    """It is stopped, or its disk hangs, at a random moment; afterwards it goes on."""
+    """It is stopped, or its disk hangs, at a random moment; afterwards it continues."""
     rng = random.Random(f"{mode} {trouble}")
     with started(WRITER, tmp_path, f"{mode}-0") as writer:
         for _ in range(ROUNDS):
@@ -169,7 +171,9 @@ def test_a_writer_that_the_fence_passes_lands_once_or_is_refused(
 
 @pytest.mark.parametrize("trouble", ["stopped", "hang"])
 def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
-    """What it was about to read was merged and deleted, and so were the metadata records that it was waiting for."""
+    """The objects that it was about to read were merged and deleted, and so were the metadata records that it waits
+    for.
+    """
     rng = random.Random(trouble)
     with started(READER, tmp_path, "reader") as reader:
         for _ in range(ROUNDS * 2):
@@ -185,7 +189,7 @@ def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path:
 
 @pytest.mark.parametrize("trouble", ["stopped", "hang"])
 def test_a_maintainer_that_the_fence_passes_does_no_harm(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
-    """What it was about to merge, seal or delete was merged, sealed or deleted by another one; its next round succeeds."""
+    """Another maintainer merged, sealed or deleted the same objects first; its next round succeeds."""
     rng = random.Random(trouble)
     with started(MAINTAINER, tmp_path, "maintainer") as maintainer:
         for _ in range(ROUNDS * 2):
@@ -204,7 +208,7 @@ def test_a_maintainer_that_the_fence_passes_does_no_harm(log: spark_log.Log, tmp
 
 
 def test_many_writers_are_stopped_and_have_slow_failing_and_hanging_disks(log: spark_log.Log, tmp_path: Path) -> None:
-    """At random, beside a maintainer of their own, and a reader that sees each offset once."""
+    """At random, with a separate maintainer, and a reader that sees each offset once."""
     rng = random.Random(7)
     names = ("append-0", "producer-0", "version-0", "transaction-0")
     programs = [(WRITER, name) for name in names] + [(READER, "reader"), (MAINTAINER, "maintainer")]

@@ -106,7 +106,7 @@ def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
 
 
 def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
-    """Its slices with topic and offsets; those that the log refers to no more have no topic; other files are refused."""
+    """Its slices with topic and offsets, without a topic if the log no longer refers to them; other files are refused."""
     journal = Journal.open(LocalStore(small.url), create=False)
     view = journal.run(open_view())
     journal.run(seal(view, replace(journal.context, limits=StepLimits(inline_slices=0, inline_per_partition=0))))
@@ -162,7 +162,7 @@ def test_repair(pylog: Pylog, tmp_path: Path) -> None:
 
 
 def test_a_lost_version_is_looked_at(small: Pylog, tmp_path: Path) -> None:
-    """Without --accept-loss nothing would be done: status 1.  What it would keep, and how many files it would move, is shown."""
+    """Without --accept-loss nothing would be done: status 1.  The output shows the kept records and the moved files."""
     records = sorted(tmp_path.glob("log/meta/log/*"))
     records[-2].write_bytes(b"")
     result = small.run("repair", "--dry-run")

@@ -15,7 +15,7 @@ from tests.client.logs import quick_store
 
 
 class Hands:
-    """A clock that goes on only while somebody sleeps."""
+    """A clock that moves only while somebody sleeps."""
 
     def __init__(self) -> None:
         self.ms = 0.0
@@ -54,7 +54,7 @@ def waits(looks: PollBackoff, hands: Hands, until_ms: float) -> dict[int, float]
 
 
 def test_a_reader_on_a_disk_waits_a_twentieth_of_how_long_nothing_came() -> None:
-    """At least 2 ms, at most 50: what comes is late by 5 % of how long it was waited for, and an idle reader is quiet."""
+    """At least 2 ms, at most 50: a record is late by 5 % of the time waited for it, and an idle reader polls rarely."""
     looks = PollBackoff(hands := Hands(), local=True, most_ms=500)
     found = waits(looks, hands, 3000)
     assert list(found.values()) == pytest.approx([max(2, min(at / 20, 50)) for at in found])
@@ -63,7 +63,7 @@ def test_a_reader_on_a_disk_waits_a_twentieth_of_how_long_nothing_came() -> None
 
 
 def test_after_a_record_the_next_is_looked_for_soon() -> None:
-    """What comes in a row is late by little, whatever was before it."""
+    """Records in a row are late by little, whatever happened before."""
     looks = PollBackoff(hands := Hands(), local=True, most_ms=500)
     waits(looks, hands, 3000)
     looks.found()

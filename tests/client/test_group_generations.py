@@ -98,7 +98,7 @@ def test_a_commit_that_did_not_know_of_a_deletion_leaves_nothing_behind(tmp_path
 
 
 class _Hands:
-    """A clock that goes on when it is told to."""
+    """A clock that the test moves."""
 
     def __init__(self) -> None:
         self.ms = 1_800_000_000_000

@@ -31,7 +31,7 @@ ALL = {TopicPartition("t", number) for number in range(4)}
 
 
 class Listener:
-    """Notes what it is told."""
+    """Records the calls that it gets."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, list[int]]] = []
@@ -47,7 +47,7 @@ class Listener:
 
 
 class Team:
-    """Consumers of one log, each with a connection of its own."""
+    """Consumers of one log, each with a separate connection."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -187,7 +187,7 @@ def test_new_partitions_are_shared_out_and_read_from_their_beginning(team: Team)
 
 
 def test_new_topics_that_match_a_pattern_are_shared_out(team: Team) -> None:
-    """Each member says anew what it reads."""
+    """Each member sends its new subscription."""
     first, second = team.join(pattern="t.*"), team.join(pattern="t.*")
     team.poll_until(team.is_shared)
     team.log.admin.create_topics([spark_log.NewTopic("two", 2), spark_log.NewTopic("other", 2)])
@@ -225,7 +225,7 @@ def test_an_assignor_of_a_user_is_used(team: Team) -> None:
 
 
 def test_a_member_that_subscribes_to_more_or_to_nothing_is_taken_at_its_word(team: Team) -> None:
-    """The group shares out anew; who reads nothing any more has left it, and may assign itself something."""
+    """The group rebalances.  A member without topics has left it, and may assign itself partitions."""
     first, second = team.join(), team.join()
     team.poll_until(team.is_shared)
     team.log.admin.create_topics([spark_log.NewTopic("u", 2)])
@@ -284,7 +284,7 @@ class Careful(Listener):
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_listener_may_commit_what_it_is_about_to_give_up(team: Team, strategy: str) -> None:
-    """So that nothing is read twice, without a commit by itself."""
+    """So nothing is read twice, although the consumer commits nothing automatically."""
     listener = Careful()
     team.fill(40)
     settings = {"partition_assignment_strategy": strategy, "enable_auto_commit": False}
@@ -344,8 +344,9 @@ def test_positions_are_committed_while_a_poll_waits(team: Team) -> None:
 
 
 def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team) -> None:
-    """Neither a consumer with partitions assigned by hand, nor an administrator, a bookmark or a transaction that names the
-    group, nor one without the coordinator's groups."""
+    """Neither a consumer with partitions assigned by hand, nor an administrator, a bookmark or a transaction that names
+    the group, nor one without the coordinator's groups.
+    """
     team.fill(4)
     team.join(enable_auto_commit=False)
     team.poll_until(team.is_shared)
@@ -463,7 +464,7 @@ def test_a_strategy_that_is_none_is_refused_at_once(team: Team) -> None:
 
 
 def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_path: Path) -> None:
-    """The members keep generation and partitions, go on reading and commit; nobody is told anything."""
+    """The members keep generation and partitions, continue to read and commit; no listener is called."""
     running = services.start(tmp_path / "log")
     team, listener = Team(services.url(tmp_path / "log")), Listener()
     first, second = team.join(listener, heartbeat_interval_ms=100), team.join(heartbeat_interval_ms=100)
@@ -491,7 +492,9 @@ def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_pa
 
 
 def test_heartbeats_that_are_refused_are_heard_of(services: Services, tmp_path: Path) -> None:
-    """A coordinator that comes back and does not know the consumer's token: the next poll says so, and it has lost what it had."""
+    """After a coordinator returns that rejects the consumer's token, the next poll raises its error, and its partitions
+    are lost.
+    """
     running = services.start(tmp_path / "log")
     team, listener = Team(services.url(tmp_path / "log")), Listener()
     consumer = team.join(listener, heartbeat_interval_ms=100)
@@ -545,7 +548,7 @@ def test_partitions_of_a_process_that_is_killed_go_to_the_others_when_its_sessio
 
 
 def test_a_coordinator_that_is_killed_and_started_again_has_its_groups(tmp_path: Path) -> None:
-    """Real processes: members keep what they have, read on meanwhile, and commit; nobody is told anything."""
+    """Real processes: members keep their partitions, read on meanwhile, and commit; no listener is called."""
     conf = tmp_path / "coordinator.ini"
     conf.write_text("[groups]\ninitial.rebalance.delay = 1ms\n")
     port = free_port()
@@ -571,9 +574,10 @@ def test_a_coordinator_that_is_killed_and_started_again_has_its_groups(tmp_path:
 def test_members_keep_their_partitions_when_a_standby_takes_over(
     services: Services, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The coordinator is killed and stays away: whoever stood by has the groups with their members, and takes their positions.
+    """The coordinator is killed and stays away.  The standby has the groups with their members, and accepts their
+    positions.
 
-    Each member says once that it asks again, and once that it is answered.
+    Each member logs once that it asks again, and once that it is answered.
     """
     first = Process(tmp_path / "log", free_port(), "--maintain-every", "never")
     standby = services.start(tmp_path / "log", takeover_ms=1000)

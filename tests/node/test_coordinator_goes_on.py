@@ -59,7 +59,7 @@ def leading(store: LocalStore, clock: Clock | None = None, storage_timeout_ms: i
 
 
 class Lossy:
-    """A link to a coordinator; of each command that it is told to lose, the first answer does not arrive."""
+    """A link to a coordinator; it loses the first answer to each command in a list."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -91,7 +91,7 @@ class Stepped(SystemClock):
 
 
 def test_a_coordinator_whose_clock_is_set_wrong_steps_down_until_it_is_right(tmp_path: Path) -> None:
-    """It can write nothing, which is no reason to lead; the error names the machine, which is not the client's."""
+    """It can write nothing, so it must not lead; the error names its machine, not the client's."""
     clock = Stepped()
     with leading(LocalStore(str(tmp_path / "log"), "os"), clock, 2000) as made:
         epoch = made.epoch
@@ -173,7 +173,7 @@ def test_who_took_a_group_after_a_member_was_removed_keeps_it(coordinator: Coord
 def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who gave it is answered, and what others give after it is carried out."""
+    """Its client gets an error, and commands of others are carried out."""
     create = CreateTopic(name="t", partitions=1, topic_id="id")
     assert coordinator.submit([create]).result(60).outcomes == ["id"]
     commit = CommitRecord(

@@ -25,7 +25,7 @@ from spark_log.testing.stores import ClockedStore, Wrapper
 
 
 class Hands:
-    """A clock that goes on only while somebody sleeps."""
+    """A clock that moves only while somebody sleeps."""
 
     def __init__(self) -> None:
         self.ms = 0.0
@@ -214,7 +214,7 @@ def test_what_is_not_transient_is_raised_immediately(
 
 
 def test_a_put_if_absent_is_asked_once(retrying: tuple[RetryingStore, Failing]) -> None:
-    """Who asks reads back: the first try may have been done."""
+    """Its caller reads back: the first try may have been done."""
     store, failing = retrying
     failing.fail("put_new", "", 1000)
     with pytest.raises(StorageUnavailable):

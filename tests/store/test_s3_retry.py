@@ -48,7 +48,7 @@ def store(server: tuple[str, Faults], bucket: str) -> FsspecStore:
 
 
 def test_time_limits_are_those_of_the_page_unless_they_are_set(server: tuple[str, Faults], bucket: str) -> None:
-    """docs/storage.md: a connection and an answer have their time, and `config_kwargs` changes one without the other."""
+    """docs/storage.md: a connection and an answer have timeouts, and `config_kwargs` changes one without the other."""
     own = {**KEYS, "endpoint_url": server[0]}
     stock = FsspecStore(f"s3://{bucket}/log", own)
     changed = FsspecStore(f"s3://{bucket}/log", {**own, "config_kwargs": {"read_timeout": 7}})
@@ -59,7 +59,9 @@ def test_time_limits_are_those_of_the_page_unless_they_are_set(server: tuple[str
 
 @pytest.mark.parametrize(("answer", "most"), [(BUSY, 1), (RESET, 2)], ids=["503", "reset"])
 def test_each_try_is_one_request(store: FsspecStore, faults: Faults, answer: tuple[str, bytes], most: int) -> None:
-    """No library waits and repeats beneath; aiohttp repeats a GET once, immediately, if a connection that was idle is reset."""
+    """No library waits and repeats beneath; aiohttp repeats a GET once, immediately, if a connection that was idle is
+    reset.
+    """
     hands = Hands()
     retrying = RetryingStore(store, hands)
     retrying.put("a", [b"x"])

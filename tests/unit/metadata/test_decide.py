@@ -1,4 +1,4 @@
-"""What is decided, decision by decision."""
+"""The decisions, one by one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_offsets_follow_from_the_order_of_commits_and_of_slices(log: History) ->
 
 
 def test_a_repeated_commit_gets_the_first_offsets_and_adds_nothing(log: History) -> None:
-    """A retry whose first try was in is told where that went."""
+    """A retry of an applied commit gets its offsets."""
     topic = log.create()
     commit = log.upload((topic, 0, 3), producer="p", sequence=0)
     first = log.do(lambda state, now: d.decide_commit(state, commit))
@@ -128,7 +128,9 @@ def test_a_batch_of_the_last_number_with_other_rows_is_a_conflict(log: History) 
 
 
 def test_a_batch_of_the_last_number_with_other_source_offsets_is_a_conflict(log: History) -> None:
-    """Under maxOffsetsPerTrigger other records come in the same number; offsets that one side does not know decide nothing."""
+    """Under maxOffsetsPerTrigger other records come in the same number; offsets that one side does not know decide
+    nothing.
+    """
     topic = log.create()
     log.commit((topic, 0, 2), producer="q", sequence=4, birth=-1, dense=False, source="a")
     log.commit((topic, 0, 2), producer="r", sequence=4, birth=-1, dense=False)
@@ -163,7 +165,7 @@ def test_a_transactional_application_writes_a_version_once(log: History) -> None
 
 
 def test_an_older_epoch_of_a_producer_is_fenced(log: History) -> None:
-    """Who takes a transactional id over fences who held it, and starts at sequence 0."""
+    """A takeover of a transactional id fences the previous holder, and starts at sequence 0."""
     topic = log.create()
     assert log.do(lambda state, now: d.decide_init_producer(state, "x")) == 0
     log.commit((topic, 0, 1), producer="x", epoch=0, sequence=0, birth=-1)
@@ -190,7 +192,7 @@ def test_a_new_holder_takes_over_and_the_former_one_is_fenced_for_good(log: Hist
 
 
 def test_an_upload_below_the_fence_is_refused(log: History) -> None:
-    """What is garbage for collectors cannot be committed any more."""
+    """Garbage cannot be committed."""
     topic = log.create()
     old = log.state.version
     assert log.pass_fence() >= old
@@ -200,7 +202,7 @@ def test_an_upload_below_the_fence_is_refused(log: History) -> None:
 
 
 def test_an_unknown_producer_born_below_the_fence_may_have_committed_before(log: History) -> None:
-    """Its commits may have been in and forgotten: it is told so, and does not start again."""
+    """Its commits may have been applied and forgotten: the error says so, and it does not start again."""
     topic, birth = log.create(), log.state.version
     log.pass_fence()
     for fields in ({"sequence": 0, "birth": birth}, {"sequence": 3, "birth": log.state.version}):
@@ -302,7 +304,7 @@ def test_partitions_can_only_be_added(log: History) -> None:
 
 
 def test_trimming_moves_the_start_forward_and_never_back(log: History) -> None:
-    """Up to the end, not beyond; below the start is no change."""
+    """Up to the end, not beyond; below the start it changes nothing."""
     topic = log.create()
     log.commit((topic, 0, 10))
 
@@ -363,7 +365,7 @@ def test_configs_are_set_and_go_back_to_their_defaults(log: History) -> None:
 
 
 def test_only_a_config_that_there_is_goes_back_to_its_default(log: History) -> None:
-    """A slip of the pen is told, with the nearest name."""
+    """The error names the nearest config."""
     log.create()
     with pytest.raises(InvalidConfig, match="did you mean retention.ms"):
         log.do(lambda state, now: d.decide_set_configs(state, "t", {"retention.mss": None}))
@@ -493,7 +495,9 @@ def test_a_group_that_never_committed_expires_as_well(log: History) -> None:
 
 
 def test_a_group_deleted_in_the_version_of_a_join_is_gone_and_its_generation_is_not_given_again(log: History) -> None:
-    """A coordinator decides commands that come together in one version: two consumers would commit under one generation."""
+    """A coordinator decides commands that come together in one version: two consumers would commit under one
+    generation.
+    """
     state = next_version(log.state, log.now)
     generations = []
     for member in ("m1", "m2"):
@@ -535,7 +539,7 @@ def test_a_group_that_comes_back_is_above_its_former_generations(log: History, a
 
 
 def test_a_bookmark_is_kept_longer_than_a_group(log: History) -> None:
-    """A job that runs once a month would begin anew otherwise."""
+    """Otherwise a job that runs once a month would begin again."""
     topic = log.create()
     log.do(lambda state, now: d.decide_set_configs(state, None, {"streaming.identity.retention.ms": "2000000000"}))
     log.do(lambda state, now: d.decide_commit_offsets(state, (positions("monthly", topic, 1),)))
@@ -631,7 +635,7 @@ def test_the_fence_stops_before_the_newest_version_that_is_old_enough(log: Histo
 
 
 def test_an_idle_log_writes_one_fence_and_no_more(log: History) -> None:
-    """A fence is no reason for the next one."""
+    """A fence does not cause the next one."""
     log.create()
     log.pass_fence()
     version = log.state.version
