@@ -53,7 +53,7 @@ def test_a_percentile_is_one_of_the_values(percent: float, expected: float) -> N
 
 
 def test_the_table_has_a_line_for_each_thing_measured() -> None:
-    """Its columns are aligned.  More is better in rates, less in all else, and the ratio says how many times as good."""
+    """Columns are aligned.  More is better in rates, less in all else; the ratio says how many times as good."""
     parts = [part(pylog=[(1, 1)], kafka=[(4, 3)], null=[(0.5, 1)])]
     lines = table(
         parts,

@@ -106,7 +106,7 @@ def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
 
 
 def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
-    """Its slices with topic and offsets, without a topic if the log no longer refers to them; other files are refused."""
+    """Its slices with topic and offsets, or without a topic if the log dropped them; other files are refused."""
     journal = Journal.open(LocalStore(small.url), create=False)
     view = journal.run(open_view())
     journal.run(seal(view, replace(journal.context, limits=StepLimits(inline_slices=0, inline_per_partition=0))))

@@ -158,7 +158,7 @@ class Frame:
 
 
 class Write:
-    """A batch write of one frame, begun in the driver; each task writes all of it.  Options that are None are left out."""
+    """A batch write of one frame, begun in the driver; each task writes all of it.  None options are left out."""
 
     def __init__(self, url: str, batch: pa.RecordBatch, **options: Any) -> None:
         self.batch = batch

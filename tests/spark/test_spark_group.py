@@ -481,7 +481,7 @@ def test_kafkas_group_has_no_effect_and_ours_is_named() -> None:
 
 
 def test_spark_runs_publish_to_the_group(spark: SparkSession, url: str, filled: spark_log.Log, tmp_path: Path) -> None:
-    """An available-now run at its end, trigger(once) when the next run starts; a new checkpoint continues from there."""
+    """An available-now run at its end, trigger(once) at the next start; a new checkpoint continues from there."""
     one, two = Batches(), Batches()
     frame = load_stream(spark, url, **{"group.id": "g"})
     to_sink(frame, one, tmp_path / "first")

@@ -275,7 +275,7 @@ def test_a_client_that_a_restored_log_has_overtaken_takes_note(
 def test_a_client_that_a_restored_log_has_overtaken_writes_nothing_of_what_it_knew(
     store: LocalStore, tmp_path: Path
 ) -> None:
-    """Its version exists again, with other records; a checkpoint of its own state would replace those."""
+    """Its version exists again, with other records; a checkpoint of its state would replace those."""
     folder, copy = path_of(store, ""), tmp_path / "copy"
     shutil.copytree(folder, copy)
     log = open_log(store)

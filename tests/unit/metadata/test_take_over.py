@@ -69,7 +69,7 @@ def test_a_release_by_hand_fences_the_coordinator_that_was_thought_dead() -> Non
 
 
 def test_who_was_slower_in_taking_over_hears_of_the_other() -> None:
-    """The decision names the epoch that is to be replaced; if another one is current, it is refused with the address."""
+    """The decision names the epoch to replace; if another one is current, it is refused with the address."""
     state = replay(State(), take(1))
     with pytest.raises(NotCoordinator) as refused:
         decide_take_over(state, 0, "late:1", "here", "c")
