@@ -211,7 +211,7 @@ def test_a_transaction_that_is_stopped_for_too_long_commits_nothing(
         refused = {line[1]: line[2:] for line in lines if line[0] == "refused"}
         kind, maybe, message = refused.pop(value)
         assert (kind, maybe) == ("ProducerFenced" if successor else "TransactionTimedOut", "False")
-        assert ("of a newer producer" if successor else "transaction_timeout_ms (1000)") in message
+        assert ("a newer one has taken over" if successor else "transaction_timeout_ms (1000)") in message
         assert {kind for kind, *_ in refused.values()} <= {"TransactionTimedOut"}, "the machine is busy, at most"
         acknowledged = [line[1] for line in lines if line[0] == "acknowledged"]
         found = [found.decode() for found in log.read("t").column("value").to_pylist()]

@@ -155,7 +155,7 @@ def test_a_transaction_that_took_too_long_does_not_take_its_id_back(tmp_path: Pa
     """
     log, other = new_log(tmp_path, orders=1), spark_log.connect(tmp_path / "log")
     with (
-        pytest.raises(ProducerFenced, match="of a newer producer"),
+        pytest.raises(ProducerFenced, match="a newer one has taken over"),
         log.transaction("t", transaction_timeout_ms=300) as txn,
     ):
         txn.send("orders", b"1")

@@ -586,7 +586,7 @@ def test_a_note_is_as_long_as_kafkas_at_most(log: History) -> None:
         r.GroupCommit("g", -1, (r.OffsetEntry(topic, 0, 1, note),)) for note in ("\u00e9" * 2048, "\u00e9" * 2049)
     )
     log.do(lambda state, now: d.decide_commit_offsets(state, (longest,)))
-    with pytest.raises(OffsetMetadataTooLarge, match="of t-0 has 4098 bytes; at most 4096"):
+    with pytest.raises(OffsetMetadataTooLarge, match="of t-0 has 4098 bytes; expected at most 4096"):
         log.do(lambda state, now: d.decide_commit_offsets(state, (longer,)))
     with pytest.raises(OffsetMetadataTooLarge):
         log.commit((topic, 0, 1), groups=(longer,))
