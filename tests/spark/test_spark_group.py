@@ -263,7 +263,7 @@ def test_a_second_query_on_a_group_is_refused(url: str, filled: spark_log.Log) -
     first.plan()
     text = (
         rf"group 'g' is held by a stream on {re.escape(os.uname().nodename)} \(process {os.getpid()}\) since \S+Z, last "
-        r"sign of life at \S+Z: stop that one, or use another group; if it died, the group is free in \d+ s\. Two loads in one "
+        r"heartbeat at \S+Z: stop that consumer, or use another group; if it died, the group is free in \d+ s\. Two loads in one "
         r"query need a group each"
     )
     with pytest.raises(GroupInUse, match=text):

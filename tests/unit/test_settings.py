@@ -212,7 +212,7 @@ def test_good_topic_names_pass(name: str) -> None:
         ("a b/c", "has a space '/'"),
         ("größe", "has 'ß' 'ö'"),
         ("orders\n", r"has '\\n'"),
-        ("x" * 250, "has 250 characters; at most 249"),
+        ("x" * 250, "has 250 characters; expected at most 249"),
     ],
 )
 def test_bad_topic_names_are_refused_with_what_is_wrong(name: str, wrong: str) -> None:
