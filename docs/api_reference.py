@@ -191,7 +191,7 @@ def _errors() -> Iterator[str]:
     yield "| error | kind of | retry | maybe applied | meaning |\n|---|---|---|---|---|"
     kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, errors.SparkLogError)]
     for kind in sorted(kinds, key=lambda kind: kind.__name__):
-        flags = ["yes" if flag else "" for flag in (kind.retriable, kind.maybe_applied)]
+        flags = ["yes" if flag else "no" for flag in (kind.retriable, kind.maybe_applied)]
         bases = ", ".join(base.__name__ for base in kind.__bases__)
         yield f"| `{kind.__name__}` | {bases} | {flags[0]} | {flags[1]} | {_sentence(kind)} |"
     yield ""

@@ -33,7 +33,7 @@ class InvalidConfig(InvalidRequest):
 
 
 class InvalidPartitions(InvalidRequest):
-    """An invalid partition count: zero, or fewer than the topic has."""
+    """The partition count is invalid: zero, or fewer than the topic has."""
 
 
 class InvalidRecord(InvalidRequest):
@@ -116,7 +116,7 @@ class OutOfOrderSequence(SparkLogError):
 
 
 class SequenceConflict(OutOfOrderSequence):
-    """A commit's sequence is older than its producer's last one, or equal to it with other content: not a retry."""
+    """A commit's sequence is older than its producer's last one, or equal to it with other content."""
 
     def __init__(self, message: str, *, last: int, version: int) -> None:
         super().__init__(message)
@@ -127,7 +127,7 @@ class SequenceConflict(OutOfOrderSequence):
 
 
 class UnknownProducerId(SparkLogError):
-    """The log has no state of this producer, or expired it: an earlier attempt of the commit may have been applied."""
+    """The producer is unknown or has expired.  An earlier attempt of the commit may have been applied."""
 
     maybe_applied = True
 
@@ -185,13 +185,13 @@ class ClockSkewed(SparkLogError):
 
 
 class UploadFenced(SparkLogError):
-    """The upload is older than the garbage-collection fence (`gc.fence.age.ms`): nothing was written, upload again."""
+    """The upload is older than the garbage-collection fence (`gc.fence.age.ms`).  Nothing was written; upload again."""
 
     retriable = True
 
 
 class ConcurrentChange(SparkLogError):
-    """Others kept changing the same thing; nothing was applied."""
+    """Other processes kept changing the same state.  Nothing was applied."""
 
     retriable = True
 
@@ -200,11 +200,11 @@ class ConcurrentChange(SparkLogError):
 
 
 class StorageError(SparkLogError, OSError):
-    """The storage rejected a request: permissions, no space, no such bucket.  The message has the storage's words."""
+    """The storage rejected a request: permissions, no space, no such bucket.  The message quotes the storage."""
 
 
 class NoSpace(StorageError):
-    """The disk is full, or its quota is used up: nothing was written."""
+    """The disk is full, or its quota is used up.  Nothing was written."""
 
 
 class StorageUnavailable(StorageError):

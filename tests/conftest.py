@@ -1,4 +1,4 @@
-"""What all tests share: hypothesis profiles, and a real S3 server on loopback."""
+"""Shared by all tests: hypothesis profiles, and a real S3 server on loopback."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ load_profile()
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """With several processes, one runs the tests of the data source, on the one Spark, and the others the rest, file by file."""
+    """With several processes, one runs the tests of the data source, on the one Spark, and the others the rest, file by
+    file.
+    """
     from xdist.scheduler import LoadScopeScheduling
 
     class OneSpark(LoadScopeScheduling):

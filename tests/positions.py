@@ -10,7 +10,7 @@ import spark_log
 from spark_log import NewTopic, TopicPartition
 
 BEGIN = datetime.now(timezone.utc).replace(microsecond=0) - timedelta(minutes=1000)
-"""So long ago that it does not matter when in a run a test comes."""
+"""A time so far back that the moment of a test in its run does not matter."""
 T = TopicPartition("t", 0)
 
 
@@ -30,7 +30,7 @@ TABLE = {
     "a time beyond the last record": (f"@{_ms(950)}", 10),
     "a group": ("group:g", 6),
 }
-"""What it is: (the text, the offset that it comes to in partition 0 of topic t)."""
+"""Name: (the text, the resulting offset in partition 0 of topic t)."""
 
 each_position = pytest.mark.parametrize(("position", "offset"), TABLE.values(), ids=TABLE)
 each_mistake = pytest.mark.parametrize("position", ["yesterday", "-3", "latest+1", "now-", "@noon", "group:", ""])

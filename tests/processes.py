@@ -37,7 +37,7 @@ asyncio.run(serve(config, lambda line: print(line, flush=True), store))
 
 
 def control_storage(control: Path, says: str) -> None:
-    """What a `ControlledStore` is to do, in one step."""
+    """Write the orders of a `ControlledStore` in one step."""
     new = control.with_suffix(".new")
     new.write_text(says)
     new.rename(control)

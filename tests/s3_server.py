@@ -1,7 +1,7 @@
 """moto's S3 server, which changes one thing at a time.
 
-moto looks whether a key is there and then writes it, so that of two conditional puts that come together both may win; S3 lets
-one win.  Reads go on side by side.
+moto checks whether a key exists and then writes it, so of two conditional puts at the same time both may win; S3 lets
+one win.  Reads run in parallel.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ RESET = ("", b"")
 
 
 class Faults:
-    """Answers the next `left` requests with a method for paths that contain a text by itself."""
+    """Answers the next `left` requests with a method for paths that contain a text, without the store."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""Coordinators in this process, for tests: real servers on loopback, each in front of a log of its own."""
+"""Coordinators in this process, for tests: real servers on loopback, each for a separate log."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def said(folder: Path) -> str:
-    """What the job prints."""
+    """The output of the job."""
     done = subprocess.run(
         [sys.executable, str(ROOT / "jobs" / "quickstart.py"), "--folder", str(folder), "--rows", "12000"],
         capture_output=True,

@@ -53,7 +53,7 @@ def test_a_percentile_is_one_of_the_values(percent: float, expected: float) -> N
 
 
 def test_the_table_has_a_line_for_each_thing_measured() -> None:
-    """With its columns lined up; more is better in rates, less in all else, and the ratio says how many times as good."""
+    """Columns are aligned.  More is better in rates, less in all else; the ratio says how many times as good."""
     parts = [part(pylog=[(1, 1)], kafka=[(4, 3)], null=[(0.5, 1)])]
     lines = table(
         parts,
@@ -106,7 +106,7 @@ def test_a_tree_has_children_of_children() -> None:
 
 
 def test_the_peak_of_memory_is_by_kind_of_process() -> None:
-    """What a child takes for a while counts."""
+    """The memory of a child that runs for a while is included."""
     hold = "block = bytearray(200_000_000); block[::4096] = b'x' * len(block[::4096]); import time; time.sleep(1.5)"
     with peak_memory([os.getpid()]) as peak:
         subprocess.run([sys.executable, "-c", hold], check=True)

@@ -61,7 +61,7 @@ def test_an_option_of_a_benchmark_is_one_that_it_uses() -> None:
 
 
 def options(source: str) -> set[str]:
-    """What a benchmark's command line takes."""
+    """The options of a benchmark's command line."""
     own = set(re.findall(r'add_argument\("--(\w+)"', source))
     shared = re.search(r"common\.arguments\((.*?)\)", source, re.DOTALL)
     if shared is None:

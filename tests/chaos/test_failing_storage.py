@@ -1,4 +1,4 @@
-"""A coordinator whose storage hangs, fails, is full or slow, as a process of its own; its standby's storage works."""
+"""A coordinator, in a separate process, whose storage hangs, fails, is full or slow; its standby's storage works."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def first(tmp_path: Path) -> Iterator[ControlledProcess]:
 def test_a_coordinator_whose_storage_takes_no_writes_steps_down(
     first: ControlledProcess, tmp_path: Path, trouble: str, reason: str
 ) -> None:
-    """It says why, and answers; the standby leads at once, and clients go on.  When the storage works again it stands by."""
+    """It answers with the reason; the standby leads immediately, and clients continue.  When its storage works, it is a
+    standby.
+    """
     standby = Process(tmp_path / "log", free_port(), "--takeover-after", "1h")
     try:
         with spark_log.connect(f"pylog://{first.address},{standby.address}") as log:
@@ -64,7 +66,7 @@ def test_a_coordinator_whose_storage_takes_no_writes_steps_down(
 
 
 def append_in_the_end(log: spark_log.Log, value: bytes) -> None:
-    """A change that the storage refuses is not in for certain, and fails at once; others wait for the standby."""
+    """A change that the storage refuses is certainly not applied and fails immediately; others wait for the standby."""
     deadline = time.monotonic() + BOUND_S
     while True:
         try:

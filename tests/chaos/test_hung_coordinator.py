@@ -1,4 +1,6 @@
-"""A coordinator that is stopped with SIGSTOP: the kernel accepts connections for it, and nobody answers them.  A standby leads."""
+"""A coordinator that is stopped with SIGSTOP: the kernel accepts connections for it, and nobody answers them.  A
+standby leads.
+"""
 
 from __future__ import annotations
 
@@ -134,8 +136,9 @@ def test_producers_groups_and_waits_go_on_when_a_coordinator_is_stopped(pair: Pa
 
 
 def test_a_coordinator_that_goes_on_serves_no_stale_answers(tmp_path: Path) -> None:
-    """From the first answer after SIGCONT it says that it does not lead, also before it can read the log; changes that it was sent
-    meanwhile are void."""
+    """From the first answer after SIGCONT it says that it does not lead, also before it can read the log; changes that
+    it was sent meanwhile are void.
+    """
     first = ControlledProcess(tmp_path / "log", free_port(), tmp_path / "control", storage_timeout="1h")
     eventually(lambda: first.leads)
     standby = Process(tmp_path / "log", free_port())
@@ -165,7 +168,7 @@ def test_a_coordinator_that_goes_on_serves_no_stale_answers(tmp_path: Path) -> N
 
 
 def send(process: Process, path: str, message: object) -> socket.socket:
-    """A request that a stopped process finds when it goes on."""
+    """A request that a stopped process finds when it continues."""
     body = json.dumps(message).encode()
     host, _, port = process.address.partition(":")
     connection = socket.create_connection((host, int(port)), BOUND_S)

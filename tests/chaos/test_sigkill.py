@@ -1,4 +1,4 @@
-"""Producers, and the coordinator that they write through, killed with SIGKILL at random moments, while a checker reads."""
+"""Producers and their coordinator are killed with SIGKILL at random moments, while a checker reads."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ POLLS = 5
 """That find something, at least, before a writer is killed."""
 TOPICS = ("left", "right")
 
-# Each batch goes to both topics in one commit; a line says that it was acknowledged.  A batch that was under way at the kill
+# Each batch goes to both topics in one commit; a line says that it was acknowledged. A batch that was under way at the
+# kill
 # may be in or not, but never half.
 WRITER = """
 import sys, spark_log
@@ -89,9 +90,9 @@ def acknowledged(process: subprocess.Popen[str]) -> list[str]:
 def killed(
     url: str, name: str, mode: str, checker: Checker, after_s: float, meanwhile: Callable[[], None]
 ) -> list[str]:
-    """What a writer had acknowledged when it was killed.
+    """The writes that a writer had acknowledged when it was killed.
 
-    meanwhile:  is done when it has begun to write, before that time begins.
+    meanwhile: runs when the writer has begun to write, before its time begins.
     """
     with writer(url, name, mode) as process:
         while not checker.read(20):
@@ -136,7 +137,7 @@ def test_killed_producers_lose_nothing_that_was_acknowledged(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("mode", ["producer", "transaction"])
 def test_a_coordinator_that_is_killed_too_loses_nothing_either(tmp_path: Path, mode: str) -> None:
-    """It is killed and started again while each writer writes, which goes on, and is killed in its turn."""
+    """It is killed and restarted while each writer writes.  The writer continues, and is killed in its turn."""
     port = free_port()
     coordinators = [Process(tmp_path / "log", port)]
 
@@ -161,7 +162,9 @@ def test_killed_transactions_are_whole_or_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["producer", "transaction"])
 def test_a_coordinator_that_is_stopped_and_continues_loses_nothing_either(tmp_path: Path, mode: str) -> None:
-    """With SIGSTOP, until the other one leads, while each writer writes; what the first then finds in its sockets is void."""
+    """With SIGSTOP, until the other one leads, while each writer writes; what the first then finds in its sockets is
+    void.
+    """
     folder, ports = tmp_path / "log", [free_port(), free_port()]
     coordinators = [Process(folder, port, "--takeover-after", "2s") for port in ports]
 

@@ -1,4 +1,6 @@
-"""Members of a group and holders of a transactional id that are stopped with SIGSTOP for longer than others wait for them."""
+"""Members of a group and holders of a transactional id that are stopped with SIGSTOP for longer than others wait for
+them.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def coordinator(tmp_path: Path) -> Iterator[Process]:
 def test_a_member_that_is_stopped_commits_nothing_over_its_successor(
     coordinator: Process, tmp_path: Path, strategy: str
 ) -> None:
-    """Its partitions go to the other member.  When it goes on it hears that it has lost them, and joins again."""
+    """Its partitions go to the other member.  When it continues, it learns that it has lost them, and joins again."""
     rng, url = random.Random(strategy), f"pylog://{coordinator.address}"
     with (
         spark_log.connect(url) as log,
@@ -108,7 +110,7 @@ def test_a_member_that_is_stopped_commits_nothing_over_its_successor(
 
 
 def replace(log: Log, stopped: Started, other: Started) -> None:
-    """Stop a member until the other one has all partitions and has read them to their ends, and let it go on."""
+    """Stop a member until the other one has all partitions and has read them to their ends, then let it continue."""
     for member in (stopped, other):
         append_until_it_commits(log, member)
     lost = count(stopped, "lost")
@@ -186,7 +188,9 @@ def check_positions(log: Log) -> None:
 def test_a_transaction_that_is_stopped_for_too_long_commits_nothing(
     coordinator: Process, tmp_path: Path, served: bool, successor: bool
 ) -> None:
-    """Whether somebody else has taken its id meanwhile or not; the error says why.  The next one of the process is committed."""
+    """Whether somebody else has taken its id meanwhile or not; the error says why.  The next one of the process is
+    committed.
+    """
     url = f"pylog://{coordinator.address}" if served else str(tmp_path / "embedded")
     with spark_log.connect(url) as log:
         log.admin.create_topics([spark_log.NewTopic("t", 1)])
@@ -207,7 +211,7 @@ def test_a_transaction_that_is_stopped_for_too_long_commits_nothing(
         refused = {line[1]: line[2:] for line in lines if line[0] == "refused"}
         kind, maybe, message = refused.pop(value)
         assert (kind, maybe) == ("ProducerFenced" if successor else "TransactionTimedOut", "False")
-        assert ("of a newer producer" if successor else "transaction_timeout_ms (1000)") in message
+        assert ("a newer one has taken over" if successor else "transaction_timeout_ms (1000)") in message
         assert {kind for kind, *_ in refused.values()} <= {"TransactionTimedOut"}, "the machine is busy, at most"
         acknowledged = [line[1] for line in lines if line[0] == "acknowledged"]
         found = [found.decode() for found in log.read("t").column("value").to_pylist()]

@@ -1,7 +1,7 @@
-"""Embedded writers, readers and maintainers that are stopped with SIGSTOP, or whose disk hangs, while others go on.
+"""Embedded writers, readers and maintainers that are stopped with SIGSTOP, or whose disk hangs, while others continue.
 
-Meanwhile the garbage-collection fence passes what they had begun, and objects that they were reading are merged and
-deleted. A writer says of each batch whether it was acknowledged or refused, and the log must agree.
+Meanwhile the garbage-collection fence passes the operations that they had begun, and objects that they were reading are
+merged and deleted.  A writer prints for each batch whether it was acknowledged or refused, and the log must agree.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ROUNDS = 3
 CATCH_UP_S = 20
 """It takes 0.1 s.  Readers that are stopped once took a minute."""
 REFUSALS = (errors.UploadFenced, errors.UnknownProducerId, errors.ProducerFenced, errors.CommitUnknown)
-"""What a writer may be told that was stopped, or whose storage did not answer, for longer than the log waits for it."""
+"""Errors that a writer may get after it was stopped, or after its storage did not answer, for too long."""
 
 OPEN = """
 import sys, traceback
@@ -121,7 +121,9 @@ def pass_by(log: spark_log.Log) -> None:
 
 
 def check_writers(log: spark_log.Log, lines: list[str]) -> None:
-    """What was acknowledged is there once, whole; of what was refused nothing, or all of it if the error says so."""
+    """An acknowledged batch is in the log once and complete.  A refused one is absent, or complete if the error says
+    so.
+    """
     values = [
         [value.decode() for value in log.read("t", partition=number).column("value").to_pylist()] for number in (0, 1)
     ]
@@ -155,7 +157,7 @@ def check_writers(log: spark_log.Log, lines: list[str]) -> None:
 def test_a_writer_that_the_fence_passes_lands_once_or_is_refused(
     log: spark_log.Log, tmp_path: Path, mode: str, trouble: str
 ) -> None:
-    """It is stopped, or its disk hangs, at a random moment; afterwards it goes on."""
+    """It is stopped, or its disk hangs, at a random moment; afterwards it continues."""
     rng = random.Random(f"{mode} {trouble}")
     with started(WRITER, tmp_path, f"{mode}-0") as writer:
         for _ in range(ROUNDS):
@@ -204,7 +206,7 @@ def test_a_maintainer_that_the_fence_passes_does_no_harm(log: spark_log.Log, tmp
 
 
 def test_many_writers_are_stopped_and_have_slow_failing_and_hanging_disks(log: spark_log.Log, tmp_path: Path) -> None:
-    """At random, beside a maintainer of their own, and a reader that sees each offset once."""
+    """At random, with a separate maintainer, and a reader that sees each offset once."""
     rng = random.Random(7)
     names = ("append-0", "producer-0", "version-0", "transaction-0")
     programs = [(WRITER, name) for name in names] + [(READER, "reader"), (MAINTAINER, "maintainer")]

@@ -1,4 +1,4 @@
-"""Running `pylog` within the test's process, and in a process of its own on a terminal."""
+"""Run `pylog` within the test's process, or in a separate process on a terminal."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ class Pylog:
         return CliRunner().invoke(pylog, list(args), input=stdin, env=env, prog_name="pylog")
 
     def ok(self, *args: str, stdin: str | bytes | None = None, **more: str | None) -> str:
-        """What it prints; it must succeed."""
+        """Its output; it must succeed."""
         result = self.run(*args, stdin=stdin, **more)
         assert result.exit_code == 0, result.output
         return result.stdout
 
     def json(self, *args: str, stdin: str | bytes | None = None) -> Any:
-        """What it prints with `--output json`."""
+        """Its output with `--output json`."""
         return json.loads(self.ok(*args, "--output", "json", stdin=stdin))
 
     def refused(self, *args: str, stdin: str | bytes | None = None) -> str:
@@ -83,7 +83,7 @@ class Pylog:
         return result.stderr
 
     def wrong(self, *args: str, url: bool = True) -> str:
-        """What is said about wrong usage."""
+        """Its message about wrong usage."""
         result = self.run(*args, url=url)
         assert result.exit_code == 2, result.output
         return result.stderr

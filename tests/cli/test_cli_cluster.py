@@ -104,7 +104,7 @@ def test_health_shows_the_distance_of_the_clock_within_its_bound(tmp_path: Path,
 
 @pytest.mark.parametrize("by", ["embedded", "service"])
 def test_the_time_of_a_log_is_put_right(services: Services, tmp_path: Path, by: str) -> None:
-    """Not without being told to; by whoever writes the log."""
+    """Only with --force; the process that writes the log does it."""
     poison(tmp_path / "log")
     pylog = Pylog(tmp_path / "log")
     assert "not healthy: clock" in pylog.run("cluster", "health").stderr

@@ -38,7 +38,7 @@ def test_every_verb_has_help_and_an_example(path: str, command: click.Command) -
 
 @pytest.mark.parametrize(("path", "command"), list(verbs()), ids=[path for path, _ in verbs()])
 def test_defaults_in_the_help_are_those_that_hold(path: str, command: click.Command) -> None:
-    """click writes them; a text with a default of its own is that of an option whose default is found elsewhere."""
+    """click writes them.  A text that names its default is that of an option whose default is computed."""
     for option in command.params:
         if not isinstance(option, click.Option) or option.is_flag:
             continue
@@ -53,7 +53,7 @@ def test_the_manual_is_up_to_date() -> None:
 
 
 def test_the_verbs_are_those_of_this_version() -> None:
-    """What a later version brings is not there before it works."""
+    """A verb of a later version is absent until it works."""
     assert [path.removeprefix("pylog ") for path, _ in verbs()] == [
         "bench consume",
         "bench produce",
@@ -144,7 +144,7 @@ def test_the_file_of_a_coordinator_names_the_log(tmp_path: Path) -> None:
 
 
 def test_a_topic_that_is_not_there_is_not_deleted(pylog: Pylog) -> None:
-    """Nobody is told to create it."""
+    """The error does not suggest to create it."""
     assert pylog.refused("topic", "delete", "nope", "--yes").endswith(
         "topic 'nope' does not exist; `pylog topic list` shows the topics\n"
     )
@@ -201,7 +201,7 @@ def test_a_broken_pipe_is_silent(pylog: Pylog) -> None:
 
 
 def test_a_refusal_does_not_wait_for_more_input(pylog: Pylog) -> None:
-    """Standard input that is still open, a terminal's for one, neither keeps the command nor has it aborted at its end."""
+    """An open standard input, for example a terminal, neither blocks the command nor aborts it at its end."""
     command = [*COMMAND, "produce", "orders", "-p", "9", "-u", pylog.url]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as running:
         assert running.stdin is not None and running.stderr is not None

@@ -1,4 +1,4 @@
-"""What a shell is offered when TAB is pressed."""
+"""The shell's suggestions after TAB."""
 
 from __future__ import annotations
 

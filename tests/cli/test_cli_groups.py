@@ -118,7 +118,7 @@ def test_where_all_groups_stand_is_a_topic_to_consume(grouped: Pylog) -> None:
 
 
 def test_a_group_that_stands_nowhere_needs_a_topic(grouped: Pylog) -> None:
-    """Then it can be begun anywhere; a slip of the finger is told as such."""
+    """With a topic the group can start anywhere; an error detects a mistyped name."""
     assert "give its partitions with --topic" in grouped.refused("group", "seek", "new", "--to", "5", "--yes")
     grouped.ok("group", "seek", "new", "--to", "5", "--topic", "orders:1", "--yes")
     assert where(grouped, "new") == [5]

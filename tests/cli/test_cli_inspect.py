@@ -6,7 +6,7 @@ from tests.cli.commands import Pylog
 
 
 def test_cluster_info(pylog: Pylog, way: str) -> None:
-    """What the log is and holds, and who writes it."""
+    """The identity and content of the log, and its writer."""
     found = pylog.json("cluster", "info")
     assert (found["topics"], found["records"]) == (1, 10)
     address = pylog.url.removeprefix("pylog://") if way == "service" else ""
@@ -29,6 +29,6 @@ def test_config(pylog: Pylog) -> None:
 
 
 def test_producer_list(pylog: Pylog) -> None:
-    """Who has written."""
+    """The producers of the log."""
     (row,) = pylog.json("producer", "list")
     assert (row["kind"], row["epoch"], row["sequence"]) == ("plain", 0, 0)

@@ -1,4 +1,4 @@
-"""What commands print: units, tables, colours, and forms for programs."""
+"""The output of commands: units, tables, colours, and forms for programs."""
 
 from __future__ import annotations
 

@@ -17,12 +17,12 @@ def test_lines_become_records(tmp_path: Path) -> None:
 
 
 def test_no_lines_no_records(tmp_path: Path) -> None:
-    """An empty input is no error."""
+    """An empty input succeeds."""
     assert Pylog(tmp_path).json("produce", "a", stdin="") == {"topic": "a", "records": 0}
 
 
 def test_keys_headers_and_partition(pylog: Pylog) -> None:
-    """What the options say is in the records."""
+    """The values of the options are in the records."""
     (line,) = pylog.ok("consume", "orders", "-n", "1", "-f", "%t %p %o %k %v %h").splitlines()
     assert line == "orders 1 0 k0 v0 h=x"
     pylog.ok("produce", "orders", "-k", "all", "-p", "0", stdin="x\ny\n")
@@ -72,7 +72,7 @@ def test_formats(pylog: Pylog) -> None:
 
 
 def test_a_group_goes_on_where_it_was(pylog: Pylog) -> None:
-    """What was printed is committed, and no more."""
+    """Printed records are committed, and no others."""
     assert pylog.ok("consume", "orders", "-g", "g", "-n", "3") == "v0\nv1\nv2\n"
     assert pylog.ok("consume", "orders", "-g", "g", "-n", "2") == "v3\nv4\n"
     assert sum(row["lag"] for row in pylog.json("group", "lag", "g")) == 5

@@ -115,7 +115,7 @@ def test_what_nobody_could_read_is_not_committed(served: Pylog) -> None:
 
 
 def test_a_partition_that_is_named_is_read_without_a_place_in_the_group(served: Pylog) -> None:
-    """Its position is the group's all the same."""
+    """Its position is still the group's."""
     assert served.ok("consume", "orders", "-g", "g", "-p", "2", "-n", "1") == "a\n"
     assert served.ok("consume", "orders", "-g", "g", "-p", "2") == "b\n"
     found = served.json("group", "describe", "g")
@@ -123,7 +123,7 @@ def test_a_partition_that_is_named_is_read_without_a_place_in_the_group(served: 
 
 
 def test_a_position_is_where_each_partition_starts(served: Pylog) -> None:
-    """Once; then the group goes on behind it."""
+    """Once; then the group continues after it."""
     assert served.ok("consume", "orders", "-g", "g", "-o", "1") == "b\n" * 4
     assert served.ok("consume", "orders", "-g", "g") == ""
     assert "it has 0 to 2" in served.refused("consume", "orders", "-g", "g", "-o", "7")

@@ -95,5 +95,5 @@ def test_trim(pylog: Pylog) -> None:
 
 @pytest.mark.parametrize(("position", "offset"), [("latest-3", 7), ("earliest", 0), ("now-1h", 0), ("now-0s", 10)])
 def test_offsets_at_a_position(pylog: Pylog, position: str, offset: int) -> None:
-    """What a position comes to."""
+    """Positions are shown as offsets."""
     assert pylog.json("topic", "offsets", "orders", "--at", position)[1] == {"partition": 1, "offset": offset}

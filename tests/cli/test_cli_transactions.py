@@ -10,7 +10,7 @@ from tests.cli.commands import Pylog
 
 
 def test_list_and_describe(pylog: Pylog) -> None:
-    """What each id did last, and the offsets that it committed."""
+    """The last action of each id, and the offsets that it committed."""
     with connect(pylog.url) as log, log.transaction("etl-1", transaction_timeout_ms=5000) as txn:
         txn.send("audit", b"x")
         (row,) = pylog.json("transaction", "list")

@@ -104,7 +104,7 @@ def test_segment_dump(pylog: Pylog, tmp_path: Path) -> None:
 
 
 def test_segment_dump_of_a_slice_index(small: Pylog, tmp_path: Path) -> None:
-    """Its slices with topic and offsets; those that the log refers to no more have no topic; other files are refused."""
+    """Its slices with topic and offsets, or without a topic if the log dropped them; other files are refused."""
     journal = Journal.open(LocalStore(small.url), create=False)
     upkeep(journal, seal)
     (name,) = [str(file.relative_to(tmp_path / "log")) for file in tmp_path.glob("log/data/*/*.idx")]
@@ -159,7 +159,7 @@ def test_repair(pylog: Pylog, tmp_path: Path) -> None:
 
 
 def test_a_lost_version_is_looked_at(small: Pylog, tmp_path: Path) -> None:
-    """Without --accept-loss nothing would be done: status 1.  What it would keep, and how many files it would move, is shown."""
+    """Without --accept-loss nothing would be done: status 1.  The output shows the kept records and the moved files."""
     records = sorted(tmp_path.glob("log/meta/log/*"))
     records[-2].write_bytes(b"")
     result = small.run("repair", "--dry-run")

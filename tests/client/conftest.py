@@ -27,7 +27,7 @@ BOTH_WAYS = (
     "test_transaction",
 )
 EMBEDDED_ONLY = ("log_on(", "Flaky(", "quick_store(", "journal.propose(", '"""Embedded, ')
-"""What a test does that brings its own store, or decisions that are no commands and cannot travel; or it says so."""
+"""Markers of a test with its own store, or with decisions that are not commands and so cannot be sent."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

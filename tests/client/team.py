@@ -13,7 +13,7 @@ ALL = {TopicPartition("t", number) for number in range(4)}
 
 
 class Listener:
-    """Notes what it is told."""
+    """Records the calls that it gets."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, list[int]]] = []
@@ -29,7 +29,7 @@ class Listener:
 
 
 class Team:
-    """Consumers of one log, each with a connection of its own."""
+    """Consumers of one log, each with a separate connection."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""What was sent and is not on its way yet."""
+"""Records that were sent and not yet written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def taken(from_: TopicQueue, now_ms: int = 5) -> list[Any]:
 
 
 def test_a_record_that_comes_after_the_closing_finds_the_batch_idle() -> None:
-    """So that whoever appends it sees to it; it is in the next batch, and its future knows."""
+    """The thread that appends it must handle it; it is in the next batch, and its future knows."""
     orders = queue()
     first = sent(orders, b"1")
     old, rows = orders.open
@@ -49,7 +49,7 @@ def test_a_record_that_comes_after_the_closing_finds_the_batch_idle() -> None:
 
 
 def test_a_record_that_was_counted_stays() -> None:
-    """Who finds the mark after appending in time has nothing to do."""
+    """A thread that finds the mark after it has appended in time has nothing to do."""
     orders = queue()
     future, rows = sent(orders, b"1"), orders.open[1]
     batch = orders.close_batch(now_ms=5)
@@ -69,7 +69,7 @@ def test_two_that_send_at_the_same_instant_find_their_own_places() -> None:
 
 
 def test_closing_ends_the_credit() -> None:
-    """What was used of it is the batch's, and who sends next has to ask for more."""
+    """The used part belongs to the batch, and the next sender has to request more."""
     orders = queue(granted=100, left=30)
     assert orders.close_batch(now_ms=5).bytes == 70
     assert (orders.granted, orders.left, orders.used) == (0, 0, 0)

@@ -33,7 +33,7 @@ def log(tmp_path: Path) -> spark_log.Log:
 
 
 def test_topics_are_created_described_grown_and_deleted(log: spark_log.Log) -> None:
-    """One commit for all that is asked at once, and it is all or nothing."""
+    """All changes of one call are one commit, all or nothing."""
     ids = log.admin.create_topics([NewTopic("a", 3, {"retention.ms": "1000"}), NewTopic("b")])
     assert log.admin.list_topics() == ["a", "b", "orders"]
     found = log.admin.describe_topics(["a", "orders"])

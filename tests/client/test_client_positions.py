@@ -93,7 +93,7 @@ def test_what_is_no_position_is_refused_everywhere(kept: spark_log.Log, position
 
 
 def test_a_read_from_a_group_does_not_pass_over_what_was_trimmed(log: spark_log.Log) -> None:
-    """What the group has not read and nobody can read any more is said, with what is there."""
+    """The error names the trimmed records that the group has not read, and the existing ones."""
     log.admin.delete_records({T: 8})
     with pytest.raises(OffsetOutOfRange, match="group 'g' is at offset 6 of t-0, .* it has 8 to 10") as caught:
         log.read("t", start="group:g")

@@ -35,7 +35,7 @@ def test_the_compression_of_a_topic_goes_before_its_writers(
 
 
 def test_checkpoints_come_as_often_as_the_log_wants(tmp_path: Path) -> None:
-    """metadata.checkpoint.interval, by whoever commits."""
+    """metadata.checkpoint.interval holds for every writer."""
     log = new_log(tmp_path, orders=1)
     log.admin.incremental_alter_configs({None: {"metadata.checkpoint.interval": "3"}})
     for _ in range(5):

@@ -46,7 +46,7 @@ def reader(log: spark_log.Log, *topics: str, **settings: object) -> Consumer:
 
 
 class Listener:
-    """Notes what it is told."""
+    """Records the calls that it gets."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, list[TopicPartition]]] = []
@@ -276,7 +276,7 @@ def test_latest_is_the_end_at_the_first_poll_in_every_partition(tmp_path: Path) 
 
 
 def test_trimmed_records_are_passed_by_the_reset_policy(tmp_path: Path) -> None:
-    """earliest goes on at what is there; none is an error that carries the bounds."""
+    """With earliest, reading continues at the first existing record; with none, the error has the bounds."""
     log = new_log(tmp_path, orders=1)
     fill(log)
     with reader(log, "orders") as old, reader(log, "orders", auto_offset_reset="none") as strict:
@@ -333,7 +333,7 @@ def test_a_topic_made_anew_is_another_topic(tmp_path: Path) -> None:
 
 
 def test_assigned_partitions_need_no_group(tmp_path: Path) -> None:
-    """assign() by hand; what is not there is an error at once, and when it is deleted."""
+    """assign() by hand; a missing partition is an error immediately, and when it is deleted."""
     log = new_log(tmp_path, orders=2)
     fill(log, partition=1)
     with reader(log) as consumer:
@@ -431,7 +431,7 @@ def test_a_listener_may_seek_in_what_it_was_just_assigned(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("wait_ms", [0, 60_000])
 def test_a_record_is_not_held_back_by_fetch_max_wait_ms(tmp_path: Path, wait_ms: int) -> None:
-    """However long or short it is: it is given when it comes, and a poll without records takes as long as it was given."""
+    """For any value: a record is returned when it arrives, and a poll without records takes its whole timeout."""
     log = new_log(tmp_path, orders=1)
     with reader(log, "orders", fetch_max_wait_ms=wait_ms) as consumer:
         began = time.monotonic()
@@ -463,7 +463,7 @@ def test_deserializers_are_the_users(tmp_path: Path) -> None:
 
 
 def test_a_record_that_a_deserializer_fails_at_is_named_after_those_before_it(tmp_path: Path) -> None:
-    """The first poll gives what is before it, the next ones name it until somebody seeks past it; nothing else is passed over."""
+    """The first poll returns the records before it; later polls raise its error until a seek passes it."""
     log = new_log(tmp_path, orders=2)
     fill(log)
     fill(log, 3, partition=1)
@@ -537,7 +537,9 @@ def test_merging_underneath_is_not_noticed(tmp_path: Path) -> None:
 
 
 def test_a_partition_that_cannot_be_read_does_not_starve_others(tmp_path: Path) -> None:
-    """Its records before the hole and those of others are given; its error is raised in between, until it is passed by."""
+    """Its records before the hole and those of others are returned; its error is raised in between, until a seek passes
+    it.
+    """
     log = new_log(tmp_path, orders=2)
     for number in range(3):
         log.append("orders", [{"value": b"%d" % number, "partition": 0}])

@@ -43,7 +43,7 @@ def place(services: Services, tmp_path: Path) -> Iterator[Place]:
 
 
 def test_a_record_is_given_up_after_its_delivery_timeout(place: Place) -> None:
-    """Not when a change would be; the producer goes on when the coordinator is back."""
+    """Not after the timeout of a change; the producer continues when the coordinator is back."""
     producer = place.log.producer(delivery_timeout_ms=300, linger_ms=0)
     producer.send("t", b"1").result(60)
     place.go()
@@ -142,7 +142,7 @@ def test_consumers_go_on_reading_while_a_change_waits(place: Place) -> None:
 
 
 def test_a_forked_child_is_another_member(place: Place) -> None:
-    """It takes nothing from its parent unless it polls, and then it is a member of its own."""
+    """It takes nothing from its parent unless it polls, and then it is a separate member."""
     place.log.append("t", [{"value": b"1"}])
     consumer = place.log.consumer("t", group_id="g", auto_offset_reset="earliest", session_timeout_ms=6000)
     assert sum(map(len, consumer.poll(20_000).values())) == 1

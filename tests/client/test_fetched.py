@@ -1,4 +1,4 @@
-"""What is read carries its offsets, which may have holes."""
+"""Fetched records carry their offsets, which may have holes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Positions of groups that nobody is in any more, for longer than `offsets.retention.minutes`: what consumers and operators find."""
+"""Positions of groups that nobody is in any more, for longer than `offsets.retention.minutes`: what consumers and
+operators find.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def test_a_group_that_is_empty_for_too_long_is_not_known_any_more(place: Place, 
 def test_who_joins_after_the_positions_expired_starts_where_it_would_without(
     place: Place, reset: str, read: list[int]
 ) -> None:
-    """By `auto_offset_reset`, and goes on from there."""
+    """By `auto_offset_reset`, and continues from there."""
     expire(place)
     place.log.append("t", [{"value": b"3"}])
     with place.consumer(reset) as consumer:

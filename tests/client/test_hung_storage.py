@@ -1,4 +1,4 @@
-"""A storage that does not answer: polls and records end in their time all the same."""
+"""A storage that does not answer: polls and records still end in time."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def values(consumer: spark_log.Consumer, **limits: float) -> list[bytes]:
 def test_a_poll_ends_in_its_time_and_a_later_one_has_the_records(
     log: spark_log.Log, control: Path, timeout_ms: float
 ) -> None:
-    """What was read before is given meanwhile; nothing is lost or given twice."""
+    """Records that were read before are returned meanwhile; nothing is lost or returned twice."""
     log.append("t", [{"value": b"%d" % number} for number in range(3)])
     consumer = log.consumer("t", auto_offset_reset="earliest")
     assert values(consumer, timeout_ms=BOUND_S * 1000, max_records=1) == [b"0"]
@@ -139,7 +139,9 @@ class HeldStore(ControlledStore):
 def test_a_coordinator_that_is_slow_does_not_keep_a_record_beyond_its_delivery_timeout(
     services: Services, tmp_path: Path, control: Path
 ) -> None:
-    """Its process answers, its storage does not: what became of the record is not known, and it is in once in the end."""
+    """The process answers, its storage does not: the outcome of the record is unknown, and finally it is in the log
+    once.
+    """
     running = services.start(
         tmp_path / "led",
         ControlledStore(LocalStore(str(tmp_path / "led"), "os"), control),
@@ -163,7 +165,9 @@ def test_a_coordinator_that_is_slow_does_not_keep_a_record_beyond_its_delivery_t
 
 
 class LateStore(Wrapper):
-    """As far away as a bucket.  While it holds answers back, those to reads under a prefix say how things were when it was asked."""
+    """As far away as a bucket.  While it holds answers back, those to reads under a prefix say how things were when it
+    was asked.
+    """
 
     def __init__(self, root: Path) -> None:
         super().__init__(SlowStore(LocalStore(str(root), "os"), get_ms=1, put_ms=1))
@@ -247,7 +251,7 @@ class Seeking:
 
 
 def test_a_listener_is_not_broken_off(late: LateStore) -> None:
-    """It is told once of its partitions, and where it seeks to counts."""
+    """It is called once with its partitions, and its seeks count."""
     log = opened(late)
     log.append("t", [{"value": b"%d" % number} for number in range(3)])
     consumer = log.consumer(auto_offset_reset="earliest")

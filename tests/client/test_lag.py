@@ -57,7 +57,7 @@ def test_lag_is_the_records_that_were_not_read(log: spark_log.Log) -> None:
 
 
 def test_bytes_are_those_of_what_was_not_read(log: spark_log.Log) -> None:
-    """A slice that was read in part counts in proportion; nothing unread is no byte."""
+    """A slice that was read in part counts in proportion; without unread records the size is zero."""
     whole = log.admin.describe_topics(["t"])["t"].bytes
     assert lag(log, 0).bytes == whole > 0
     assert lag(log, 5).bytes == whole // 2
@@ -117,7 +117,9 @@ PARTITIONS, COMMITS = 100, 100
 
 
 def test_lag_of_many_segments_reads_few_objects() -> None:
-    """Embedded, on a store that counts: 100 partitions of 100 segments each: an index for each partition at most, and no records."""
+    """Embedded, on a store that counts: 100 partitions of 100 segments each: an index for each partition at most, and
+    no records.
+    """
     store = CountingStore(MemoryStore("lag"))
     journal = Journal.open(store, create=True, clock=ManualClock(NOW_MS), rng=random.Random(7))
     log = spark_log.Log(journal)

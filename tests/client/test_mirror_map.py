@@ -37,7 +37,7 @@ def offsets(log: spark_log.Log) -> MirrorMap:
 
 
 def records(found: Sequence[int], partition: int = 0) -> pa.RecordBatch:
-    """What a task reads: records with these offsets."""
+    """The records that a task reads, with these offsets."""
     return pa.RecordBatch.from_pydict(
         {
             "topic": ["orders"] * len(found),
@@ -95,7 +95,7 @@ def test_an_entry_holds_so_many_runs(log: spark_log.Log, offsets: MirrorMap) -> 
 
 
 def test_the_map_goes_on_from_commit_to_commit(log: spark_log.Log, offsets: MirrorMap) -> None:
-    """By partition: how many records, and where to go on."""
+    """By partition: how many records, and where to continue."""
     mirrored(log, records([0, 2]), records([7], partition=1))
     mirrored(log, records([5, 6]))
     assert offsets.copied() == {ORDERS_0: Copied(4, 7, "there"), TopicPartition("orders", 1): Copied(1, 8, "there")}

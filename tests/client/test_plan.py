@@ -75,7 +75,7 @@ def grown(log: spark_log.Log, rng: random.Random) -> None:
 
 
 def one_by_one(log: spark_log.Log, rng: OffsetRange, window: Window | None) -> list[SliceRead]:
-    """What to read for a range, by looking at each slice of its partition."""
+    """The reads for a range, computed by visiting each slice of its partition."""
     state = log.journal.state
     entries = state.partitions[rng.topic_id, rng.partition].entries
     sealed = log.journal.run(read_pieces(entries))

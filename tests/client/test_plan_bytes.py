@@ -47,7 +47,9 @@ def events(first: int, count: int, rng: np.random.Generator, *, ordered: bool = 
 
 
 def fill(log: spark_log.Log, *, large_commits: int = 1) -> None:
-    """Topic t, partition 0: a large commit, or several, in order of time, then small ones; partition 1: a large one in no order."""
+    """Topic t, partition 0: a large commit, or several, in order of time, then small ones; partition 1: a large one in
+    no order.
+    """
     rng = np.random.default_rng(7)
     log.admin.create_topics([NewTopic("t", 2, {"retention.ms": "-1"})])
     each = LARGE // large_commits
@@ -179,7 +181,7 @@ WIDTHS = {"key": 4 + 1, "value": 4 + WIDTH, "timestamp": 8, "headers": 3 * 4 + 2
 def test_columns_that_are_not_asked_for_are_not_decoded(
     logs: dict[str, spark_log.Log], rows: int, columns: list[str]
 ) -> None:
-    """Arrow has memory for those that are and for nothing else, in a run that is read whole and in one read by batches."""
+    """Arrow has memory only for requested columns, in a run that is read whole and in one read by batches."""
     log = logs["written"]
     read = next(one for one in log.plan("t") if one.end - one.start == rows)
     assert 0 <= decoded(log, read, columns) - rows * sum(WIDTHS[name] for name in columns) < 1024

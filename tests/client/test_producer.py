@@ -59,7 +59,7 @@ def test_every_future_of_many_partitions_tells_the_right_place(tmp_path: Path) -
 
 
 def test_a_round_of_many_topics_is_one_commit(tmp_path: Path) -> None:
-    """What is gathered during the linger costs one version of the metadata log."""
+    """The records of one linger need one version of the metadata log."""
     log = new_log(tmp_path, a=3, b=1, c=2)
     before = log.journal.refresh().version
     with log.producer(linger_ms=60_000) as producer:
@@ -219,7 +219,7 @@ def test_keys_go_where_kafka_puts_them(tmp_path: Path) -> None:
 
 
 def test_no_acks_means_nobody_waits(tmp_path: Path) -> None:
-    """With acks=0 a future is done without an offset; the records are written all the same."""
+    """With acks=0 a future is done without an offset; the records are still written."""
     log = new_log(tmp_path, orders=1)
     with log.producer(acks=0) as producer:
         assert producer.send("orders", b"1").result(60).offset == -1
@@ -259,7 +259,7 @@ def test_threads_share_a_producer(tmp_path: Path) -> None:
 
 
 class HeldCheckpoints(Wrapper):
-    """Whoever writes a checkpoint waits for `go_on`."""
+    """A thread that writes a checkpoint waits for `go_on`."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -403,7 +403,7 @@ def test_a_forked_child_is_told_that_the_producer_is_its_parents(tmp_path: Path)
 
 
 def test_appends_of_parent_and_forked_child_are_both_in(tmp_path: Path) -> None:
-    """A child commits under an identity of its own: under the parent's, one append would pass for a repeat."""
+    """A child commits under a new identity: under the parent's, one append would count as a repeat."""
     log = new_log(tmp_path, orders=1)
     log.append("orders", [{"value": b"before"}])
     assert in_child(lambda: log.append("orders", [{"value": b"child"}])) == 0
@@ -485,7 +485,7 @@ class Watched(RoundRobinPartitioner):
 
 
 def test_a_thread_that_fails_does_not_fail_in_silence(tmp_path: Path) -> None:
-    """Who waits is told, and so is who sends afterwards."""
+    """Waiting threads get the error, and so do later sends."""
     log = new_log(tmp_path, orders=2)
     producer = log.producer(partitioner=f"{__name__}:Broken")
     future = producer.send("orders", b"1")
@@ -499,7 +499,7 @@ def test_a_thread_that_fails_does_not_fail_in_silence(tmp_path: Path) -> None:
 
 
 def test_a_program_that_ends_without_closing_loses_nothing(tmp_path: Path) -> None:
-    """What was sent is written on the way out."""
+    """Sent records are written on the way out."""
     url = new_log(tmp_path, orders=1).url
     code = f"import spark_log; p = spark_log.connect({url!r}).producer(linger_ms=60000); p.send('orders', b'1')"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
@@ -520,7 +520,7 @@ def test_what_is_sent_to_a_bucket_on_the_way_out_is_acknowledged(tmp_path: Path)
 
 
 def test_a_handle_that_lay_idle_goes_on_writing(tmp_path: Path) -> None:
-    """Its uploads begin above the fence, and its producer's id is drawn anew if it was forgotten."""
+    """Its uploads begin above the fence, and its producer's id is drawn again if it has expired."""
     idle = new_log(tmp_path, orders=1)
     idle.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1", "producer.id.expiration.ms": "1"}})
     idle.append("orders", [{"value": "1"}])
@@ -536,7 +536,7 @@ def test_a_handle_that_lay_idle_goes_on_writing(tmp_path: Path) -> None:
 
 
 def test_no_record_is_left_behind_between_two_rounds(tmp_path: Path) -> None:
-    """Threads that send without a lock always wake the thread that writes: nobody waits here, so nobody asks for haste."""
+    """Threads that send without a lock always wake the writing thread, even if nobody waits or flushes."""
     log = new_log(tmp_path, orders=1)
     producer = log.producer(linger_ms=0)
     futures: list[RecordFuture] = []
@@ -560,7 +560,7 @@ def test_no_record_is_left_behind_between_two_rounds(tmp_path: Path) -> None:
 
 
 def test_a_future_holds_its_record_only_until_it_is_taken(tmp_path: Path) -> None:
-    """Who keeps a million futures does not keep a million records."""
+    """Keeping a million futures does not keep a million records."""
     log = new_log(tmp_path, orders=1)
     with log.producer() as producer:
         value = b"%d" % random.getrandbits(64)

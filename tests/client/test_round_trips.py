@@ -1,4 +1,6 @@
-"""How often an object store is waited for: bounds that hold whatever its latency.  docs/measurements.md has the same figures."""
+"""How often an object store is waited for: bounds that hold whatever its latency.  docs/measurements.md has the same
+figures.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def log_on(store: ObjectStore) -> spark_log.Log:
 
 
 def trips(store: SlowStore, do: Callable[[], object], latency_ms: float = 20) -> tuple[int, list[TimedRequest]]:
-    """The fewest round trips of some tries, with their requests: a busy machine makes parallel ones late, never fewer."""
+    """The fewest round trips of some tries, with their requests: on a busy machine, parallel requests start late."""
     found = []
     store._get_ms = store._put_ms = latency_ms
     for _ in range(TRIES):
@@ -173,7 +175,7 @@ def test_a_cold_read_through_a_sealed_index_takes_three(store: SlowStore) -> Non
 
 
 def test_opening_a_log_takes_three(store: SlowStore) -> None:
-    """What it is and its checkpoints; the newest of them with what follows it; the checkpoints again, beside the probes."""
+    """Format and checkpoints; the newest checkpoint with the records after it; the checkpoints again, with probes."""
     fill(log_on(store.inner), 130)
     found, requests = trips(store, lambda: log_on(store), latency_ms=200)
     assert found == 3
@@ -181,7 +183,9 @@ def test_opening_a_log_takes_three(store: SlowStore) -> None:
 
 
 def test_who_is_far_behind_does_not_read_what_a_checkpoint_has(store: SlowStore) -> None:
-    """A handle that slept through 1,000 commits reads 63 records, sees a checkpoint beyond them, and opens the log anew."""
+    """A handle that slept through 1,000 commits reads 63 records, sees a checkpoint beyond them, and opens the log
+    again.
+    """
     log = log_on(store)
     fill(log, 3)
     asleep = [log_on(store) for _ in range(TRIES)]
@@ -218,7 +222,7 @@ def test_a_tailing_reader_that_finds_a_commit_takes_three(store: SlowStore) -> N
 
 
 def test_steps_beside_each_other_share_their_rounds(store: SlowStore) -> None:
-    """Each gets its own answers; the longer ones go on alone."""
+    """Each gets its own answers; the longer ones continue alone."""
 
     clock = log_on(store).journal.context.clock
     store.put("a", [b"A"])

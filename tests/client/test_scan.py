@@ -113,7 +113,9 @@ def test_an_object_that_is_gone_is_told_with_what_it_held(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("rows", [3, 25_000])
 def test_damage_is_reported_with_its_offsets_and_a_way_past_it(tmp_path: Path, rows: int) -> None:
-    """As narrowly as it is known: a slice that is read in one go, or one record batch.  Reading and trimming at that offset work."""
+    """As narrowly as it is known: a slice that is read in one go, or one record batch.  Reading and trimming at that
+    offset work.
+    """
     log = new_log(tmp_path, orders=1)
     log.append("orders", [{"value": os.urandom(100)} for _ in range(rows)])
     log.append("orders", [{"value": b"after"}])

@@ -105,7 +105,7 @@ def test_new_partitions_are_shared_out_and_read_from_their_beginning(team: Team)
 
 
 def test_new_topics_that_match_a_pattern_are_shared_out(team: Team) -> None:
-    """Each member says anew what it reads."""
+    """Each member sends its new subscription."""
     first, second = team.join(pattern="t.*"), team.join(pattern="t.*")
     team.poll_until(team.is_shared)
     team.log.admin.create_topics([spark_log.NewTopic("two", 2), spark_log.NewTopic("other", 2)])
@@ -143,7 +143,7 @@ def test_an_assignor_of_a_user_is_used(team: Team) -> None:
 
 
 def test_a_member_that_subscribes_to_more_or_to_nothing_is_taken_at_its_word(team: Team) -> None:
-    """The group shares out anew; who reads nothing any more has left it, and may assign itself something."""
+    """The group rebalances.  A member without topics has left it, and may assign itself partitions."""
     first, second = team.join(), team.join()
     team.poll_until(team.is_shared)
     team.log.admin.create_topics([spark_log.NewTopic("u", 2)])

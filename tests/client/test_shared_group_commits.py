@@ -56,7 +56,7 @@ class Careful(Listener):
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_a_listener_may_commit_what_it_is_about_to_give_up(team: Team, strategy: str) -> None:
-    """So that nothing is read twice, without a commit by itself."""
+    """So nothing is read twice, although the consumer commits nothing automatically."""
     listener = Careful()
     team.fill(40)
     settings = {"partition_assignment_strategy": strategy, "enable_auto_commit": False}
@@ -116,8 +116,9 @@ def test_positions_are_committed_while_a_poll_waits(team: Team) -> None:
 
 
 def test_who_is_no_member_does_not_commit_for_a_group_that_is_shared(team: Team) -> None:
-    """Neither a consumer with partitions assigned by hand, nor an administrator, a bookmark or a transaction that names the
-    group, nor one without the coordinator's groups."""
+    """Neither a consumer with partitions assigned by hand, nor an administrator, a bookmark or a transaction that names
+    the group, nor one without the coordinator's groups.
+    """
     team.fill(4)
     team.join(enable_auto_commit=False)
     team.poll_until(team.is_shared)

@@ -82,7 +82,7 @@ def test_what_the_coordinator_refuses_is_said_in_words(team: Team) -> None:
 
 
 def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_path: Path) -> None:
-    """The members keep generation and partitions, go on reading and commit; nobody is told anything."""
+    """The members keep generation and partitions, continue to read and commit; no listener is called."""
     running = services.start(tmp_path / "log")
     team, listener = Team(services.url(tmp_path / "log")), Listener()
     first, second = team.join(listener, heartbeat_interval_ms=100), team.join(heartbeat_interval_ms=100)
@@ -110,7 +110,9 @@ def test_a_restart_of_the_coordinator_is_no_rebalance(services: Services, tmp_pa
 
 
 def test_heartbeats_that_are_refused_are_heard_of(services: Services, tmp_path: Path) -> None:
-    """A coordinator that comes back and does not know the consumer's token: the next poll says so, and it has lost what it had."""
+    """After a coordinator returns that rejects the consumer's token, the next poll raises its error, and its partitions
+    are lost.
+    """
     running = services.start(tmp_path / "log")
     team, listener = Team(services.url(tmp_path / "log")), Listener()
     consumer = team.join(listener, heartbeat_interval_ms=100)
@@ -164,7 +166,7 @@ def test_partitions_of_a_process_that_is_killed_go_to_the_others_when_its_sessio
 
 
 def test_a_coordinator_that_is_killed_and_started_again_has_its_groups(tmp_path: Path) -> None:
-    """Real processes: members keep what they have, read on meanwhile, and commit; nobody is told anything."""
+    """Real processes: members keep their partitions, read on meanwhile, and commit; no listener is called."""
     conf = tmp_path / "coordinator.ini"
     conf.write_text("[groups]\ninitial.rebalance.delay = 1ms\n")
     port = free_port()
@@ -190,9 +192,10 @@ def test_a_coordinator_that_is_killed_and_started_again_has_its_groups(tmp_path:
 def test_members_keep_their_partitions_when_a_standby_takes_over(
     services: Services, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The coordinator is killed and stays away: whoever stood by has the groups with their members, and takes their positions.
+    """The coordinator is killed and stays away.  The standby has the groups with their members, and accepts their
+    positions.
 
-    Each member says once that it asks again, and once that it is answered.
+    Each member logs once that it asks again, and once that it is answered.
     """
     first = Process(tmp_path / "log", free_port(), "--maintain-every", "never")
     standby = services.start(tmp_path / "log", takeover_ms=1000)

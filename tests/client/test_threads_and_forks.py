@@ -18,7 +18,7 @@ from tests.client.logs import in_child, log_on, new_log, quick_store, values
 
 
 def test_a_change_that_breaks_off_is_not_taken_for_done_by_others(tmp_path: Path) -> None:
-    """Changes that share a put: whoever does not get a reply gets an error."""
+    """Changes that share a put: each one without a reply gets an error."""
     log = new_log(tmp_path)
     replies: list[object] = []
 

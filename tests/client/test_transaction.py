@@ -131,7 +131,7 @@ def test_an_administrator_sees_what_transactions_do(tmp_path: Path) -> None:
 
 
 def test_a_transaction_that_took_too_long_commits_nothing(tmp_path: Path) -> None:
-    """It is over when its time is, for whoever looks, and its process hears of it at the next write or at the end."""
+    """It is over for every observer when its time is, and its process learns of it at the next write or at the end."""
     log = new_log(tmp_path, orders=1)
     with (
         pytest.raises(TransactionTimedOut, match="transaction_timeout_ms"),
@@ -150,10 +150,12 @@ def test_a_transaction_that_took_too_long_commits_nothing(tmp_path: Path) -> Non
 
 
 def test_a_transaction_that_took_too_long_does_not_take_its_id_back(tmp_path: Path) -> None:
-    """Whoever is told that its time is over does it again: with a successor it is fenced, by its next write and at the end."""
+    """A process that gets the timeout error starts again: with a successor it is fenced, by its next write and at the
+    end.
+    """
     log, other = new_log(tmp_path, orders=1), spark_log.connect(tmp_path / "log")
     with (
-        pytest.raises(ProducerFenced, match="of a newer producer"),
+        pytest.raises(ProducerFenced, match="a newer one has taken over"),
         log.transaction("t", transaction_timeout_ms=300) as txn,
     ):
         txn.send("orders", b"1")
@@ -166,7 +168,7 @@ def test_a_transaction_that_took_too_long_does_not_take_its_id_back(tmp_path: Pa
 
 
 def test_a_transaction_that_asks_for_more_time_than_the_log_gives_is_refused(tmp_path: Path) -> None:
-    """When it is entered, and it fences nobody; so much as the log gives, a quarter of an hour unless it is told otherwise, is given."""
+    """At its start, and nobody is fenced.  The limit itself, a quarter of an hour by default, is accepted."""
     log = new_log(tmp_path, orders=1)
     with log.transaction("t", transaction_timeout_ms=900_000) as txn:
         with pytest.raises(
@@ -184,7 +186,7 @@ def test_a_transaction_that_asks_for_more_time_than_the_log_gives_is_refused(tmp
 
 
 def test_what_has_committed_is_not_aborted(tmp_path: Path) -> None:
-    """Whoever thinks that it hangs is told; to abort twice is to abort once."""
+    """The error says that it has committed; aborting twice is the same as aborting once."""
     log = new_log(tmp_path, orders=1)
     with log.transaction("t") as txn:
         txn.send("orders", b"1")
@@ -212,7 +214,7 @@ def test_the_end_of_an_old_transaction_does_not_end_a_new_one(tmp_path: Path) ->
 
 
 def test_no_reader_waits_for_an_open_transaction(tmp_path: Path) -> None:
-    """What others commit meanwhile is read at once; what was staged comes with the commit, behind it."""
+    """Commits of others are read immediately meanwhile; staged records arrive with the commit, behind them."""
     log = new_log(tmp_path, orders=1)
     consumer = log.consumer("orders", auto_offset_reset="earliest")
     with log.transaction("t") as txn:
@@ -237,7 +239,7 @@ def test_a_consumer_that_lost_its_group_stops_the_transaction(tmp_path: Path) ->
 
 
 def test_a_failed_append_makes_the_transaction_unusable(tmp_path: Path) -> None:
-    """Who catches its error does not get half of the data committed."""
+    """Catching its error does not commit half of the data."""
     log = new_log(tmp_path, orders=1)
     good = pa.record_batch({"value": ["1"]})
     with pytest.raises(InvalidRequest, match="cannot be committed") as error, log.transaction("t") as txn:
@@ -344,7 +346,7 @@ def test_records_that_were_trimmed_before_the_run_are_not_passed_over(tmp_path: 
 
 
 def test_a_topic_that_is_created_again_during_a_run_begins_anew(tmp_path: Path) -> None:
-    """What the run read of the topic before is not committed for it; of other topics it is."""
+    """Positions of the old topic are not committed for the new one; those of other topics are."""
     log = new_log(tmp_path, orders=1, audit=1)
     log.append("orders", [{"value": "1"}] * 5)
     log.append("audit", [{"value": "1"}] * 5)

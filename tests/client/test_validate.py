@@ -1,4 +1,4 @@
-"""What a caller mixed up is said in a sentence that names it, and nothing is done."""
+"""The error for mixed-up arguments names them, and nothing is done."""
 
 from __future__ import annotations
 

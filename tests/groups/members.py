@@ -25,7 +25,7 @@ RANGE = (MemberProtocol("range", b"orders"),)
 
 
 class Coordinator:
-    """The shell of one group; its journal answers at once unless `holds` is set."""
+    """The shell of one group; its journal answers immediately unless `holds` is set."""
 
     def __init__(self, config: GroupConfig = CONFIG) -> None:
         self.group: Group | None = None
@@ -79,7 +79,7 @@ class Coordinator:
         rebalance_ms: int = 60_000,
         skips: bool = True,
     ) -> int:
-        """new: the member has no id yet and gets `member_id` at once."""
+        """new: the member has no id yet and gets `member_id` immediately."""
         return self.send(
             JoinGroupRequest(
                 group_id="g",

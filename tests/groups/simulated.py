@@ -1,8 +1,9 @@
-"""A group in a world where everything goes wrong, from one seed: the machine, the metadata state and the assignors are real.
+"""A group in a world where everything goes wrong, from one seed: the machine, the metadata state and the assignors are
+real.
 
-The network delays requests and answers, sometimes for longer than a session; the journal is slow; the coordinator crashes,
-with what it was writing written or not, and its clock jumps; members crash, leave, come back, and hold still.  Then the faults
-stop, and the group has to come to rest.
+The network delays requests and answers, sometimes for longer than a session; the journal is slow; the coordinator
+crashes, with what it was writing written or not, and its clock jumps; members crash, leave, come back, and hold still.
+Then the faults stop, and the group has to come to rest.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class World:
         self.faulty = True
         self.partitions = {"t": self.rng.randint(1, 4), "u": self.rng.randint(0, 3)}
         self.owners: dict[tuple[int, TopicPartition], str] = {}
-        """Who was told to have a partition in a generation."""
+        """The owner of a partition in a generation, as members were told."""
         strategies = self.rng.choice([["range"], ["sticky"], ["cooperative-sticky"], ["roundrobin", "range"]])
         self.coordinator = Coordinator(self)
         self.clients = [
@@ -172,7 +173,7 @@ class Coordinator:
         return self.world.now_ms + self.skew_ms
 
     def crash(self) -> None:
-        """Of what is being written the first part is there afterwards, and nobody is told."""
+        """The first part of an unfinished write survives, and nobody gets an answer."""
         self.up = False
         written = self.world.rng.randint(0, len(self._writes))
         for apply, _ in self._writes[:written]:
@@ -247,7 +248,7 @@ class Coordinator:
             self.write(apply, done)
 
     def write(self, apply: Callable[[], None], done: Callable[[], None]) -> None:
-        """Make something durable, after all that came before, and go on."""
+        """Make something durable, after all earlier writes, and continue."""
         entry = (apply, done)
         self._writes.append(entry)
         if len(self._writes) == 1:
@@ -342,7 +343,7 @@ class Client:
         self.crash()
 
     def _forget(self) -> None:
-        """It is no member, and what it had is lost."""
+        """It is not a member any more, and its partitions are lost."""
         self.member_id = ""
         self._lose()
 
@@ -354,7 +355,7 @@ class Client:
     # ------------------------------------------------------------------------------------------------------------ requests
 
     def _poll(self, life: int) -> None:
-        """What a member does every now and then."""
+        """The regular actions of a member."""
         if not self.alive or life != self.life:
             return
         self.world.at(self.world.rng.randint(1_500, 3_000), lambda: self._poll(life))

@@ -1,4 +1,4 @@
-"""What every assignor promises, for any members and topics; Kafka's own cases are in test_group_vectors.py."""
+"""The promises of every assignor, for any members and topics; Kafka's own cases are in test_group_vectors.py."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ def joined(name: str, *topics: str, owned: tuple[TopicPartition, ...] = (), gene
 
 
 def test_a_users_own_assignor_assigns() -> None:
-    """By its class or by name; who gets nothing is told so."""
+    """By its class or by name; a member without partitions is notified."""
     for strategy in (FirstTakesAll, f"{__name__}:FirstTakesAll"):
         assignor = make_assignor(strategy)
         told = assign_members(assignor, Cluster({"t": 2}), [joined("b", "t"), joined("a", "t")])

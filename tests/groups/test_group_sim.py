@@ -30,7 +30,7 @@ def test_a_missing_rule_is_noticed(mutation: str) -> None:
 
 
 def test_a_seed_gives_the_same_world_again() -> None:
-    """What was found can be looked at."""
+    """A failure can be repeated."""
     worlds = [World(7), World(7)]
     for world in worlds:
         world.run()

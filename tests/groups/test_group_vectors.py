@@ -22,7 +22,7 @@ def test_all_cases_pass(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_timers_that_are_late_do_the_same() -> None:
-    """A coordinator that was held up finds all timers due at once: the scenarios end as they do on time."""
+    """A delayed coordinator finds all timers due at the same time: the scenarios end as they do on time."""
     scenarios = json.loads((VECTORS / "group_protocol.json").read_text())["scenarios"]
     results = [run_scenario(scenario, late=True) for scenario in scenarios]
     assert len(results) == 52

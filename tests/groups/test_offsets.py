@@ -61,6 +61,6 @@ def test_offsets_that_members_need_are_not_deleted() -> None:
 
 
 def test_nothing_expires_while_members_join() -> None:
-    """What they will read is not known yet."""
+    """Their topics are not known yet."""
     assert may_expire(reading("t"))
     assert not may_expire(replace(reading("t"), state=GroupState.PREPARING_REBALANCE))

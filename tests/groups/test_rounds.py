@@ -11,7 +11,7 @@ from tests.groups.members import CONFIG, Coordinator, stable
 
 
 def test_members_join_and_get_what_the_leader_assigned() -> None:
-    """Joins wait for the round, syncs for the leader's assignment; each member is told its own part."""
+    """Joins wait for the rebalance, syncs for the leader's assignment; each member gets its own part."""
     at = Coordinator()
     a, b = at.join("a", new=True), at.join("b", new=True)
     assert at.waits(a) and at.waits(b)
@@ -51,7 +51,7 @@ def test_an_assignment_of_a_past_round_does_not_come_into_force() -> None:
 
 
 def test_a_restarted_coordinator_goes_on_with_the_generation() -> None:
-    """What was journaled is enough: members heartbeat on, and ask again for the same assignment, without a round."""
+    """The journaled state is enough: members continue to heartbeat, and get the same assignment without a rebalance."""
     at = stable("a", "b")
     roster = at.rosters[-1]
     assert isinstance(roster, Roster)
@@ -77,7 +77,7 @@ def test_a_restarted_coordinator_knows_static_members() -> None:
 
 
 def test_a_replaced_static_member_is_told_when_its_id_is_durable() -> None:
-    """The leader gets the members and is told not to assign; a refusal of the journal brings the old id back."""
+    """The leader gets the members and must not assign; if the journal refuses, the old id is valid again."""
     at = Coordinator()
     at.join("a", new=True, instance="i")
     at.advance(3_000)

@@ -83,7 +83,8 @@ class Client:
 
     def trim(self, topic: str, partition: int, before: int) -> None:
         """Remove records before an offset."""
-        # It has a method of the same name that is not static, and py4j looks at either of them to tell what the name is.
+        # It has a method of the same name that is not static, and py4j looks at either of them to tell what the name
+        # is.
         static = f"{STATIC_PREFIX}org.apache.kafka.clients.admin.RecordsToDelete"
         until = JavaMember("beforeOffset", None, static, self._jvm._gateway_client)(before)
         self._wait(self._admin.deleteRecords({self._tp(topic, partition): until}).all())

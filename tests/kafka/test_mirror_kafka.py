@@ -30,7 +30,7 @@ MAP = "kafka-mirror-map"
 
 
 class Record(NamedTuple):
-    """What must be the same on both sides."""
+    """The fields that must be the same on both sides."""
 
     key: bytes | None
     value: bytes | None
@@ -50,7 +50,7 @@ def mirror(spark: SparkSession, kafka: Broker, url: str, tmp_path: Path) -> Call
 
 
 def there(spark: SparkSession, kafka: Broker, topic: str) -> dict[int, list[tuple[int, Record]]]:
-    """What Kafka's consumers see: by partition (offset, record), in order."""
+    """The records that Kafka's consumers see: by partition (offset, record), in order."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.address).option("subscribe", topic)
     frame = reader.option("includeHeaders", True).option("kafka.isolation.level", "read_committed").load()
     found: dict[int, list[tuple[int, Record]]] = {}
@@ -61,7 +61,7 @@ def there(spark: SparkSession, kafka: Broker, topic: str) -> dict[int, list[tupl
 
 
 def here(log: spark_log.Log, topic: str) -> dict[int, list[Record]]:
-    """What is in the log: by partition, the offsets being 0, 1, …."""
+    """The records in the log, by partition, with offsets 0, 1, …."""
     found: dict[int, list[Record]] = {}
     for row in log.read(topic).to_pylist():
         headers = None if row["headers"] is None else [(one["key"], one["value"]) for one in row["headers"]]
@@ -108,7 +108,7 @@ def test_a_record_is_copied_as_it_is(
 def test_a_compacted_topic_keeps_every_record_at_its_place(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
-    """Kafka's offsets have gaps, and a group in the middle of one goes on at the first record after it."""
+    """Kafka's offsets have gaps, and a group in the middle of one continues at the first record after it."""
     compact_at_once = {"cleanup_policy": "compact", "segment_ms": "200", "min_cleanable_dirty_ratio": "0.01"}
     client.create("compacted", 1, **compact_at_once)
     client.send("compacted", [Rec(b"%d" % n, b"k%d" % (n if n % 3 else n % 4), 0, NOW_MS + n) for n in range(100)])
@@ -131,7 +131,7 @@ def test_a_compacted_topic_keeps_every_record_at_its_place(
 def test_transactions_leave_their_markers_behind(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
-    """What was aborted is not copied, and the offsets that markers take are gaps."""
+    """Aborted records are not copied, and the offsets that markers take are gaps."""
     client.create("transactions")
     client.transaction("transactions", recs(range(5)), commit=True)
     client.transaction("transactions", recs(range(5, 8)), commit=False)
@@ -175,7 +175,7 @@ def test_a_run_goes_on_where_the_last_one_ended(
 def test_a_lost_checkpoint_costs_nothing(
     spark: SparkSession, kafka: Broker, client: Client, mirror: Callable[..., bool], log: spark_log.Log
 ) -> None:
-    """The map says where to go on, since it was committed with the records."""
+    """The map was committed with the records, so it has the position to continue from."""
     client.create("lost-checkpoint", 2)
     client.send("lost-checkpoint", recs(range(10)))
     assert mirror("--topics", "lost-checkpoint")
@@ -303,7 +303,7 @@ def test_a_topic_that_was_created_again_in_kafka_is_refused(
 
 
 def run_until_killed(command: list[str], environment: dict[str, str], enough: Callable[[], bool]) -> None:
-    """A job of its own, killed with its children once it has done enough."""
+    """A separate job, killed with its children once it has done enough."""
     job = subprocess.Popen(command, env=environment, start_new_session=True, stdout=subprocess.DEVNULL)
     assert wait_until(lambda: enough() or job.poll() is not None, 180)
     assert job.poll() is None, "the job ended before it could be killed"

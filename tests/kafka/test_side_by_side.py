@@ -1,7 +1,7 @@
 """The same options on the same records through Kafka's connector and through pylog, in one session.
 
-What differs on purpose is in `DIFFERENCES`, with a sentence that docs/from-kafka.md has as well; what is not in there must
-be the same, and what is in there must differ.
+`DIFFERENCES` has the deliberate differences, with a sentence that is also in docs/from-kafka.md.  Everything else must
+be the same, and the listed cases must differ.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T0 = 1_790_000_000_000
 REFUSED = "refused"
 
 Outcome = Any
-"""What a case comes to: a value to compare, or REFUSED."""
+"""The outcome of a case: a value to compare, or REFUSED."""
 Options = Mapping[str, Any]
 
 
@@ -217,7 +217,7 @@ class Sides:
 
     def __init__(self, spark: SparkSession, kafka: Broker, url: str) -> None:
         self.spark = spark
-        # Two minutes, unless it is told: so long it waits for records that an end beyond the last one promises.
+        # Two minutes by default: for so long it waits for records that an end beyond the last one promises.
         patience = {"kafkaConsumer.pollTimeoutMs": "10000"}
         self.places = {"kafka": {"kafka.bootstrap.servers": kafka.address, **patience}, "pylog": {"path": url}}
 
@@ -255,7 +255,7 @@ def as_row(rec: Rec) -> dict[str, Any]:
 
 
 def refused(run: Callable[[], Outcome]) -> Outcome:
-    """What it gives, or REFUSED if it cannot be done."""
+    """Its result, or REFUSED if it is an error."""
     try:
         return run()
     except Exception:  # noqa: BLE001  which exception it is differs by nature: Java's on one side, Python's on the other

@@ -1,4 +1,4 @@
-"""How the tests of the coordinator's port ask it: tokens, requests that a client would make, and bytes that none would."""
+"""Requests of the tests to the coordinator's port: tokens, requests of clients, and bytes that no client sends."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def request(address: str, method: str, path: str, body: bytes | None = None) -> 
 
 
 def raw(address: str, data: bytes, *, ended: bool = True) -> bytes:
-    """What comes back for bytes, which nothing follows if `ended`; empty if the server only hangs up."""
+    """The answer to bytes, after which nothing follows if `ended`; empty if the server only closes the connection."""
     host, _, port = address.partition(":")
     with socket.create_connection((host, int(port)), 10) as connection:
         connection.settimeout(3)

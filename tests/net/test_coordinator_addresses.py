@@ -41,7 +41,7 @@ def test_an_address_that_is_none_is_refused(url: str) -> None:
 API_VERSIONS = bytes.fromhex("0000000a00120000")
 """How the request begins: its length, api key 18, version 0."""
 OF_A_BROKER = bytes.fromhex("0000 0000000c 00000000000d 000100000011 00020000000a 000300000000000d".replace(" ", ""))
-"""What follows the correlation id in an answer: no error, and versions of Produce and the next APIs."""
+"""The part of an answer after the correlation id: no error, and versions of Produce and the next APIs."""
 
 
 def plain(connection: socket.socket) -> socket.socket:
@@ -57,7 +57,7 @@ def over_tls(certificate: tuple[str, str]) -> Callable[[socket.socket], socket.s
 
 
 def test_a_kafka_broker_is_recognised() -> None:
-    """It hangs up on HTTP; asked in its own words, it answers.  The error says what it is, and nobody waits for it to start."""
+    """It closes HTTP connections, and answers a Kafka request.  The error names it, without waiting for a start."""
     with Broker() as address, pytest.raises(CoordinatorNotAvailable) as error:
         spark_log.connect(f"pylog://{address}")
     assert f"{address}: this is a Kafka broker, not pylog; Spark reads and writes it with format('kafka')" in str(

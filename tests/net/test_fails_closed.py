@@ -1,4 +1,4 @@
-"""What is not understood, or not meant for the coordinator, is refused; and with `ca`, nothing is said in plaintext."""
+"""Unknown requests and requests for others are refused; and with `ca`, nothing is sent in plaintext."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def is_tls(said: bytes) -> bool:
 def test_with_ca_the_holder_that_the_log_names_is_asked_by_tls(
     listener: Listener, encrypted: Running, certificate: tuple[str, str]
 ) -> None:
-    """Whoever can write the log can name any address in it: a change and its rows' names are not sent there in plaintext."""
+    """A writer of the log can name any address in it: a change and its rows' names are not sent there in plaintext."""
     link = HttpLink(parse_target(f"pylog://{encrypted.coordinator.address}?ca={certificate[0]}"), WRITE)
     link.cluster_id = encrypted.coordinator.cluster_id
     services_down = HttpLink(parse_target(f"pylog://127.0.0.1:1?ca={certificate[0]}"), WRITE, link.cluster_id)
@@ -200,7 +200,7 @@ def test_a_token_that_is_not_utf_8_is_not_known(guarded: str, value: bytes, capl
 
 
 def test_a_clients_token_is_one_word(guarded: str) -> None:
-    """A line break would begin another header; one at the end, of a file, is left out.  A token may have any letters."""
+    """A line break would begin another header; one at the end of a file is removed.  Any letters are allowed."""
     for wrong in ("", " ", "two words", "x\r\nHost: y", "x\0"):
         with pytest.raises(InvalidRequest, match="token: it is empty, or contains white space"):
             connect(guarded, wrong or "\n")

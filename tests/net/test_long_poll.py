@@ -27,7 +27,7 @@ def test_thousands_are_woken_a_few_at_a_time() -> None:
 
 
 def woken(touched: set[str] | None, *waited_for: Topics) -> list[bool]:
-    """Who of those that wait for these topics is woken."""
+    """Those of the clients waiting for these topics that are woken."""
 
     async def scenario() -> list[bool]:
         waiters = LongPolls()

@@ -33,7 +33,7 @@ class Reloading:
         self._count = 0
 
     def reload(self, text: str) -> str:
-        """What it says to another configuration."""
+        """Load another configuration and return its log lines."""
         self.conf.write_text(text)
         self._count += 1
         self.process.reload()
@@ -62,7 +62,7 @@ def link_of(address: str, token: str, log: spark_log.Log) -> HttpLink:
 
 
 def test_tokens_are_read_again(reloading: Reloading) -> None:
-    """A new one is good, one that is gone is not, one whose role is another has that; a client of the rest goes on."""
+    """A new token is valid, a removed one invalid, a changed role applies; clients with other tokens continue."""
     url = f"pylog://{reloading.address}"
     with spark_log.connect(url, token=ADMIN) as boss, spark_log.connect(url, token=WRITE) as writer:
         writer.append("t", [{"value": b"x"}])
@@ -157,7 +157,7 @@ def test_a_configuration_that_cannot_be_used_changes_nothing(reloading: Reloadin
 
 
 def test_certificates_are_read_again(tmp_path: Path) -> None:
-    """New connections get the new one, those that are open go on; one that does not fit its key changes nothing."""
+    """New connections get the new one, open ones continue; a certificate that does not fit its key changes nothing."""
     files = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()

@@ -68,7 +68,9 @@ def test_who_has_no_good_token_learns_nothing(guarded: str, token: str | None) -
 
 
 def test_roles_include_the_ones_before_them(guarded: str) -> None:
-    """A reader keeps positions and writes nothing, a writer appends and changes no configs, an admin does everything."""
+    """A reader commits positions and writes no records, a writer appends and changes no configs, an admin does
+    everything.
+    """
     with connect(guarded, ADMIN) as log:
         log.append("roles", [{"value": b"x"}])
         log.admin.incremental_alter_configs({"roles": {"retention.ms": "1000"}})
@@ -86,7 +88,7 @@ def test_roles_include_the_ones_before_them(guarded: str) -> None:
 
 
 def test_a_token_may_be_for_some_topics(guarded: str) -> None:
-    """What it may not touch is named, and of a commit over several topics nothing is done."""
+    """The error names the forbidden topics, and a commit over several topics is rejected as a whole."""
     with connect(guarded, BILLING) as log:
         log.append("billing.invoices", [{"value": b"x"}])
         with pytest.raises(AuthorizationFailed, match=r"begin with billing. or bills, not 'orders'"):
@@ -103,7 +105,7 @@ def test_a_token_may_be_for_some_topics(guarded: str) -> None:
 
 
 def test_a_token_is_not_sent_to_an_address_that_was_not_configured(guarded: str) -> None:
-    """An embedded client that follows the log to a coordinator has none to show there, whatever its environment holds."""
+    """An embedded client that follows the log to a coordinator has no token for it, whatever its environment holds."""
     link = HttpLink(Target(("127.0.0.1:1",)), ADMIN)
     assert "Authorization" in link._headers("127.0.0.1:1")
     assert "Authorization" not in link._headers(guarded)
@@ -117,7 +119,7 @@ def test_a_token_is_not_sent_to_an_address_that_was_not_configured(guarded: str)
 
 
 def test_who_may_read_the_storage_reads_on_without_a_token(guarded: str) -> None:
-    """A coordinator that does not talk to a client is no reason not to see what is in the log."""
+    """Without an answer from the coordinator, a client can still read the storage."""
     with connect(guarded, ADMIN) as log:
         storage = log.url
         with spark_log.connect(storage) as embedded:
@@ -208,7 +210,9 @@ def test_what_a_token_is_not_for_is_refused_alone(guarded: str) -> None:
 
 
 def test_a_token_for_some_topics_is_for_all_groups(guarded: str) -> None:
-    """Unless it names some: whoever may read a topic says where it stands, under any name.  An administrator's is for topics alone."""
+    """Unless it names some: a reader of a topic may commit positions of it, in any group.  An admin's token is limited
+    by topics.
+    """
     with connect(guarded, ADMIN) as log:
         log.append(PAID.topic, [{"value": b"x"}])
     with connect(guarded, BILLING_TOPICS) as log:
@@ -268,7 +272,9 @@ def identity(producer: str, topic_id: str, sequence: int = 0) -> Append:
 
 @pytest.mark.parametrize("producer", ["0123456789abcdef", f"query:{QUERY}", f"app:{QUERY}/totals:others"])
 def test_an_identity_that_was_drawn_belongs_to_who_may_write_its_topics(producer: str) -> None:
-    """Of a plain writer or a query: the log shows it, and a commit under it would make its owner's next one a repeat."""
+    """Of a plain writer or a query: the log shows it, and a commit under it would turn its owner's next one into a
+    repeat.
+    """
     grant = Grant("billing", "write", ("billing",))
     state = next_version(State(), 1)
     for name in ("billing", "others"):
@@ -317,7 +323,7 @@ def test_only_a_transactional_id_is_taken_over_or_ended() -> None:
     ids=["join", "commit", "alter", "transaction", "bookmark"],
 )
 def test_a_token_for_some_groups_changes_no_others(guarded: str, change: Callable[[spark_log.Log], object]) -> None:
-    """Whichever way it tries, it is told for which groups it is, and nothing is done."""
+    """In every way that it tries, the error names its groups, and nothing is done."""
     with connect(guarded, BILLING) as log, pytest.raises(AuthorizationFailed, match=OTHERS):
         change(log)
 
@@ -381,7 +387,9 @@ def test_tls_is_spoken_and_checked(services: Services, tmp_path: Path, certifica
 def test_who_follows_a_coordinator_that_speaks_tls_is_told_how(
     services: Services, tmp_path: Path, certificate: tuple[str, str]
 ) -> None:
-    """The log does not say so; a change by the storage's URL is refused at once, and is certainly not in.  Reading goes on."""
+    """The log does not say so; a change by the storage's URL is refused immediately and certainly not applied.  Reads
+    continue.
+    """
     running = services.start(tmp_path / "log", certificate=certificate[0], key=certificate[1], tokens=TOKENS)
     with spark_log.connect(f"pylog://{running.coordinator.address}?ca={certificate[0]}", token=WRITE) as served:
         served.append("t", [{"value": b"led"}])
@@ -442,7 +450,7 @@ class Broken:
 
 
 def test_a_bug_of_the_coordinator_may_have_done_what_was_asked(services: Services, small: Running) -> None:
-    """Who asked for a change is told so, and may ask again; who only asked is told that it does not work."""
+    """The client of a change gets an uncertain error, and may retry; the client of a query gets a certain one."""
     server = Server(small.coordinator, Broken(), tokens=TOKENS, limits=ConnectionLimits())
     told, small.coordinator.on_change = small.coordinator.on_change, lambda: None
     port = services.run(server.start("127.0.0.1", 0, None))

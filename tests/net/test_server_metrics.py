@@ -1,4 +1,4 @@
-"""Who asks the coordinator's port for news: its metrics, and those that wait."""
+"""Requests for news at the coordinator's port: its metrics, and long polls."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def samples(address: str) -> dict[str, float]:
 
 
 def test_a_commit_s_time_is_that_of_a_record(services: Services, tmp_path: Path) -> None:
-    """What finds nothing to write, such as upkeep every second, makes no commit look quick."""
+    """A change that writes nothing, such as upkeep every second, does not lower it."""
     running = services.start(tmp_path / "log")
     with spark_log.connect(f"pylog://{running.coordinator.address}") as log:
         log.append("t", [{"value": b"x"}])
@@ -99,7 +99,7 @@ def test_who_waits_is_woken_by_a_commit(small: Running) -> None:
 
 
 def test_who_waits_for_a_topic_is_not_woken_by_records_of_others(small: Running) -> None:
-    """Nor by positions; what comes to the topic is told at once, with all that was passed over."""
+    """Nor by positions; a record of the topic is sent immediately, with everything that was skipped."""
     with spark_log.connect(f"pylog://{small.coordinator.address}") as log, spark_log.connect(log.url) as other:
         for topic in ("mine", "theirs"):
             log.append(topic, [{"value": b"x"}])
@@ -150,7 +150,7 @@ def test_a_client_that_hangs_up_while_it_waits_is_noticed(services: Services, tm
     coordinator = services.start(tmp_path / "log").coordinator
     wait_for_metric(coordinator.address, "pylog_leading", 1)  # before, nobody is let wait
     host, _, port = coordinator.address.partition(":")
-    # For a version that is far off: what the coordinator writes after its start would be an answer at once.
+    # For a version that is far off: a record that the coordinator writes after its start would be an immediate answer.
     since = coordinator.state.version + 1000
     body = encode(ChangesRequest(cluster_id=coordinator.cluster_id, since=since, wait_ms=60_000))
     head = f"POST /v1/changes HTTP/1.1\r\nHost: {coordinator.address}\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -175,7 +175,7 @@ def wait_for_metric(address: str, name: str, value: float) -> None:
 
 
 def test_an_old_version_is_answered_at_once_only_if_there_is_news_for_who_asks(small: Running) -> None:
-    """What came to other topics since is told when the wait is over."""
+    """Records of other topics are sent when the wait is over."""
     with spark_log.connect(f"pylog://{small.coordinator.address}") as log:
         for topic in ("quiet", "busy"):
             log.append(topic, [{"value": b"x"}])

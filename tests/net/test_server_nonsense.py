@@ -1,4 +1,4 @@
-"""What is no request of a client's: the coordinator's port answers it with a sentence, and nothing is written."""
+"""The coordinator's port answers an invalid request with a message, and nothing is written."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ ASKED: dict[str, dict[str, object]] = {
 
 @pytest.mark.parametrize("path", ASKED)
 def test_malformed_requests_of_members_never_write_anything(small: Running, path: str) -> None:
-    """What is spoilt gets a 4xx with a sentence; what is still a request, of a member that there is not, a response."""
+    """A broken request gets a 4xx with a message; a valid request of an unknown member gets a response."""
     rng = random.Random(7)
     good = json.dumps({"cluster_id": small.coordinator.cluster_id, "request": ASKED[path], "wait_ms": 0}).encode()
     assert request(small.coordinator.address, "POST", f"/v1/group/{path}", good)[0] == 200
@@ -137,7 +137,7 @@ def test_any_method_on_any_path_gets_an_answer(small: Running, method: str) -> N
     "wrong", [None, 1, "x", [], {"type": "append"}, GOOD | {"partitions": "3"}, GOOD | {"more": 1}]
 )
 def test_commands_of_another_shape_are_refused(small: Running, wrong: object) -> None:
-    """None of a request is carried out if one is no command."""
+    """A request with one invalid command is refused as a whole."""
     code, answer = request(small.coordinator.address, "POST", "/v1/commands", body_of(small, GOOD, wrong))
     assert code == 400 and "the request is not valid" in answer["message"]
     assert "fuzz" not in small.coordinator.state.names
@@ -194,7 +194,7 @@ def test_what_no_member_asks_is_refused(small: Running, path: str, asked: object
 
 
 def test_random_bytes_do_not_disturb_it(small: Running) -> None:
-    """They get a 400 with a sentence, or a closed connection if that is what they end with; others go on."""
+    """They get a 400 with a message, or a closed connection if they end in one; others continue."""
     rng, before = random.Random(7), small.coordinator.state
     for trial in range(40):
         data = rng.randbytes(rng.randint(1, 400))

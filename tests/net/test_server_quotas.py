@@ -69,7 +69,7 @@ def test_what_is_above_a_quota_is_refused_and_named(limited: str) -> None:
 
 
 def test_connections_above_a_quota_are_refused(limited: str) -> None:
-    """Those that are open go on, and so do clients of other tokens."""
+    """Open connections continue, and so do clients of other tokens."""
     links = [HttpLink(parse_target(f"pylog://{limited}"), BILLING) for _ in range(4)]
     for link in links[:3]:
         link.info()

@@ -92,7 +92,7 @@ def is_healthy(url: str) -> bool:
 
 @pytest.mark.parametrize("kind", ["silent", "half a request", "slow", "half-closed"])
 def test_connections_without_a_request_refuse_nobody(limited: tuple[Running, str], kind: str) -> None:
-    """More of them than the limit, held open: a client that was there and one that comes go on, and so does the health."""
+    """More of them than the limit, held open: connected clients, a new client and the health request are served."""
     running, url = limited
     with spark_log.connect(url, token=WRITE) as log, closing(Holder(running.coordinator.address)) as holder:
         log.append("t", [{"value": b"before"}])
@@ -125,7 +125,7 @@ def test_a_handshake_that_ends_does_not_make_a_client(
 
 
 def test_requests_without_a_good_token_do_not_make_a_client(limited: tuple[Running, str]) -> None:
-    """Whoever has no token can hold connections by whole requests as well: they are closed before those of clients."""
+    """A client without a token can hold connections by whole requests: they are closed before those of clients."""
     _, url = limited
     with spark_log.connect(url, token=WRITE) as log:
         links = [HttpLink(parse_target(url), "not-one-that-it-knows") for _ in range(3 * LIMIT)]

@@ -1,4 +1,4 @@
-"""What a client of a coordinator does to the storage: the permissions that the docs give it are enough."""
+"""The storage requests of a coordinator's client: the permissions in the docs are sufficient."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def test_a_change_that_is_not_answered_says_so_and_is_not_sent_again_at_once(una
 def test_a_question_is_asked_at_the_next_address_in_the_same_call(
     unanswering: Unanswering, services: Services, tmp_path: Path
 ) -> None:
-    """What changes nothing need not be given up."""
+    """A request that changes nothing can be repeated safely."""
     running = services.start(tmp_path / "log")
     coordinator = running.coordinator
     with spark_log.connect(f"pylog://{coordinator.address}") as log:

@@ -1,4 +1,4 @@
-"""What wakes whom."""
+"""Which changes wake which clients."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_each_touched_topic_is_told_once() -> None:
 
 
 def test_what_is_told_is_known_already() -> None:
-    """Who is woken by it and asks what there is must not wait on."""
+    """A woken client that asks for the state must not wait again."""
     feed = ChangeFeed()
     feed.note(5, [append("a")])
     assert feed.drain() == {"a"} and feed.has_changes(("a",), 4)
 
 
 def test_who_waits_for_others_has_no_news_however_far_behind() -> None:
-    """What came to other topics, by the thousand, is nothing to them."""
+    """Thousands of changes of other topics are not news for it."""
     feed = ChangeFeed()
     feed.note(5, None)
     for version in range(6, 2000):

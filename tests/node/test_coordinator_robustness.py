@@ -60,7 +60,7 @@ def leading(store: LocalStore, clock: Clock | None = None, storage_timeout_ms: i
 
 
 class Lossy:
-    """A link to a coordinator; of each command that it is told to lose, the first answer does not arrive."""
+    """A link to a coordinator; it loses the first answer to each command in a list."""
 
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
@@ -165,7 +165,7 @@ def test_who_took_a_group_after_a_member_was_removed_keeps_it(coordinator: Coord
 def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Who gave it is answered, and what others give after it is carried out."""
+    """Its client gets an error, and commands of others are carried out."""
     create = CreateTopic(name="t", partitions=1, topic_id="id")
     assert coordinator.submit([create]).result(60).outcomes == ["id"]
     commit = CommitRecord(

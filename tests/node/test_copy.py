@@ -39,7 +39,7 @@ def copying(source: Path, target: Path) -> Iterator[None]:
 
 @pytest.mark.parametrize("checkpoints", [0, 1, 3])
 def test_a_copy_of_a_log_in_use_has_all_that_its_metadata_names(tmp_path: Path, checkpoints: int) -> None:
-    """Whatever is appended, merged, deleted and checkpointed meanwhile; `repair` makes up for records between checkpoints."""
+    """Others may append, merge, delete and checkpoint meanwhile; `repair` covers records after a checkpoint."""
     log, source, target = new_log(tmp_path / "log"), tmp_path / "log", tmp_path / "copy"
     append_small(log, 10)
     checkpoint(log)

@@ -1,4 +1,4 @@
-"""docs/storage.md and docs/format/metadata.md say what is where: every file of a log that was used has its line on both."""
+"""Every file of a used log has a line in docs/storage.md and in docs/format/metadata.md."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PARTS = {
 
 
 def forms(page: str) -> list[re.Pattern[str]]:
-    """What a page says that names look like."""
+    """Patterns of names as a page gives them."""
     text = (PAGES / page).read_text(encoding="utf-8")
     named = re.findall(r"^(?:\| `)?((?:meta|data)/.*?)(?:`|  )", text, re.MULTILINE)
     assert len(named) >= 5

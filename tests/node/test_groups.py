@@ -56,7 +56,7 @@ CONFIG = GroupConfig(initial_rebalance_delay_ms=0, min_session_timeout_ms=10)
 
 
 class Hand:
-    """A journal that writes at once, unless it is told to hold on, or to fail."""
+    """A journal that writes immediately, unless a test makes it hold on or fail."""
 
     def __init__(self) -> None:
         self.state = State(version=5, coordinator=Leadership(epoch=1, address="here:1"))
@@ -147,7 +147,7 @@ class Room:
 
 
 def test(steps: Callable[[Room], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run a test on an event loop of its own."""
+    """Run a test on a separate event loop."""
 
     def run() -> None:
         async def main() -> None:
@@ -164,7 +164,7 @@ test.__test__ = False  # type: ignore[attr-defined]
 
 @test
 async def test_an_assignment_is_told_when_it_is_in_the_log_and_not_before(room: Room) -> None:
-    """Who waits for it goes on waiting while it is written."""
+    """Requests that wait for it continue to wait while it is written."""
     room.hand.holds = []
     joined = await room.join()
     synced = room.sync(joined, **{joined.member_id: b"mine"})  # type: ignore[union-attr]
@@ -178,7 +178,7 @@ async def test_an_assignment_is_told_when_it_is_in_the_log_and_not_before(room: 
 
 @test
 async def test_an_assignment_that_may_not_be_in_the_log_is_made_again(room: Room) -> None:
-    """The members are told that the coordinator is not available, and the next round goes on above."""
+    """The members get CoordinatorNotAvailable, and the next rebalance has a higher generation."""
     joined = await room.join()
     room.hand.failure = CommitUnknown("the storage did not answer")
     assert (await room.sync(joined)).error is Code.COORDINATOR_NOT_AVAILABLE  # type: ignore[union-attr]
@@ -189,7 +189,7 @@ async def test_an_assignment_that_may_not_be_in_the_log_is_made_again(room: Room
 
 @test
 async def test_who_waits_is_told_when_another_one_leads(room: Room) -> None:
-    """Joins, syncs and heartbeats; and whoever asks later, commits among it."""
+    """Joins, syncs, heartbeats, commits, and all later requests."""
     alone = await room.alone()
     waiting = [room.beat(alone, wait_ms=5_000), room.join()]
     await asyncio.sleep(0.02)
@@ -239,7 +239,7 @@ async def test_a_heartbeat_does_not_wait_so_long_that_its_member_seems_dead(room
 
 @test
 async def test_a_group_that_a_stream_has_takes_no_members(room: Room) -> None:
-    """They are told at the join, before anything is disturbed."""
+    """The error comes with the join, before anything is disturbed."""
     room.hand.decide(JoinGroup(group="g", member="stream", token="query", owner="a stream", timeout_ms=60_000))
     with pytest.raises(GroupInUse, match="a stream"):
         await room.join()
@@ -247,7 +247,7 @@ async def test_a_group_that_a_stream_has_takes_no_members(room: Room) -> None:
 
 @test
 async def test_a_group_whose_members_join_is_not_changed_from_outside(room: Room) -> None:
-    """The log does not know them before their first assignment; a deletion and unfenced positions are refused all the same."""
+    """The log does not know them before their first assignment; a deletion and unfenced positions are still refused."""
     room.hand.decide(CreateTopic(name="t", partitions=1, topic_id="id"))
     joined = await room.join()
     assert "g" not in room.hand.state.groups
@@ -266,7 +266,7 @@ async def test_a_group_whose_members_join_is_not_changed_from_outside(room: Room
 
 @test
 async def test_members_of_a_group_that_others_took_meanwhile_are_none(room: Room) -> None:
-    """Before there was a generation in the log, nothing kept others out: those who waited join anew, above."""
+    """Without a generation in the log, nothing excluded others: the waiting members join again, above."""
     joined = await room.join()
     for holder in ("one", "another"):
         room.hand.decide(JoinGroup(group="g", member=holder))
@@ -278,7 +278,7 @@ async def test_members_of_a_group_that_others_took_meanwhile_are_none(room: Room
 
 @test
 async def test_who_left_is_not_in_the_log_when_it_is_told_so(room: Room) -> None:
-    """Whoever looks then sees the group as it is."""
+    """A request at that moment sees the group as it is."""
     alone = await room.alone()
     room.hand.holds = []
     left = room.ask(LeaveGroupRequest(group_id="g", members=(LeavingMember(alone.member_id),)))
@@ -320,7 +320,7 @@ async def test_a_change_that_is_in_is_not_refused_when_it_is_sent_again(room: Ro
     commit = CommitOffsets(commit=GroupCommit("g", alone.generation_id, (entry,)), by=by)
     assert room.groups.refusal(append) is None and room.groups.refusal(commit) is None
     room.hand.decide(append)
-    room.join()  # the group is shared out anew
+    room.join()  # the group rebalances
     await asyncio.sleep(0)
     moved = msgspec.structs.replace(
         commit, commit=GroupCommit("g", alone.generation_id - 1, (entry._replace(offset=6),))
@@ -372,7 +372,7 @@ async def test_what_operators_see_is_what_the_groups_do_now(room: Room) -> None:
 
 @test
 async def test_a_group_that_breaks_off_does_not_stop_the_timers_of_others(room: Room) -> None:
-    """It goes on from what the log has of it; members of others that fall silent are removed in time."""
+    """It continues from the log's state; members of other coordinators that fall silent are removed in time."""
     broken: Any = {"m": None}
     room.groups._keep("broken", Group("broken", GroupState.PREPARING_REBALANCE, members=broken, wake_ms=0))
     joined = await room.alone(session_ms=50)

@@ -54,7 +54,9 @@ def test_what_was_replaced_goes_when_the_fence_has_passed(tmp_path: Path) -> Non
 
 
 def test_a_shorter_time_for_writes_and_reads_holds_for_those_under_way(tmp_path: Path) -> None:
-    """Nothing of theirs is lost in silence: the write is refused whole, the read finds the records where they are now."""
+    """Their operations fail or succeed completely: the write is refused whole, the read finds the records where they
+    are now.
+    """
     log = new_log(tmp_path)
     append_small(log, 20)
     before, epoch = log.read("t"), log.journal.state.version
@@ -69,7 +71,7 @@ def test_a_shorter_time_for_writes_and_reads_holds_for_those_under_way(tmp_path:
 
 
 def test_an_append_that_took_too_long_is_refused_for_certain(tmp_path: Path) -> None:
-    """It was never in, and says so: whoever makes it again adds its records once."""
+    """It was never applied, and the error says so: a retry adds its records once."""
     log = new_log(tmp_path)
     short_fence(log)
 
@@ -120,7 +122,7 @@ def test_what_killed_writers_had_begun_is_swept(tmp_path: Path, run: Callable[[L
 
 
 def test_upkeep_frees_a_full_disk(tmp_path: Path) -> None:
-    """What retention dropped is deleted although there is no space to merge what is left."""
+    """Data dropped by retention is deleted although no space is left to merge the rest."""
     log = new_log(tmp_path, retention_bytes="40000")
     short_fence(log)
     for _ in range(10):
@@ -156,7 +158,9 @@ def full_log(folder: Path, **configs: str) -> Log:
 
 @pytest.mark.parametrize("how", ["retention", "trim", "delete", "config"])
 def test_a_disk_without_a_byte_left_is_emptied(mount: Callable[[str], Path], how: str) -> None:
-    """Records that make room have the reserve's room, which the data of others never has; afterwards the reserve is whole again."""
+    """Records that make room have the reserve's room, which the data of others never has; afterwards the reserve is
+    whole again.
+    """
     disk = mount("size=4m")
     log = full_log(disk, **{"retention_bytes": "200000"} if how == "retention" else {})
     reserve = disk / "log/meta/reserve"
@@ -323,7 +327,7 @@ def test_rounds_go_on_after_one_that_failed(tmp_path: Path, caplog: pytest.LogCa
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_progress_ends_at_its_end(tmp_path: Path, partitions: int) -> None:
-    """What is called progress grows to the total."""
+    """The progress events grow to the total."""
     log = new_log(tmp_path, partitions=partitions)
     append_small(log, 10, partitions=partitions)
     seen: list[tuple[str, int, int]] = []

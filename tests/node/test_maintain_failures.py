@@ -1,4 +1,4 @@
-"""What fails in a round of upkeep stops nothing else of it, and nothing of the rounds that follow."""
+"""A failure in a round of upkeep stops no other part of it, and no later round."""
 
 from __future__ import annotations
 
@@ -121,7 +121,9 @@ def test_what_others_do_between_two_swaps(tmp_path: Path, action: Callable[[Log,
 
 
 def test_a_damaged_object_stops_nothing_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Its partition stays unmerged and is named; retention, garbage collection, other topics and the checkpoint are done."""
+    """Its partition stays unmerged and is named; retention, garbage collection, other topics and the checkpoint are
+    done.
+    """
     log = three_topics(tmp_path, **EIGHT_DAYS)
     log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
     broken = damage(tmp_path, log, "a")
@@ -138,7 +140,7 @@ def test_a_damaged_object_stops_nothing_else(tmp_path: Path, caplog: pytest.LogC
 
 
 def test_one_round_alone_raises_when_everything_was_tried(tmp_path: Path) -> None:
-    """So do merging and retention alone: whoever calls them must not believe that all is well."""
+    """So do merging and retention alone: their caller must learn of the failure."""
     log = three_topics(tmp_path, **EIGHT_DAYS)
     damage(tmp_path, log, "a")
     with pytest.raises(CorruptObject):

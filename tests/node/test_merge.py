@@ -18,7 +18,9 @@ from tests.node.logs import append_small, new_log, pass_the_fence, rows, slices
 
 
 def test_small_commits_become_one_object_a_partition(tmp_path: Path) -> None:
-    """Many small commits to several partitions are one segment each afterwards, with the same records at the same offsets."""
+    """Many small commits to several partitions are one segment each afterwards, with the same records at the same
+    offsets.
+    """
     log = new_log(tmp_path, partitions=3)
     append_small(log, 40, partitions=3)
     before = log.read("t")
@@ -31,7 +33,7 @@ def test_small_commits_become_one_object_a_partition(tmp_path: Path) -> None:
 
 
 def test_a_second_round_has_nothing_to_do(tmp_path: Path) -> None:
-    """What was merged is left alone."""
+    """Merged data is left alone."""
     log = new_log(tmp_path, partitions=2)
     append_small(log, 10, partitions=2)
     first, second = maintain_once(log), maintain_once(log)
@@ -129,7 +131,7 @@ class Meanwhile:
 
 
 def test_appends_meanwhile_are_kept(tmp_path: Path) -> None:
-    """A writer that commits while segments are written loses nothing, and the merge lands all the same."""
+    """A writer that commits while segments are written loses nothing, and the merge still lands."""
     log, other = new_log(tmp_path), connect(str(tmp_path))
     append_small(log, 10)
     assert merge(log, progress=Meanwhile(lambda: append_small(other, 5, first=10))).slices == 10

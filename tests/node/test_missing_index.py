@@ -1,4 +1,6 @@
-"""A slice index that is missing from the storage is named as a missing segment is, and holds up its own partition alone."""
+"""A slice index that is missing from the storage is named as a missing segment is, and holds up its own partition
+alone.
+"""
 
 from __future__ import annotations
 

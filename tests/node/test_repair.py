@@ -60,7 +60,7 @@ def damage(store: LocalStore, *keys: str) -> None:
 
 
 def test_two_damaged_checkpoints_are_rebuilt_from_records(store: LocalStore) -> None:
-    """The damaged files are kept aside, and the log goes on where it was."""
+    """The damaged files are kept aside, and the log continues."""
     damaged = store.list(CHECKPOINTS)
     damage(store, *damaged)
     with pytest.raises(CorruptObject, match=rf"{damaged[1]} .*{damaged[0]} .*pylog repair"):

@@ -1,4 +1,6 @@
-"""`pylog repair --accept-loss`: the log continues without lost versions, and no offset that they gave means another record."""
+"""`pylog repair --accept-loss`: the log continues without lost versions, and no offset that they gave means another
+record.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ def first_after_checkpoints(store: LocalStore) -> int:
 
 
 def lose_first(store: LocalStore) -> int:
-    """The first version behind the newest checkpoint: one record, which is not the last.  How many records are before it."""
+    """The first version behind the newest checkpoint: one record, which is not the last.  How many records are before
+    it.
+    """
     version = first_after_checkpoints(store)
     store.delete([log_key(version)])
     return version - 3  # one version set the configs, one created the topic
@@ -236,7 +240,7 @@ def test_a_coordinator_that_only_a_later_version_names_is_asked(store: LocalStor
 
 
 def test_a_second_loss_is_accepted_as_the_first(store: LocalStore) -> None:
-    """Every loss has versions of its own."""
+    """Each loss has separate versions."""
     lose_first(store)
     accept(store)
     log = open_log(store)

@@ -77,7 +77,7 @@ def append_trickle(log: Log, began_ms: int, minutes: int) -> None:
 
 
 def run_and_check(log: Log, began_ms: int, run: Callable[[Log], object]) -> None:
-    """What is kept of a trickle: the last hour, and at most an eighth of it more."""
+    """The kept part of a trickle: the last hour, and at most an eighth of it more."""
     before_ms = int(time.time() * 1000)
     run(log)
     after_ms = int(time.time() * 1000)
@@ -119,7 +119,7 @@ def test_merged_slices_expire_when_they_are_sealed(tmp_path: Path) -> None:
 
 
 def test_a_whole_topic_can_expire(tmp_path: Path) -> None:
-    """An idle topic ends empty, and goes on where it was."""
+    """An idle topic ends empty, and continues at the same offset."""
     log = new_log(tmp_path, retention_ms=str(HOUR_MS))
     append_small(log, 4, age_ms=2 * HOUR_MS)
     assert expire(log) == 12
@@ -150,7 +150,7 @@ def test_sealed_slices_expire_one_by_one(tmp_path: Path) -> None:
 
 
 def test_by_size_the_oldest_go_while_enough_stays(tmp_path: Path) -> None:
-    """What remains has at least retention.bytes, and would not without its first slice."""
+    """The remaining slices have at least retention.bytes, and would have less without the first one."""
     log = new_log(tmp_path)
     append_small(log, 10)
     size = slices(log)[0].length

@@ -66,7 +66,7 @@ def impatient(log: spark_log.Log, patience_ms: int = 1000) -> spark_log.Log:
 
 
 def test_an_embedded_writer_follows_the_coordinator_that_took_its_log_over(services: Services, folder: Path) -> None:
-    """A handle that was open before goes on, through the coordinator; what it wrote is there for everybody."""
+    """A handle that was open before continues through the coordinator; its records are visible to all clients."""
     with spark_log.connect(str(folder)) as log:
         log.append("t", [{"value": b"alone"}])
         running = services.start(folder)
@@ -172,7 +172,7 @@ def test_a_coordinator_on_another_machines_loopback_is_refused_at_once(folder: P
 
 
 def test_started_again_at_its_address_it_takes_over_at_once(services: Services, folder: Path) -> None:
-    """Who has the port is the one that died: nobody has to wait for it."""
+    """The owner of the port is the one that died, so nobody has to wait for it."""
     address = f"127.0.0.1:{free_port()}"
     leave_behind(folder, address, this_host())
     running = services.start(folder, listen=address, takeover_ms=600_000)
@@ -182,7 +182,7 @@ def test_started_again_at_its_address_it_takes_over_at_once(services: Services, 
 def test_a_standby_takes_over_when_the_first_is_gone_and_not_before(
     services: Services, folder: Path, tmp_path: Path
 ) -> None:
-    """It waits while the other answers; a client that knows both addresses goes on."""
+    """It waits while the other answers; a client that knows both addresses continues."""
     first = Process(folder, free_port())
     standby = services.start(folder, takeover_ms=1000)
     with spark_log.connect(f"pylog://{standby.coordinator.address},{first.address}") as log:
@@ -196,7 +196,7 @@ def test_a_standby_takes_over_when_the_first_is_gone_and_not_before(
 
 
 def test_a_coordinator_that_was_replaced_while_it_slept_writes_nothing_more(services: Services, folder: Path) -> None:
-    """Its commit is refused by the log, and whoever asked it is sent to the other."""
+    """Its commit is refused by the log, and its clients are sent to the other one."""
     running = services.start(folder, takeover_ms=600_000)
     eventually(lambda: running.coordinator.leading)
     address = running.coordinator.address
@@ -249,7 +249,7 @@ def test_two_that_advertise_the_same_address_do_not_take_the_log_from_each_other
 
 
 def test_a_coordinator_serves_a_log_in_a_bucket(services: Services, folder: Path, s3: object) -> None:
-    """Clients reach the objects with options of their own; afterwards the bucket alone has all of it."""
+    """Clients reach the objects with their own options; afterwards the bucket alone has the whole log."""
     bucket = s3()  # type: ignore[operator]
     running = services.start(folder, url=bucket.url, storage=bucket.options)
     with spark_log.connect(f"pylog://{running.coordinator.address}", bucket.options) as log:

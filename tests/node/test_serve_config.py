@@ -1,4 +1,4 @@
-"""What a coordinator is started with: file, flags, and what is refused before anything is written."""
+"""The start of a coordinator: file, flags, and errors before anything is written."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_a_record_between_the_two_checkpoints_that_cannot_be_read(log: Log, tmp_
 
 
 def test_what_is_replaced_meanwhile_is_no_problem(log: Log) -> None:
-    """Writers and maintainers go on while a log is verified."""
+    """Writers and maintainers continue while a log is verified."""
     append_small(log, 3, first=293)
     assert verify(log, deep=True, progress=lambda *_: _round(log)) == []
 

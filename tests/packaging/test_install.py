@@ -46,7 +46,7 @@ class Installed(NamedTuple):
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    """Standard output of a command that must succeed, without the Python path and Spark of whoever runs the tests."""
+    """Standard output of a command that must succeed, without the Python path and Spark of the tests' user."""
     hidden = ("PYTHONPATH", "SPARK_HOME", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV")
     env = {name: value for name, value in os.environ.items() if name not in hidden}
     env["PATH"] = f"{Path(command[0]).parent}{os.pathsep}{env['PATH']}"
@@ -110,7 +110,7 @@ def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def test_the_wheel_has_every_file_of_the_packages(wheel: Path) -> None:
-    """What is in the tree is in the wheel, the data source under the name that Spark looks for."""
+    """The wheel has all files of the tree, with the data source under the name that Spark searches for."""
     expected = {str(file.relative_to(ROOT)) for file in (ROOT / "spark_log").rglob("*.py")} | {"spark_log/py.typed"}
     expected |= {str(file.relative_to(ROOT / "datasource")) for file in (ROOT / "datasource").rglob("*.py")}
     names = zipfile.ZipFile(wheel).namelist()

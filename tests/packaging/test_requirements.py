@@ -1,4 +1,4 @@
-"""What setup.cfg says agrees with the tree, with the tested lower bounds and with the page of reasons."""
+"""setup.cfg agrees with the tree, with the tested lower bounds and with the page of reasons."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ LOWEST = ROOT / "tests" / "packaging" / "lowest.txt"
 PAGE = ROOT / "docs" / "dependencies.md"
 
 ONLY_IF_THERE = {"pandas", "polars", "py4j", "pytest"}
-"""Imported where users hand them over, in what is shipped for tests, and py4j where PySpark itself talks to a JVM with it."""
+"""Imported where users hand them over, in what is shipped for tests, and py4j where PySpark itself talks to a JVM with
+it.
+"""
 
 
 def setup_cfg() -> configparser.ConfigParser:

@@ -25,7 +25,7 @@ def run(python_path: list[str], **variables: str) -> tuple[str, list[str], str]:
 
 
 def zips(home: Path) -> list[str]:
-    """What Spark puts first."""
+    """The zips that Spark puts first."""
     return sorted(map(str, (home / "python" / "lib").glob("*.zip")), reverse=True)
 
 
@@ -56,7 +56,7 @@ def test_nothing_is_changed_without_a_spark() -> None:
 
 
 def installed(folder: Path) -> Path:
-    """A copy of the script in a folder of its own."""
+    """A copy of the script in a separate folder."""
     folder.mkdir(parents=True)
     return Path(shutil.copy2(SCRIPT, folder))
 

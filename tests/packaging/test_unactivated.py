@@ -1,4 +1,6 @@
-"""`/path/.venv/bin/python app.py` as cron, an IDE or Airflow run it: no activated environment, another python3 on the path."""
+"""`/path/.venv/bin/python app.py` as cron, an IDE or Airflow run it: no activated environment, another python3 on the
+path.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ def test_a_program_that_imports_spark_log_writes_and_reads(bare: Path, tmp_path:
 
 @pytest.mark.slow
 def test_a_spark_that_runs_already_takes_the_source_from_register(bare: Path, tmp_path: Path) -> None:
-    """It has looked in the wrong Python, for the source and for its workers; the registered source runs in the driver's."""
+    """It has looked in the wrong Python, for the source and for its workers; the registered source runs in the
+    driver's.
+    """
     code = f"{SESSION}\nspark = session()\nimport spark_log\nspark_log.register(spark)\nround_trip(spark)"
     code += "\nprint('workers', spark.sparkContext.pythonExec)"
     assert "found 1\nworkers python3\n" in run(code, bare, tmp_path / "log")

@@ -69,7 +69,9 @@ def test_retention_reads_on_in_the_next_slice_index() -> None:
 
 
 def test_coordinators_take_over_from_each_other() -> None:
-    """One seed in ten has some that hang, die, release and are released by force, and members that commit in generations."""
+    """One seed in ten has some that hang, die, release and are released by force, and members that commit in
+    generations.
+    """
     result = simulate(6)
     assert not result.violation
     assert result.counts["TakeOverRecord"] > 3 and result.counts["ReleaseRecord"] > 1

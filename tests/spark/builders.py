@@ -1,4 +1,4 @@
-"""What the tests of the data source build with: sessions, frames, queries, and jobs in processes of their own."""
+"""Builders of the data source's tests: sessions, frames, queries, and jobs in separate processes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"
 
 
 def connect_session(server: str) -> SparkSession:
-    """A new client of a Spark Connect server, next to the session of this process, which PySpark's builder does not allow."""
+    """A new client of a Spark Connect server, next to the session of this process, which PySpark's builder does not
+    allow.
+    """
     from pyspark.sql.connect.session import SparkSession as ConnectSession
 
     return cast("SparkSession", ConnectSession.builder.remote(server).create())
@@ -147,7 +149,7 @@ def texts(count: int, first: int = 0) -> list[dict[str, Any]]:
 
 
 def as_bytes(numbers: Iterable[int]) -> list[bytes]:
-    """What `values` gives of `numbers`."""
+    """The result of `values` for `numbers`."""
     return sorted(str(number).encode() for number in numbers)
 
 
@@ -188,7 +190,7 @@ def script(path: Path, code: str) -> Path:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For a job that starts a Spark of its own, whatever this process is a client of."""
+    """For a job that starts a new Spark, whatever this process is a client of."""
     return {**{name: value for name, value in os.environ.items() if name != CONNECT_MODE}, **more}
 
 

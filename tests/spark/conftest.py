@@ -1,7 +1,7 @@
 """One Spark for all of these tests, which finds the source as it does for users: by its package's name.
 
-Every test that takes `spark` runs twice: with the session of this process, and with a client of the Spark Connect server in
-the same JVM.  What Connect does not have is said by `@pytest.mark.classic("Spark Connect has no …")`.
+Every test that takes `spark` runs twice: with the session of this process, and with a client of the Spark Connect
+server in the same JVM.  `@pytest.mark.classic("Spark Connect has no …")` marks tests that Connect cannot run.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = (str(ROOT), str(ROOT / "datasource"))
 
-# Spark's search and its workers start interpreters of their own, which take these from the environment.
+# Spark's search and its workers start other interpreters, which take these from the environment.
 sys.path[:0] = [path for path in SOURCES if path not in sys.path]
 os.environ["PYTHONPATH"] = os.pathsep.join((*SOURCES, *filter(None, [os.environ.get("PYTHONPATH")])))
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

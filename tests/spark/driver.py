@@ -45,7 +45,7 @@ class Stream:
         self.offsets: list[dict[str, Any]] = []
         """Spark's log of offsets: one for each batch."""
         self.batches: list[list[Row]] = []
-        """What each batch read."""
+        """The rows that each batch read."""
         self.restart(**options)
 
     def restart(self, trigger: str = "default", **options: Any) -> Stream:
@@ -118,7 +118,7 @@ class Stream:
 def read_task(
     reader: LogReader, task: InputPartition, query: str = "1", store: ObjectStore | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """What a task of a batch read gives Spark, in a query of that name."""
+    """The rows that a task of a batch read returns to Spark, in a query of that name."""
     assert isinstance(task, ReadTask)
     if store is not None:
         task = ReadTask(task.number, through(store, task.log), task.reads, task._basis)
@@ -154,7 +154,7 @@ class Frame:
         self.store = journal_of(self.reader.options.location).store
 
     def task(self, number: int, query: str = "1", store: ObjectStore | None = None) -> list[Row]:
-        """What one task reads in a query."""
+        """The rows that one task reads in a query."""
         return list(rows_of(read_task(pickle.loads(pickle.dumps(self.reader)), self.tasks[number], query, store)))
 
     def run(self, query: str = "1", store: ObjectStore | None = None) -> list[Row]:
@@ -163,7 +163,7 @@ class Frame:
 
 
 class Write:
-    """A batch write, begun in the driver: of one frame, each task with all of it.  Options that are None are left out."""
+    """A batch write of one frame, begun in the driver; each task writes all of it.  None options are left out."""
 
     def __init__(self, url: str, batch: pa.RecordBatch, **options: Any) -> None:
         self.batch = batch
@@ -184,7 +184,7 @@ class Write:
 
 
 def rows_of(parts: Iterable[pa.RecordBatch]) -> Iterator[Row]:
-    """What a task gave."""
+    """The rows that a task returned."""
     for part in parts:
         for row in part.to_pylist():
             yield f"{row['topic']}-{row['partition']}", row["offset"]

@@ -1,4 +1,4 @@
-"""What makes a log lose records under a stream, and what the stream says of it."""
+"""Ways in which a log loses records under a stream, and the stream's messages."""
 
 from __future__ import annotations
 

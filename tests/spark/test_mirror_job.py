@@ -31,7 +31,7 @@ def source(*ends: int) -> KafkaTopic:
 
 
 def test_configs_keep_their_meaning_or_are_told() -> None:
-    """What cannot be here, what would change the records, and what nobody knows."""
+    """Configs that pylog lacks, configs that would change the records, and unknown ones."""
     configs = {
         "retention.ms": "5000",
         "compression.type": "gzip",
@@ -62,7 +62,7 @@ def test_a_group_stands_at_the_same_record(log: spark_log.Log, offsets: MirrorMa
 def test_a_group_that_went_on_in_kafka_is_not_guessed_at(
     log: spark_log.Log, offsets: MirrorMap, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What lies between was not copied yet; its other positions are set."""
+    """The records in between were not copied yet; its other positions are set."""
     assert not seed_groups(log, offsets, {"orders": source(20, 0)}, {"g": {ORDERS[0]: 21, ORDERS[1]: 0}})
     assert log.admin.list_consumer_group_offsets("g") == {ORDERS[1]: OffsetAndMetadata(0, "kafka:0")}
     assert "orders-0 is at 21 in Kafka, beyond what was copied" in capsys.readouterr().out

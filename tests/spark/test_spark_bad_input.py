@@ -18,7 +18,7 @@ OURS = re.compile(r"pyspark_pylog/|spark_log/|Traceback \(most recent call last\
 
 
 def sentence(error: pytest.ExceptionInfo[BaseException]) -> str:
-    """What the user reads: without a traceback of ours."""
+    """The message that the user reads, without a traceback of pylog."""
     message = str(error.value)
     assert not OURS.search(message), message
     return message

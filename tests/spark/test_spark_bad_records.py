@@ -219,7 +219,9 @@ def test_rows_may_all_be_bad(url: str, log: spark_log.Log) -> None:
 
 
 def test_a_dead_letter_topic_that_is_created_takes_any_size_and_time(url: str, log: spark_log.Log) -> None:
-    """Under the defaults it would refuse just what other topics refuse, and stop the job that it is there to keep going."""
+    """Under the defaults it would refuse just what other topics refuse, and stop the job that it is there to keep
+    going.
+    """
     late = far_off(1000)
     write(url, {"value": "x" * 2_000_000, "timestamp": late}, {"value": "v", "timestamp": late})
     letters = found(log, "dead")
@@ -283,7 +285,9 @@ def test_a_rerun_adds_no_dead_letter_either(url: str, log: spark_log.Log) -> Non
 
 
 def test_a_rerun_is_known_though_other_rows_are_bad_now(url: str, log: spark_log.Log) -> None:
-    """What a write is called follows from its rows, not from which of them were bad: a topic may have come meanwhile."""
+    """The identity of a write follows from its rows, not from which of them were bad: a topic may have been created
+    since.
+    """
     log.admin.create_topics([NewTopic("a", 1), NewTopic("dead", 1)])
     log.admin.incremental_alter_configs({None: {"auto.create.topics.enable": "false"}})
     rows = [{"value": "1", "topic": "a"}, {"value": "2", "topic": "b"}, {"value": "3", "topic": "no topic"}]
@@ -334,7 +338,7 @@ ROWS = st.fixed_dictionaries(
     }
 )
 ROW = 16
-"""What a row takes beside its bytes, and a header as well."""
+"""The memory of a row besides its bytes, and of a header."""
 
 
 def is_good(row: dict[str, Any]) -> bool:

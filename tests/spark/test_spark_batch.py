@@ -328,7 +328,7 @@ def test_what_spark_keeps_of_a_frame_fits_what_it_reads_later(
 
 @pytest.mark.classic("Spark Connect has no RDDs")
 def test_rows_come_through_an_rdd(spark: SparkSession, url: str, log: spark_log.Log) -> None:
-    """A job that is no SQL query reads the same."""
+    """A job that is not an SQL query reads the same."""
     log.append("t", texts(100))
     frame = load(spark, url, maxRecordsPerPartition=30)
     assert sorted(frame.rdd.map(lambda row: row.offset).collect()) == list(range(100))

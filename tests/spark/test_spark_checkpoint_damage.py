@@ -1,4 +1,4 @@
-"""Queries whose checkpoint is behind the log: files are lost, an older copy is restored, two runs use it at once."""
+"""Queries whose checkpoint is behind the log: lost files, an older copy, two runs at the same time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def forget(checkpoint: Path, batches: Iterable[int], *kinds: str) -> None:
-    """Delete what the checkpoint says of batches, as a power cut does that comes before Spark's files are on the disk."""
+    """Delete batches from the checkpoint, as a power cut does before Spark's files are on the disk."""
     for kind in kinds or ("offsets", "commits"):
         for batch in batches:
             for name in (str(batch), f".{batch}.crc"):
@@ -82,7 +82,7 @@ def test_a_batch_older_than_the_last_one_in_the_log_is_refused(
 def test_a_new_producer_id_writes_the_batches_again(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
-    """The first way out: nothing is lost, what was written after the checkpoint is there twice, and the query goes on."""
+    """The first way out: nothing is lost, rows written after the checkpoint exist twice, and the query continues."""
     three_batches(classic, url, log, checkpoint)
     frame = load_stream(classic, url, maxOffsetsPerTrigger=2)
     copy(frame, url, "copy", checkpoint, producerId="copier-2")
@@ -95,7 +95,7 @@ def test_a_new_producer_id_writes_the_batches_again(
 def test_a_new_checkpoint_takes_a_producer_id_over(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """The way out that the message of a query with a producerId names as well: a new epoch, whose batches count from 0."""
+    """The other way out in the message of a query with a producerId: a new epoch, whose batches count from 0."""
     three_batches(classic, url, log, checkpoint, producerId="copier")
     with pytest.raises(StreamingQueryException, match="new checkpoint, which takes over producerId 'copier'"):
         copy(load_stream(classic, url, maxOffsetsPerTrigger=2), url, "copy", checkpoint, producerId="copier")
@@ -117,7 +117,9 @@ def test_older_batches_are_skipped_where_that_is_asked_for(
 def test_a_batch_that_was_planned_again_alike_is_a_repeat(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
-    """Its file of offsets was lost and nothing has come since: the same records, the same batch, let go at another time."""
+    """Its file of offsets was lost and nothing has come since: the same records, the same batch, let go at another
+    time.
+    """
     log.append("t", texts(6))
     frame = load_stream(classic, url, maxOffsetsPerTrigger=2, minOffsetsPerTrigger=1)
     copy(frame, url, "copy", checkpoint)
@@ -131,7 +133,7 @@ def test_a_batch_that_was_planned_again_alike_is_a_repeat(
 def test_the_last_batch_with_more_rows_is_refused(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
-    """It has grown since.  A sink is not told of the checkpoint in Spark's settings, and compares the rows alone then."""
+    """It has grown since.  Without the checkpoint in Spark's settings, a sink compares only the rows."""
     log.append("t", texts(4))
     copy(load_stream(classic, url, maxOffsetsPerTrigger=2), url, "copy", checkpoint)
     forget(checkpoint, [1])
@@ -168,7 +170,7 @@ def test_the_last_batch_with_other_records_in_the_same_number_is_refused(
 def test_an_older_copy_of_a_checkpoint_is_noticed(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """As restored from a backup; the newer one, put back, goes on."""
+    """As restored from a backup; with the newer copy the query continues."""
     frame = load_stream(classic, url)
     log.append("t", texts(2))
     copy(frame, url, "copy", checkpoint)
@@ -197,7 +199,7 @@ def batch_of(url: str, number: int, rows: int, **options: str) -> None:
 
 
 def test_what_is_not_written_is_in_the_drivers_log(url: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A repeat, and each batch that is skipped as was asked for, with the rows that Spark's progress counts as written."""
+    """A repeat, and each batch that is skipped on request, with the rows that Spark's progress counts as written."""
     with caplog.at_level(logging.INFO, "spark_log"):
         for number, rows in ((4, 2), (5, 3), (5, 3)):
             batch_of(url, number, rows)
@@ -216,7 +218,9 @@ def test_what_is_not_written_is_in_the_drivers_log(url: str, caplog: pytest.LogC
 
 
 def test_a_fingerprint_is_of_what_offsets_say_of_records() -> None:
-    """Not of the time of the batch, nor of notes that change when it is planned again; the start of a batch is one that counts."""
+    """Not of the time of the batch, nor of notes that change when it is planned again; the start of a batch is one that
+    counts.
+    """
     one = 'v1\n{"batchTimestampMs":1}\n{"t": {"0": 4}, "@topics": {"t": "i"}, "@fired": 7, "@query": "a"}\n{"logOffset":2}'
     two = 'v1\n{"batchTimestampMs":2}\n{"@topics":{"t":"i"},"t":{"0":4},"@fired":8}\n{"logOffset":2}'
     assert fingerprint_of(one) == fingerprint_of(two) != ""
@@ -292,7 +296,7 @@ def test_a_batch_is_the_same_whatever_topics_its_rows_name(
 def test_two_sinks_whose_rows_name_other_topics_are_no_repeat(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
-    """One batch to two topics, which the rows name, has as many rows each time; the second needs a name of its own."""
+    """One batch to two topics, which the rows name, has as many rows each time; the second needs a separate name."""
     log.append("t", texts(2))
     log.admin.create_topics([spark_log.NewTopic("a", 1), spark_log.NewTopic("b", 1)])
 
@@ -318,7 +322,7 @@ def test_two_sinks_whose_rows_name_other_topics_are_no_repeat(
 def test_two_frames_of_a_batch_need_two_names(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
-    """With one name the second passed for a repeat of the first: the same topic, as many rows, the same source offsets."""
+    """With one name the second counted as a repeat of the first: the same topic, as many rows, the same offsets."""
     log.append("t", texts(2))
 
     def halves(names: tuple[str, str]) -> Callable[[DataFrame, int], None]:
@@ -344,7 +348,7 @@ def test_two_frames_of_a_batch_need_two_names(
 def test_a_stream_from_the_log_reads_again_what_its_checkpoint_forgot(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """Lost files or an older copy: it goes on where the checkpoint says, and passes over nothing."""
+    """Lost files or an older copy: it continues from the checkpoint's position, and skips nothing."""
     log.append("t", texts(6))
     batches = Batches()
     frame = load_stream(classic, url, maxOffsetsPerTrigger=2)
@@ -362,7 +366,7 @@ def test_a_stream_from_the_log_reads_again_what_its_checkpoint_forgot(
     assert again.rows == list(range(4, 9))
 
 
-# ------------------------------------------------------------------------------------------------------- two runs at once
+# --------------------------------------------------------------------------------------------- two runs at the same time
 
 
 TWICE = """
@@ -388,7 +392,7 @@ except StreamingQueryException as error:
 def test_two_runs_of_one_checkpoint_at_once_lose_nothing(
     classic: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, tmp_path: Path
 ) -> None:
-    """In two processes: either may fail, each record is there once, and the next run goes on."""
+    """In two processes: either may fail, each record is there once, and the next run continues."""
     log.append("t", texts(5))
     frame = load_stream(classic, url, maxOffsetsPerTrigger=5)
     copy(frame, url, "copy", checkpoint)

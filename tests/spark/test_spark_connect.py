@@ -1,4 +1,4 @@
-"""What is different under Spark Connect; all else is shown by the tests that run on both."""
+"""Differences under Spark Connect; the tests that run on both show the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def another(server: str) -> Iterator[SparkSession]:
 
 @only_connect
 def test_a_client_registers_the_source(spark: SparkSession, another: SparkSession, url: str) -> None:
-    """For a server that did not find it by itself; the session then reads and writes."""
+    """For a server that did not find it automatically; the session then reads and writes."""
     spark_log.register(another)
     append(numbers(another, range(3)), url)
     assert values(load(another, url)) == as_bytes(range(3))

@@ -60,7 +60,7 @@ def _fail() -> None:
 
 @pytest.mark.parametrize("debug", ["", "0", "1"])
 def test_the_switch_shows_causes(debug: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was raised from another error is, to the first."""
+    """The first error in a chain of causes is shown."""
     monkeypatch.setenv(DEBUG_VARIABLE, debug)
     with pytest.raises(CommitUnknown) as caught, plain_errors():
         _fail()

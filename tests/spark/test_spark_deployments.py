@@ -1,4 +1,4 @@
-"""Other ways to run Spark: executors in processes of their own, notebooks, an older PySpark, a bucket."""
+"""Other ways to run Spark: executors in separate processes, notebooks, an older PySpark, a bucket."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ print("version", pyspark.__version__)
 
 @pytest.fixture(scope="session")
 def pyspark_4_0() -> Path:
-    """A folder with PySpark 4.0, kept in the user's cache, for the front of the path: all else is of this environment."""
+    """A folder with PySpark 4.0, cached for the user, for the front of the path; all else is of this environment."""
     home = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "pylog-tests" / "pyspark-4.0-alone"
     if not (home / "ready").exists():
         install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--upgrade"]
@@ -157,7 +157,9 @@ except Exception as error:
 def test_credentials_that_only_the_driver_has_are_missed_in_a_sentence(
     s3: Callable[[], Bucket], tmp_path: Path
 ) -> None:
-    """In the environment of the driver, but not of the executors: nothing is written, and the message says what is missing."""
+    """In the environment of the driver, but not of the executors: nothing is written, and the message says what is
+    missing.
+    """
     bucket = s3()
     env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
     job = script(tmp_path / "job.py", DRIVER_ONLY)

@@ -74,7 +74,7 @@ frame.write.format("pylog").mode("append").option("topic", "t").save(url)
 
 @pytest.mark.slow
 def test_an_attempt_that_is_made_again_lands_once(url: str, tmp_path: Path) -> None:
-    """What the first attempt wrote is named by nobody."""
+    """No commit names the objects of the first attempt."""
     run_job(script(tmp_path / "job.py", RETRY), url, str(tmp_path / "failed"))
     assert (tmp_path / "failed").exists()
     found = spark_log.connect(url).read("t").column("value").to_pylist()
@@ -136,7 +136,7 @@ def test_of_speculative_twins_one_is_committed(url: str) -> None:
 
 
 def test_a_commit_that_is_made_again_is_recognised(url: str) -> None:
-    """With txnAppId also when another job makes it, with rows written anew."""
+    """With txnAppId also when another job makes it, with rows written again."""
     options = {"path": url, "topic": "t", "txnappid": "a", "txnversion": "1"}
     for _ in range(2):
         writer = batch_writer(options, SCHEMA, overwrite=False)
@@ -268,8 +268,10 @@ def test_a_stream_that_is_killed_resumes_without_loss_or_repeat(
 def test_a_stream_that_is_stopped_while_the_fence_passes_resumes_without_loss_or_repeat(
     classic: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
-    """SIGSTOP of the driver and its workers while batches run, and upkeep merges and deletes what they were reading and writing.
-    Then the query goes on, or says that what it wrote is too old; a run to the end, in another driver, has each record once."""
+    """SIGSTOP of the driver and its workers while batches run, and upkeep merges and deletes their objects.
+    Then the query continues, or reports that its upload is too old; a run to the end, in another driver, has each
+    record once.
+    """
     log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
     log.append("t", texts(200))
     checkpoint, said, rng = tmp_path / "checkpoint", tmp_path / "stderr", random.Random(5)
@@ -318,7 +320,7 @@ def pass_by(log: spark_log.Log) -> None:
 def test_a_log_that_may_not_be_written_is_read_up_to_its_end_at_load(
     mount: Callable[[str], Path], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What a query sees cannot be put down for all its tasks, so what was added is left out; what was trimmed is, too."""
+    """The version of a query cannot be pinned for all its tasks, so added and trimmed records are left out."""
     root = mount("size=4m")
     log = spark_log.connect(str(root))
     log.append("t", texts(4))
@@ -332,7 +334,7 @@ def test_a_log_that_may_not_be_written_is_read_up_to_its_end_at_load(
 
 
 def test_a_full_disk_fails_the_write_in_a_sentence(mount: Callable[[str], Path]) -> None:
-    """What was in is read as before, the task leaves nothing, and there is room again for what fits."""
+    """Existing records are read as before, the task leaves nothing, and smaller writes fit again."""
     root = mount("size=1m")
     log = spark_log.connect(str(root))
     log.append("t", texts(1))

@@ -1,4 +1,6 @@
-"""A frame that is used again, and the tasks of one query: planned once as of `load()`, and the rest at one version.  Without Spark."""
+"""A frame that is used again, and the tasks of one query: planned once as of `load()`, and the rest at one version.
+Without Spark.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,7 @@ def test_an_end_that_is_relative_follows_the_log(url: str, log: spark_log.Log) -
 
 
 def test_an_end_of_a_group_goes_both_ways(url: str, log: spark_log.Log) -> None:
-    """What the driver planned is cut where the group was set back; all tasks agree on where it stood."""
+    """Ranges that the driver planned are cut where the group was set back; all tasks agree on its position."""
     seek(log, 6)
     frame = Frame(url, endingOffsets="group:g", maxRecordsPerPartition=2)
     assert len(frame.tasks) >= 3
@@ -192,7 +194,9 @@ def test_records_of_a_topic_that_was_created_again_are_not_the_old_ones(
 
 @pytest.mark.parametrize("options", [{}, {"endingOffsets": "10"}], ids=["open", "fixed"])
 def test_a_topic_that_was_deleted_is_not_read_any_more(url: str, log: spark_log.Log, options: dict[str, str]) -> None:
-    """By its name it is an error, as at load(), and a loss where the end was fixed; a pattern does not find it any more."""
+    """By its name it is an error, as at load(), and a loss where the end was fixed; a pattern does not find it any
+    more.
+    """
     put(log, 2, topic="u")
     named, found = Frame(url, **options), Frame(url, None, subscribePattern="^[tu]$")
     log.admin.delete_topics(["t"])
@@ -218,7 +222,7 @@ def test_the_task_that_loses_the_race_for_the_pin_reads_what_the_winner_pinned(u
 
 
 def test_another_scan_of_the_query_reads_the_version_that_the_first_pinned(url: str, log: spark_log.Log) -> None:
-    """Its own records are planned by a state that has gone on, of which nothing shows; starts and ends are of one version."""
+    """Its own records are planned on a newer state, of which nothing shows; starts and ends are of one version."""
     first, second = Frame(url), Frame(url, startingOffsets="latest-3", endingOffsets="latest-1")
     put(log, 5)
     assert first.run("q") == rows("t-0", 0, 15)
@@ -265,7 +269,7 @@ def test_a_frame_is_read_where_nothing_is_as_it_was(url: str, log: spark_log.Log
 
 
 def test_a_frame_of_an_empty_topic_shares_what_comes(url: str) -> None:
-    """Its number of tasks is settled at load(): as many as run at once."""
+    """Its number of tasks is settled at load(): as many as run at the same time."""
     log = spark_log.connect(url, durability="os")
     log.admin.create_topics([NewTopic("t", 1)])
     frame = Frame(url, parallelism=4)

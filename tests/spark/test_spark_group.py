@@ -1,7 +1,7 @@
-"""The named progress of streams: who holds a group, where it stands, and what happens when queries end, die and come back.
+"""The named progress of streams: the owner of a group, its positions, and queries that end, die and restart.
 
-Most of it is told by a query of our own that makes Spark's calls in Spark's order over a checkpoint; Spark itself is asked
-at the end whether it does make them so.
+Most tests run a query that makes Spark's calls in Spark's order over a checkpoint.  At the end, real Spark shows that
+it makes them so.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def soon(log: spark_log.Log, offset: int) -> bool:
 
 
 def holder(log: spark_log.Log) -> str:
-    """Who has group g."""
+    """The owner of group g."""
     session = log.journal.refresh().groups["g"].session
     return "" if session is None else session.owner
 
@@ -207,7 +207,9 @@ def test_a_batch_that_is_read_again_is_not_published_as_done(url: str, filled: s
 
 
 def test_spark_that_does_not_say_where_it_stands_is_understood(url: str, filled: spark_log.Log) -> None:
-    """4.0 and 4.1 ask for an empty range up to what was planned, done or not, and then for the latest offset of nowhere."""
+    """4.0 and 4.1 ask for an empty range up to the planned offset, done or not, and then for the latest offset of
+    nowhere.
+    """
     query = Query(url, maxOffsetsPerTrigger="4")
     query.batch()
     query.plan()
@@ -253,7 +255,7 @@ def test_a_second_query_on_a_group_is_refused(url: str, filled: spark_log.Log) -
     first.plan()
     text = (
         rf"group 'g' is held by a stream on {re.escape(os.uname().nodename)} \(process {os.getpid()}\) since \S+Z, last "
-        r"sign of life at \S+Z: stop that one, or use another group; if it died, the group is free in \d+ s\. Two loads in one "
+        r"heartbeat at \S+Z: stop that consumer, or use another group; if it died, the group is free in \d+ s\. Two loads in one "
         r"query need a group each"
     )
     with pytest.raises(GroupInUse, match=text):
@@ -264,7 +266,7 @@ def test_a_second_query_on_a_group_is_refused(url: str, filled: spark_log.Log) -
 
 
 def test_a_query_whose_holder_is_silent_takes_the_group_over(url: str, filled: spark_log.Log) -> None:
-    """After the session's time, on whatever machine; the one before ends at its next look, and publishes nothing more."""
+    """After the session's timeout, on any machine; the old one ends at its next check, and publishes nothing more."""
     first = Query(url)
     first.plan()
     second = Query(url)
@@ -308,7 +310,7 @@ def test_a_query_that_died_has_its_group_again_at_once(url: str, filled: spark_l
 
 
 def test_a_query_that_died_in_its_first_batch_has_its_group_again_at_once(url: str, filled: spark_log.Log) -> None:
-    """Spark then asks anew for the first offset, which is in no checkpoint; the batch begins where it began."""
+    """Spark then asks again for the first offset, which is in no checkpoint; the batch begins at the same offset."""
     died = Query(url, startingOffsets="latest-2")
     died.plan()
     filled.append("t", [{"value": "x", "partition": 0}] * 4)
@@ -475,7 +477,7 @@ def test_kafkas_group_has_no_effect_and_ours_is_named() -> None:
 
 
 def test_spark_runs_publish_to_the_group(spark: SparkSession, url: str, filled: spark_log.Log, tmp_path: Path) -> None:
-    """An available-now run when it ends, trigger(once) when the next run starts; a new checkpoint goes on from there."""
+    """An available-now run at its end, trigger(once) at the next start; a new checkpoint continues from there."""
     one, two = Batches(), Batches()
     frame = load_stream(spark, url, **{"group.id": "g"})
     to_sink(frame, one, tmp_path / "first")
@@ -494,7 +496,7 @@ def test_spark_runs_publish_to_the_group(spark: SparkSession, url: str, filled: 
 
 
 def test_spark_ends_a_second_query_on_a_group(spark: SparkSession, url: str, filled: spark_log.Log) -> None:
-    """With the sentence; the first one goes on, and when it is stopped the group is free at once."""
+    """With an error; the first one continues, and when it is stopped the group is free immediately."""
     frame = load_stream(spark, url, **{"group.id": "g"})
     first = frame.writeStream.format("noop").start()
     assert soon(filled, 5)
@@ -558,7 +560,7 @@ def test_a_query_that_is_killed_goes_on_at_once_from_its_checkpoint(
 
 
 def test_a_bookmarked_batch_reads_each_record_once(spark: SparkSession, url: str, filled: spark_log.Log) -> None:
-    """In Spark: up to the pinned end, also what comes in a new partition only in the next run; trimmed records are told."""
+    """In Spark: up to the pinned end; records in a new partition only in the next run; trimmed records are reported."""
     with filled.bookmark("nightly", "t") as b:
         filled.admin.create_partitions({"t": 3})
         filled.append("t", [{"value": str(n), "partition": 2} for n in range(10, 13)])

@@ -22,7 +22,7 @@ def topics(path: Path) -> set[str]:
 
 
 def test_a_journal_is_opened_once_and_is_at_the_end(tmp_path: Path) -> None:
-    """What others wrote meanwhile is known."""
+    """Writes of others in between are known."""
     log = spark_log.connect(str(tmp_path / "log"), durability="os")
     first = kept_journal(location(tmp_path / "log"))
     log.create_topic(spark_log.NewTopic("late", 1))
@@ -32,7 +32,7 @@ def test_a_journal_is_opened_once_and_is_at_the_end(tmp_path: Path) -> None:
 
 
 def test_a_log_that_was_begun_again_is_another_one(tmp_path: Path) -> None:
-    """A folder that was removed and filled anew: what was known of the old log is forgotten."""
+    """A folder that was removed and filled again: everything known of the old log is forgotten."""
     path = tmp_path / "log"
     for topic in ("old", "new"):
         log = spark_log.connect(str(path), durability="os")

@@ -85,7 +85,7 @@ def heard(tmp_path: Path) -> Heard:
 
 
 def samples(path: Path) -> dict[str, tuple[dict[str, str], float]]:
-    """What the file says, by metric and labels; it must be right in both formats, and say the same."""
+    """The samples of the file, by metric and labels; they must be valid in both formats, and equal."""
     text = path.read_text()
     assert text.endswith("# EOF\n")
     found = {}
@@ -183,7 +183,7 @@ def test_two_sources_on_one_topic_are_told_apart(heard: Heard) -> None:
 
 
 def test_a_topic_that_was_created_again_is_all_unread(heard: Heard) -> None:
-    """Its offsets begin anew; so are partitions that are new."""
+    """Its offsets begin again at 0; new partitions are unread as well."""
     heard.progress({"endOffset": offset(p0=5), "latestOffset": offset("b", p0=7, p1=2)})
     found = heard.read()
     assert (found["lag_records{0,t,0}"], found["lag_records{0,t,1}"]) == (7, 2)
@@ -219,7 +219,7 @@ def test_an_idle_query_is_alive(heard: Heard) -> None:
 
 @pytest.mark.parametrize("error", [None, "boom"])
 def test_a_query_that_ended_is_marked(heard: Heard, error: str | None) -> None:
-    """What it reached stays; it has no rates; whether it failed is told."""
+    """Its progress stays; it has no rates; the file shows whether it failed."""
     heard.progress({"endOffset": offset(p0=5), "latestOffset": offset(p0=13)})
     heard.end(error=error)
     found = heard.read()
@@ -228,7 +228,7 @@ def test_a_query_that_ended_is_marked(heard: Heard, error: str | None) -> None:
 
 
 def test_a_query_that_is_started_again_takes_its_own_place(heard: Heard) -> None:
-    """Also where the end of its last run is told after the new start, as Spark may do."""
+    """Also if Spark reports the end of its last run after the new start."""
     heard.start()
     heard.start(run=UUID(int=8))
     heard.progress({}, batchId=4)
@@ -252,7 +252,7 @@ def labelled(path: Path) -> list[tuple[dict[str, str], float]]:
 
 
 def test_the_file_is_replaced_as_a_whole(heard: Heard) -> None:
-    """Who has the old one open goes on reading it; nothing else is left in the folder."""
+    """A reader with the old file open continues to read it; nothing else is left in the folder."""
     heard.start()
     with heard.path.open() as old:
         heard.start(2)

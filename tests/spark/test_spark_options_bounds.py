@@ -1,4 +1,4 @@
-"""Where a read starts and ends: positions, times, maps of them, and what goes before what."""
+"""Where a read starts and ends: positions, times, maps of them, and their precedence."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ CASES: list[tuple[dict[str, Any], dict[str, list[int]]]] = [
     ({"startingOffsetsByTimestamp": {"t": {"0": START_MS + 60_000}}}, {"t-0": [1, 10], "t-1": [0, 10]}),
     ({"endingOffsetsByTimestamp": {"t": {"0": minute(1)}}}, {"t-0": [0, 1], "t-1": [0, 10]}),
     ({"startingTimestamp": minute(99), "startingOffsetsByTimestampStrategy": "latest"}, {}),
-    # what is more exact goes before what is less, which is ignored
+    # the more exact option takes precedence, and the other one is ignored
     ({"startingTimestamp": minute(9), "startingOffsetsByTimestamp": {"t": {"0": 0}}, "startingOffsets": "2"},
      {"t-0": [9, 10], "t-1": [9, 10]}),
     ({"startingOffsetsByTimestamp": {"t": {"0": minute(8)}}, "startingOffsets": "2"}, {"t-0": [8, 10], "t-1": [0, 10]}),
@@ -278,7 +278,7 @@ def test_what_only_the_log_can_say_is_refused_when_it_is_planned(
 
 
 def test_equal_start_and_end_read_nothing(filled: spark_log.Log) -> None:
-    """It is no mistake."""
+    """It is not an error."""
     assert covered(filled, startingOffsets="4", endingOffsets="4") == {}
     assert covered(filled, startingTimestamp=minute(4), endingTimestamp=minute(4)) == {}
 
@@ -320,7 +320,7 @@ def test_a_time_beyond_the_last_record_may_start_at_the_end(filled: spark_log.Lo
 def test_a_position_for_what_is_not_read_is_refused(
     filled: spark_log.Log, options: dict[str, Any], expected: str
 ) -> None:
-    """It would be passed over in silence."""
+    """Otherwise it would be ignored without notice."""
     with pytest.raises(InvalidRequest) as error:
         covered(filled, **options)
     assert expected in str(error.value)
@@ -350,7 +350,7 @@ def test_a_group_is_a_position(spark: SparkSession, url: str, filled: spark_log.
 def test_trimmed_records_are_a_loss_only_where_they_are_asked_for(
     spark: SparkSession, url: str, filled: spark_log.Log
 ) -> None:
-    """earliest begins behind the trim; a number before it fails, or goes on with failOnDataLoss=false."""
+    """earliest begins behind the trim; a number before it fails, or continues with failOnDataLoss=false."""
     filled.admin.delete_records({TopicPartition("t", 0): 4})
     assert offsets(load(spark, url)) == {"t-0": [4, 10], "t-1": [0, 10]}
     with pytest.raises(Exception, match=r"offsets \[2, 4\) of t-0 are gone, 2 records: .*failOnDataLoss=false"):

@@ -1,4 +1,4 @@
-"""`kafka.*`: what is honoured, what has no effect and is told, and what is refused with the way round."""
+"""`kafka.*`: which options apply, which have no effect and are reported, and which are refused with the cure."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_kafkas_compression_is_taken(value: str) -> None:
 @pytest.mark.parametrize("name", ["compression", "kafka.compression.type"])
 @pytest.mark.parametrize("value", ["gzip", "snappy"])
 def test_a_compression_that_arrow_has_not_is_refused(name: str, value: str) -> None:
-    """Nothing else is put in its place in silence."""
+    """No other codec replaces it."""
     with pytest.raises(InvalidRequest, match=f"option {name}: '{value}' is unsupported, .* use zstd or lz4"):
         written(**{name: value})
 
@@ -191,14 +191,14 @@ def test_idempotence_cannot_be_switched_off_and_that_is_told() -> None:
 
 
 def test_our_option_goes_before_kafkas() -> None:
-    """And that the other has no effect is told."""
+    """A message reports that the other one has no effect."""
     options = written(**{"compression": "zstd", "kafka.compression.type": "lz4"})
     assert options.compression == "zstd"
     assert options.notes == ("kafka.compression.type: without effect, the option compression takes precedence",)
 
 
 def test_the_path_goes_before_kafkas_bootstrap_servers() -> None:
-    """A pipeline that comes from Kafka may leave its brokers in, and is told."""
+    """A pipeline that comes from Kafka may leave its brokers in, and gets a message."""
     options = read_options(asked(**{"kafka.bootstrap.servers": "broker:9092"}), streaming=False)
     assert options.location.url == "/log"
     assert options.notes == ("kafka.bootstrap.servers: without effect, the log is where the path says",)

@@ -61,7 +61,7 @@ def test_a_value_that_cannot_be_is_refused_with_the_option(
     "option", ["maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "maxBytesPerTrigger"]
 )
 def test_a_limit_of_streams_is_told_to_have_no_effect_on_a_batch(option: str) -> None:
-    """As Kafka's connector does; a stream is told nothing."""
+    """As with Kafka's connector; a stream gets no message."""
     (note,) = read_options(asked(**{option: "5"}), streaming=False).notes
     assert note == f"{option}: for streams; this batch reads all of its range, whatever the limits"
     assert read_options(asked(**{option: "5"}), streaming=True).notes == ()
@@ -78,7 +78,7 @@ def test_a_limit_of_streams_is_told_to_have_no_effect_on_a_batch(option: str) ->
 def test_an_option_for_consumers_is_told_to_have_no_effect(
     options: dict[str, str], expected: str, streaming: bool
 ) -> None:
-    """Never ignored in silence."""
+    """Never ignored without notice."""
     (note,) = read_options(asked(**options), streaming=streaming).notes
     assert note.startswith(f"{next(iter(options))}: without effect, ") and expected in note
 
@@ -165,8 +165,9 @@ def test_the_driver_gives_up_after_the_last_look() -> None:
     ],
 )
 def test_a_task_reads_its_share_within_limits(total: int, tasks: int, most: int, expected: int) -> None:
-    """No core idles over a large partition or in the last round, no task reads more than it is told, and none is too small to be
-    worth it."""
+    """No core idles over a large partition or in the last round, no task reads more than its limit, and none is too
+    small to be worth it.
+    """
     assert task_bytes(total, tasks, most) == expected
 
 
@@ -186,7 +187,7 @@ def test_a_large_partition_is_cut_for_as_many_tasks_as_run_at_once(
 
 
 def test_a_micro_batch_is_cut_as_a_batch_is(url: str, log: spark_log.Log) -> None:
-    """By bytes, for as many tasks as run at once."""
+    """By bytes, for as many tasks as run at the same time."""
     large(log)
     stream = Stream(url, parallelism=2)
     start = stream.reader.initialOffset()

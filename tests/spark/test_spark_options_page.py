@@ -12,7 +12,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "options.md"
 
 
 def test_the_page_is_the_table() -> None:
-    """`make docs` writes it anew."""
+    """`make docs` writes it again."""
     assert PAGE.read_text() == reference_markdown()
 
 

@@ -85,7 +85,7 @@ def test_a_pattern_finds_none_of_the_logs_own_topics(topics: spark_log.Log) -> N
 
 
 def test_an_empty_pattern_is_refused() -> None:
-    """As is what is no regular expression."""
+    """An invalid regular expression is refused as well."""
     with pytest.raises(InvalidRequest, match="option subscribePattern: is empty"):
         read_options(asked("/log", None, subscribePattern=" "), streaming=False)
     with pytest.raises(InvalidRequest, match=r"option subscribePattern: '\(' is not a Python regular expression"):
@@ -120,7 +120,7 @@ def test_an_empty_pattern_is_refused() -> None:
     ],
 )
 def test_what_only_javas_dialect_has_is_refused_with_pythons_way(pattern: str, found: str, cure: str) -> None:
-    """Python would not know it, or read it as something else and find other topics in silence."""
+    """Python would reject it, or read it differently and find other topics without notice."""
     with pytest.raises(InvalidRequest) as error:
         read_options(asked("/log", None, subscribePattern=pattern), streaming=False)
     assert str(error.value).startswith(
@@ -174,7 +174,9 @@ pieces = st.sampled_from(
 
 @pytest.mark.classic("the virtual machine is in the same process there only")
 def test_a_pattern_that_is_taken_finds_what_java_finds(spark: SparkSession) -> None:
-    """Any pattern that Java has, too: against Java's own, which is at hand in Spark.  Topics of the log itself are apart."""
+    """Any pattern that Java has, too: against Java's own, which is at hand in Spark.  Topics of the log itself are
+    apart.
+    """
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     java = jvm.java.util.regex.Pattern

@@ -57,7 +57,7 @@ def commit(log: spark_log.Log, group: str, *offsets: int) -> int:
 
 
 def standing(rows: Iterable[Mapping[str, Any]]) -> list[Standing]:
-    """What records say, in order."""
+    """The content of records, in order."""
     found = []
     for row in rows:
         key, value = json.loads(row["key"]), row["value"]
@@ -98,7 +98,7 @@ class Query(Stream):
 
 
 def test_there_is_one_record_for_each_position_the_latest(url: str, filled: spark_log.Log) -> None:
-    """Whoever committed it, a consumer, a transaction or a hand."""
+    """From a consumer, a transaction or an administrator."""
     assert read(url) == []
     commit(filled, "a", 1, 2)
     commit(filled, "a", 3)
@@ -324,7 +324,7 @@ def test_the_first_batch_begins_where_it_began(url: str, filled: spark_log.Log) 
 
 
 def test_an_available_now_run_ends_where_it_ended_when_it_began(url: str, filled: spark_log.Log) -> None:
-    """What comes later waits for the next run."""
+    """Later records wait for the next run."""
     commit(filled, "a", 1)
     query = Query(url, trigger="available-now")
     commit(filled, "b", 1)
@@ -462,7 +462,7 @@ def test_spark_reads_progress_where_it_may_write_nothing(spark: SparkSession, ur
 
 
 def test_spark_streams_progress(spark: SparkSession, url: str, filled: spark_log.Log, tmp_path: Path) -> None:
-    """With a projection; the next run goes on from the checkpoint."""
+    """With a projection; the next run continues from the checkpoint."""
     seen = str(tmp_path / "seen")
 
     def run() -> list[bytes | None]:

@@ -12,7 +12,7 @@ from tests.spark.random_runs.engines import CallsEngine, SparkEngine
 # 1079 found a fault: a loss that was allowed in a partition with nothing left to read was asked about again.
 @pytest.mark.parametrize("seed", [*range(8), 1079])
 def test_a_random_run_by_sparks_calls_keeps_every_promise(seed: int) -> None:
-    """What the model says that a query, a read or an append gives is what it gives; each error is explained."""
+    """Each query, read and append returns the model's result; each error is explained."""
     result = run_seed(CallsEngine(), seed, 60)
     assert not result.violation, told(result, "calls", 60)
 

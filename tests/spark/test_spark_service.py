@@ -31,7 +31,7 @@ def address(tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_batch_and_a_stream_go_through_a_coordinator(spark: SparkSession, address: str, tmp_path: Path) -> None:
-    """Tasks write and read the storage that the coordinator names; the driver's commits go through it, with the token."""
+    """Tasks use the storage that the coordinator names; the driver's commits go through it, with the token."""
     url = f"pylog://{address}"
     frame = spark.createDataFrame([(b"1",), (b"2",)], "value binary")
     frame.write.format("pylog").mode("append").option("topic", "t").option("token", TOKEN).save(url)
@@ -125,7 +125,7 @@ def test_a_stream_of_a_pattern_reads_3000_topics_through_a_coordinator(
 
 
 def test_a_stream_goes_on_when_its_coordinator_is_stopped(spark: SparkSession, tmp_path: Path) -> None:
-    """With SIGSTOP, while it reads and writes through both addresses; a standby leads, and each record is copied once."""
+    """With SIGSTOP, while it reads and writes through both addresses; a standby leads; each record is copied once."""
     first = Process(tmp_path / "log", free_port())
     assert wait_until(lambda: first.leads)
     standby = Process(tmp_path / "log", free_port())

@@ -1,4 +1,4 @@
-"""What of a frame is written, and what is refused: the rules of Kafka's sink, column by column."""
+"""Which rows of a frame are written and which are refused: the rules of Kafka's sink, column by column."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def frame(**columns: DataType) -> StructType:
 
 
 def refused(schema: StructType, topic: str | None) -> str:
-    """What is said of a frame that cannot be written."""
+    """The error for a frame that cannot be written."""
     with pytest.raises(InvalidRecord) as error:
         written_columns(schema, topic)
     return str(error.value)
@@ -236,7 +236,7 @@ TIMES = [
 
 @pytest.mark.parametrize(("type_", "name"), TIMES, ids=[name for _, name in TIMES])
 def test_a_timestamp_of_another_type_is_refused(type_: DataType, name: str) -> None:
-    """With what makes one of it: ignored, records would get the present in silence."""
+    """The error names the cast: if the column were ignored, records would get the present time without notice."""
     told = refused(frame(value=TEXT, timestamp=type_), "t")
     assert told.startswith(
         f"column 'timestamp' is {name}, expected timestamp, or bigint with milliseconds since 1970: cast it"

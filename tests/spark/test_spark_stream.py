@@ -39,7 +39,7 @@ def copied(log: spark_log.Log, topic: str = "copy") -> list[bytes]:
 def test_an_available_now_run_reads_what_there_is(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
-    """In batches of exactly maxOffsetsPerTrigger; the next run goes on from there."""
+    """In batches of exactly maxOffsetsPerTrigger; the next run continues from there."""
     log.admin.create_topics([NewTopic("t", 2)])
     log.append("t", texts(13), partitioner="round-robin")
     batches = Batches()
@@ -65,7 +65,7 @@ def test_max_bytes_per_trigger_limits_batches(
 def test_a_stream_starts_at_the_end_by_default(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path
 ) -> None:
-    """What comes later is read by the next run, from the checkpoint."""
+    """Later records are read by the next run, from the checkpoint."""
     log.append("t", texts(3))
     batches = Batches()
     frame = spark.readStream.format("pylog").option("subscribe", "t").load(url)
@@ -136,7 +136,7 @@ def test_a_sink_appends_aggregates_exactly_once(
 
 
 def where(spark: SparkSession, checkpoint: Path) -> dict[str, str]:
-    """What a sink must be told under Spark Connect."""
+    """Options that a sink needs under Spark Connect."""
     return {"checkpoint": str(checkpoint)} if is_connect(spark) else {}
 
 
@@ -190,7 +190,7 @@ def test_the_old_query_of_a_producer_id_is_fenced(
 def test_trimmed_records_stop_a_stream_or_are_passed_over(
     spark: SparkSession, url: str, log: spark_log.Log, checkpoint: Path, fail: bool
 ) -> None:
-    """failOnDataLoss: true stops with the range that is gone, false goes on with what is there."""
+    """failOnDataLoss: true stops with the range that is gone, false continues with the existing records."""
     log.append("t", texts(4))
     batches = Batches()
     to_sink(load_stream(spark, url), batches, checkpoint)

@@ -29,7 +29,7 @@ def test_a_topic_that_is_read_by_name_must_not_go(url: str, log: spark_log.Log, 
 def test_a_topic_that_goes_under_a_pattern_is_a_loss(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With the records that were not read; after it was allowed once the stream goes on without the topic."""
+    """With the records that were not read; once it was allowed, the stream continues without the topic."""
     put(log, 4, topic="in-a")
     put(log, 1, topic="in-b")
     stream = Stream(url, None, subscribePattern="^in-", maxOffsetsPerTrigger=3)
@@ -46,7 +46,7 @@ def test_a_topic_that_goes_under_a_pattern_is_a_loss(
 
 
 def test_a_topic_that_goes_after_it_was_read_is_told_as_such(url: str, log: spark_log.Log) -> None:
-    """Nobody knows what else it would have got, so it is a loss all the same; the message says that no record is missed."""
+    """Nobody knows what else it would have got, so it is still a loss; the message says that no record is missed."""
     put(log, 4, topic="in-a")
     stream = Stream(url, None, subscribePattern="^in-")
     stream.run()
@@ -98,7 +98,9 @@ def test_a_topic_that_goes_after_a_batch_was_planned_is_a_loss_of_that_batch(
 def test_a_topic_that_goes_during_an_available_now_run_ends_it(
     url: str, log: spark_log.Log, change: str, count: int
 ) -> None:
-    """As with Kafka's connector, whatever failOnDataLoss says and however long the new one is; the next run decides by that."""
+    """As with Kafka's connector, whatever failOnDataLoss says and however long the new one is; the next run decides by
+    that.
+    """
     put(log, 4, topic="in-a")
     put(log, 4, topic="in-b")
     stream = Stream(url, None, subscribePattern="^in-", failOnDataLoss="false", maxOffsetsPerTrigger=4)

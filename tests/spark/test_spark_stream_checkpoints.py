@@ -19,7 +19,9 @@ from tests.spark.lossy import losses, put, trim
 def test_a_query_may_read_other_topics_than_before(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One that is no longer named stops, also when it was deleted; one that is added starts at its first record that is there."""
+    """One that is no longer named stops, also when it was deleted; one that is added starts at its first record that is
+    there.
+    """
     put(log, 2)
     put(log, 2, topic="u")
     put(log, 5, topic="v")
@@ -36,7 +38,7 @@ def test_a_query_may_read_other_topics_than_before(
 
 
 def test_a_start_counts_only_without_a_checkpoint(url: str, log: spark_log.Log) -> None:
-    """Whatever the options say of it later, a query goes on where it stands."""
+    """Later options do not matter: a query continues from its checkpoint."""
     put(log, 3)
     stream = Stream(url)
     stream.run()
@@ -82,7 +84,7 @@ def restore(url: str, tmp_path: Path) -> None:
 def test_a_checkpoint_beyond_the_end_of_the_log_is_refused(
     url: str, log: spark_log.Log, tmp_path: Path, fail: str
 ) -> None:
-    """An older copy was restored: to wait for its end to come would pass over records in silence."""
+    """An older copy was restored: waiting for its end would skip records without notice."""
     put(log, 3)
     stream = Stream(url, failOnDataLoss=fail)
     stream.run()
@@ -140,7 +142,7 @@ def test_a_checkpoint_of_the_first_version_is_read(url: str, log: spark_log.Log)
 
 
 def test_offsets_stay_readable(url: str, log: spark_log.Log) -> None:
-    """What a batch in good order leaves in the progress of a query: positions and ids."""
+    """The entries of a normal batch in the progress of a query: positions and ids."""
     put(log, 2)
     stream = Stream(url)
     stream.run()
@@ -151,7 +153,7 @@ def test_offsets_stay_readable(url: str, log: spark_log.Log) -> None:
 
 
 def test_keys_of_others_are_carried_along(url: str, log: spark_log.Log) -> None:
-    """What begins with @ and is not ours stays in the checkpoint."""
+    """Keys that begin with @ and are unknown stay in the checkpoint."""
     put(log, 2)
     stream = Stream(url)
     stream.run()
@@ -163,7 +165,9 @@ def test_keys_of_others_are_carried_along(url: str, log: spark_log.Log) -> None:
 def test_a_batch_after_an_empty_first_one_is_the_same_whether_or_not_the_query_was_restarted(
     url: str, log: spark_log.Log
 ) -> None:
-    """Its offset does not say where it begins: a checkpoint that forgot the batch plans it alike, and it is recognised as a repeat."""
+    """Its offset does not say where it begins: a checkpoint that forgot the batch plans it alike, and it is recognised
+    as a repeat.
+    """
     log.admin.create_topics([NewTopic("t", 1)])
     stream = Stream(url)
     assert stream.batch() == []

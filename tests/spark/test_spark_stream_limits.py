@@ -106,9 +106,11 @@ def test_shares_are_in_proportion(sizes: list[int], limit: int) -> None:
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=12), st.integers(1, 8), st.randoms(use_true_random=False))
 def test_no_partition_starves_while_others_keep_growing(sizes: list[int], limit: int, rng: random.Random) -> None:
-    """Over a long run with more coming than is read: whoever waits gets on within as many batches as give each its turn.
+    """In a long run with more records than are read, every waiting partition advances within one turn of all
+    partitions.
 
-    Shares by largest remainder alone do starve: one record beside a partition that gets a million a minute waits for ever.
+    Shares by largest remainder alone would starve one: one record beside a partition that gets a million a minute waits
+    for ever.
     """
     waiting, read = backlog(*sizes), 0
     last = dict.fromkeys(waiting, 0)
@@ -278,7 +280,7 @@ def test_max_trigger_delay_ends_the_wait(url: str, log: spark_log.Log) -> None:
 
 
 def test_the_delay_goes_on_over_a_restart(url: str, log: spark_log.Log) -> None:
-    """When the last batch was let go is in the checkpoint: a restart neither lets one go at once nor begins to count anew."""
+    """The time of the last batch is in the checkpoint: a restart neither starts a batch early nor counts again."""
     filled(log, 1)
     clock = ManualClock()
     stream = Stream(url, clock=clock, minOffsetsPerTrigger=10, maxTriggerDelay="1 minute")
@@ -291,7 +293,7 @@ def test_the_delay_goes_on_over_a_restart(url: str, log: spark_log.Log) -> None:
 
 
 def test_a_quiet_topic_does_not_wait_for_the_delay_again(url: str, log: spark_log.Log) -> None:
-    """A record that comes when the delay is long over is read at once; without records there is no batch."""
+    """A record that arrives after the delay is read immediately; without records no batch starts."""
     filled(log, 1)
     clock = ManualClock()
     stream = Stream(url, clock=clock, minOffsetsPerTrigger=10, maxTriggerDelay="1m")
@@ -314,7 +316,7 @@ def test_a_clock_that_was_set_back_does_not_hold_batches(url: str, log: spark_lo
 
 
 def test_min_offsets_counts_new_partitions_from_their_first_record(url: str, log: spark_log.Log) -> None:
-    """What was trimmed of them before does not count."""
+    """Their trimmed records do not count."""
     filled(log, 1)
     stream = Stream(url, minOffsetsPerTrigger=10, failOnDataLoss="false")
     stream.batch()
@@ -377,7 +379,7 @@ def test_an_available_now_run_ends_where_the_log_ended_when_it_began(url: str, l
 
 @pytest.mark.parametrize("least", [5, 6])
 def test_an_available_now_run_leaves_no_remainder(url: str, log: spark_log.Log, least: int) -> None:
-    """What is left below minOffsetsPerTrigger is read, too: nothing else would come in that run."""
+    """A rest below minOffsetsPerTrigger is read, too: nothing else would arrive in that run."""
     filled(log, 13)
     stream = Stream(url, minOffsetsPerTrigger=least, maxOffsetsPerTrigger=6).restart("available-now")
     assert stream.run() == rows("t-0", 0, 13) and [len(batch) for batch in stream.batches] == [6, 6, 1]

@@ -150,7 +150,7 @@ def hurry(stream: Stream, trims: Callable[[], None]) -> None:
 def test_records_trimmed_while_a_batch_is_planned_are_no_other_error(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture, trigger: str
 ) -> None:
-    """Before it is settled how far it goes, or which task reads what: the range is told, and the rest is read."""
+    """Before its range or its tasks are settled: the range is reported, and the rest is read."""
     put(log, 9)
     stream = Stream(url, failOnDataLoss="false", maxBytesPerTrigger=500).restart(trigger)
     if trigger == "available-now":
@@ -220,7 +220,7 @@ def test_a_missing_index_is_named_by_streams_and_batch_reads(url: str, log: spar
 
 
 def test_a_missing_segment_is_a_loss(url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture) -> None:
-    """An error that names it; with `failOnDataLoss=false` a warning that names the offsets, and what else there is is read."""
+    """An error names it; with `failOnDataLoss=false` a warning names the offsets, and other records are read."""
     for _ in range(3):
         put(log, 2)
     stream = Stream(url)
@@ -276,7 +276,7 @@ def test_a_loss_that_was_allowed_is_not_asked_about_again_where_nothing_was_left
 def test_what_is_trimmed_is_lost_only_as_far_as_a_batch_asks_for_it(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A range of which nothing is left is told to its end, and one of no records is no loss."""
+    """An empty remaining range is reported to its end, and a range without records is not a loss."""
     put(log, 8)
     trim(log, 6)
 
@@ -296,7 +296,7 @@ def test_what_is_trimmed_is_lost_only_as_far_as_a_batch_asks_for_it(
 def test_a_read_that_goes_on_from_a_group_tells_what_was_trimmed_unread(
     url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """In all partitions at once, like a read from numbers."""
+    """In all partitions at the same time, like a read from numbers."""
     log.admin.create_topics([NewTopic("t", 2)])
     for number in (0, 1):
         put(log, 8, partition=number)
@@ -342,7 +342,9 @@ print("rows", len(rows))
 
 @pytest.mark.slow
 def test_what_was_lost_is_in_the_log_of_the_driver(url: str, log: spark_log.Log, tmp_path: Path) -> None:
-    """Where Spark's own lines go; the default limit of bytes as well.  As an error it is one sentence without our traceback."""
+    """With Spark's own lines; the default limit of bytes as well.  As an error it is one message without pylog's
+    traceback.
+    """
     log.append("t", texts(4))
     done = finished_job(script(tmp_path / "job.py", LOSSES), url, str(tmp_path / "checkpoint"))
     warned = [line.partition("WARNING ")[2] for line in done.stderr.splitlines() if "pylog: offsets" in line]

@@ -1,4 +1,4 @@
-"""The pages of docs/tasks run, block after block, each with a log of its own."""
+"""The pages of docs/tasks run, block after block, each with a separate log."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_what_a_thread_lacks_is_the_active_session(spark: SparkSession, url: str
 def test_a_sink_writes_from_a_pool_inside_of_a_batch(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
-    """Several topics side by side, each exactly once; the threads take over what the batch's thread knows of its query."""
+    """Several topics in parallel, each exactly once; threads inherit the query's identity from the batch's."""
     from pyspark import inheritable_thread_target
 
     log.append("t", texts(5))

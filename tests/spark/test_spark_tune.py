@@ -32,7 +32,7 @@ def untuned(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def test_it_sets_what_nobody_has_set_and_says_so(untuned: SparkSession, url: str) -> None:
-    """Names with the values before and after; a second call changes nothing; writes and reads go on."""
+    """Names with the values before and after; a second call changes nothing; writes and reads continue."""
     before = {setting.name: untuned.conf.get(setting.name) for setting in SETTINGS}
     expected = {setting.name: (before[setting.name], setting.value) for setting in SETTINGS}
     assert spark_log.tune(untuned) == expected

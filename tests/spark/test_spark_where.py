@@ -66,7 +66,7 @@ def tasks_of(found: LogReader) -> list[ReadTask]:
 
 
 def rows_of(url: str, *columns: str, **options: Any) -> list[tuple[Any, ...]]:
-    """What the tasks of a read give, sorted."""
+    """The rows that the tasks of a read return, sorted."""
     found = reader(url, *columns, **options)
     batches = [batch for task in tasks_of(found) for batch in read_task(found, task, uuid.uuid4().hex)]
     assert all(batch.schema == found.schema for batch in batches)
@@ -162,7 +162,7 @@ def test_a_projection_without_the_columns_of_the_condition(urls: list[str]) -> N
 
 
 def test_a_condition_narrows_what_positions_and_partitions_ask_for(urls: list[str]) -> None:
-    """Both hold; an offset in a condition that is gone or is yet to come is no error."""
+    """Both hold; a past or future offset in a condition is not an error."""
     options = {"startingoffsets": json.dumps({"t": {"0": 20, "1": 20, "2": 20}}), "where": "offset < 25"}
     assert {row[0] for row in rows_of(urls[0], "offset", **options)} == set(range(20, 25))
     assert rows_of(urls[0], "offset", where="offset > 5000") == []
@@ -314,7 +314,7 @@ def test_times_are_what_spark_makes_of_them(berlin: SparkSession) -> None:
 
 
 def test_the_helper_takes_the_sessions_zone(berlin: SparkSession) -> None:
-    """Of the active session or of one that is given; what cannot be used is refused at once."""
+    """Of the active session or of a given one; an invalid condition is refused immediately."""
     text = "timestamp >= '2026-01-31'"
     expected = {"where": text, "timeZone": "Europe/Berlin"}
     assert spark_log.where(text) == spark_log.where(text, berlin) == expected
@@ -341,7 +341,7 @@ def test_a_frame_that_is_used_again_sees_new_records_that_match(
 def test_a_stream_leaves_out_what_does_not_match(
     spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
 ) -> None:
-    """In each micro-batch, also in one where nothing matches; offsets go on over what was left out."""
+    """In each micro-batch, also in one without matches; offsets continue over the rows left out."""
     log.admin.create_topics([NewTopic("t", 2), NewTopic("u", 2)])
     days = [{"value": str(n), "partition": n % 2, "timestamp": START + timedelta(days=n // 10)} for n in range(40)]
     options = spark_log.where("timestamp >= '2026-02-01' and timestamp < '2026-02-03' and partition = 1", spark)

@@ -1,4 +1,4 @@
-"""What a Python process of Spark's does between two tasks does not cost more than the tasks."""
+"""The work of a Spark Python process between two tasks costs no more than the tasks."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from spark_log.testing.store_contract import ObjectStoreContract
 
 pytestmark = [
     pytest.mark.azure,
-    # What aiohttp says of the parts that adlfs hands it.
+    # aiohttp's warning about the parts that adlfs passes to it.
     pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning"),
 ]
 
@@ -55,7 +55,7 @@ def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             )
         }
     finally:
-        os.killpg(process.pid, signal.SIGTERM)  # npx runs it in a process of its own
+        os.killpg(process.pid, signal.SIGTERM)  # npx runs it in a separate process
         process.wait()
 
 

@@ -1,4 +1,4 @@
-"""What `durability` promises: when a write is reported as done, and what the operating system was asked to do before."""
+"""The promise of `durability`: when a write is reported as done, and the system calls before that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMED = {os.fsync: "fsync", os.fdatasync: "fsync", os.link: "name", os.rename: "
 
 
 def calls_of(write: Callable[[], object]) -> list[str]:
-    """What a write asks the operating system for, in order.  A sync has the kind of what it is of: `fsync file`."""
+    """The system calls of a write, in order.  A sync has the kind of its target: `fsync file`."""
     calls: list[str] = []
 
     def watch(frame: FrameType, event: str, called: Any) -> None:

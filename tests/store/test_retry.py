@@ -199,7 +199,7 @@ def test_what_is_not_transient_is_raised_immediately(
 
 
 def test_a_put_if_absent_is_asked_once(retrying: tuple[RetryingStore, Failing]) -> None:
-    """Who asks reads back: the first try may have been done."""
+    """Its caller reads back: the first try may have been done."""
     store, failing = retrying
     failing.fail("put_new", "", 1000)
     with pytest.raises(StorageUnavailable):

@@ -48,7 +48,7 @@ def store(server: tuple[str, Faults], bucket: str) -> FsspecStore:
 
 
 def test_time_limits_are_those_of_the_page_unless_they_are_set(server: tuple[str, Faults], bucket: str) -> None:
-    """docs/storage.md: a connection and an answer have their time, and `config_kwargs` changes one without the other."""
+    """docs/storage.md: a connection and an answer have timeouts, and `config_kwargs` changes one without the other."""
     own = {**KEYS, "endpoint_url": server[0]}
     stock = FsspecStore(f"s3://{bucket}/log", own)
     changed = FsspecStore(f"s3://{bucket}/log", {**own, "config_kwargs": {"read_timeout": 7}})

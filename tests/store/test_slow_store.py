@@ -26,7 +26,7 @@ def at(begun: float, ended: float) -> TimedRequest:
 
 
 def test_round_trips_are_the_longest_chain() -> None:
-    """What overlaps counts once, however much of it there is."""
+    """Overlapping requests count once, however many they are."""
     assert round_trips([]) == 0
     assert round_trips([at(0, 2), at(1, 3), at(0, 9)]) == 1
     assert round_trips([at(0, 2), at(0, 9), at(2, 3), at(2.5, 4), at(3, 5)]) == 3

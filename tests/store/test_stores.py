@@ -97,7 +97,7 @@ def test_a_store_that_looks_before_it_puts_is_refused() -> None:
 
 
 class FsspecLocalStore(Wrapper):
-    """What this library does not do: fsspec's own exclusive create, on a disk."""
+    """The part that this library lacks: fsspec's own exclusive create, on a disk."""
 
     def put_new(self, key: str, data: bytes) -> bool:
         fs = LocalFileSystem(auto_mkdir=True)
@@ -146,7 +146,7 @@ class FailsLater(FaultyStore):
 
 
 def test_the_probe_lives_with_lost_answers() -> None:
-    """An unknown outcome is no claim to have won."""
+    """An unknown outcome does not count as a win."""
     inner = MemoryStore(uuid.uuid4().hex)
     probe(_Unsure(inner, random.Random(1), Faults(lost_answer=0.0)), nonce="n")
     assert inner.list("meta/") == []
@@ -258,7 +258,7 @@ def test_storage_options_may_be_text(s3: Callable[[], Bucket]) -> None:
     ],
 )
 def test_a_wrong_storage_option_is_told_by_its_name(options: dict[str, str], said: str) -> None:
-    """At once: it is no storage that does not answer."""
+    """Immediately: the storage is not just unavailable."""
     with pytest.raises(InvalidRequest, match=said):
         open_store("s3://bucket/log", {"key": "key", "secret": "secret", **options}).get("a")
 
@@ -298,7 +298,7 @@ def test_a_delete_that_the_bucket_refuses_for_one_key_is_told() -> None:
 
 
 def test_storage_options_of_a_local_path_are_refused(tmp_path: Path) -> None:
-    """They would be passed over in silence."""
+    """Otherwise they would be ignored without notice."""
     with pytest.raises(InvalidRequest, match=r"storage options \(key\) are for buckets, and .* is a local path"):
         spark_log.connect(str(tmp_path), {"key": "k"})
 
@@ -311,7 +311,7 @@ def test_a_file_in_the_way_is_told(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_is_told_and_leaves_nothing_half_written(mount: Callable[[str], Path]) -> None:
-    """What was in before is read as before, and nothing temporary stays."""
+    """Existing data is read as before, and nothing temporary stays."""
     root = mount("size=1m")
     log = spark_log.connect(str(root))
     log.append("t", [{"value": "fits"}])

@@ -96,8 +96,9 @@ def test_what_nothing_can_match_is_known_to_be_empty(text: str) -> None:
     ],
 )
 def test_times_are_what_sparks_sql_makes_of_them(text: str, zone: tzinfo | None, expected: int) -> None:
-    """In the zone that is given, where they have none: a time that a clock shows twice is the first, one that it skips goes on
-    by the hour; below a microsecond is cut off."""
+    """In the given zone if they have none: a time that a clock shows twice is the first one, one that it skips moves by
+    the hour; fractions of a microsecond are cut off.
+    """
     assert parse(f"timestamp = '{text}'", zone) == Condition(time_us=Values(expected, expected))
     assert parse(f'TIMESTAMP "{text}" = timestamp', zone) == Condition(time_us=Values(expected, expected))
 

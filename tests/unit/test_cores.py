@@ -1,4 +1,4 @@
-"""How many tasks run at once where nobody says: as many as there are processors for."""
+"""The default number of tasks at the same time: the number of processors."""
 
 from __future__ import annotations
 

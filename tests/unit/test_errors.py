@@ -24,6 +24,6 @@ def test_every_error_says_whether_to_retry_and_whether_it_may_have_happened(kind
 
 
 def test_there_is_one_tree() -> None:
-    """Whoever catches SparkLogError catches all that spark_log.errors has."""
+    """Catching SparkLogError catches all errors of spark_log.errors."""
     found = {kind for kind in vars(spark_log.errors).values() if isinstance(kind, type)}
     assert {kind for kind in found if issubclass(kind, Exception)} <= set(kinds())

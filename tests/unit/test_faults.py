@@ -1,4 +1,4 @@
-"""What of a batch breaks a topic's rules: found by whole batches first, by rows where something is wrong."""
+"""Which rows of a batch break a topic's rules: first by whole batches, then by rows if something is wrong."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_log.segment.conform import conform
 LIMIT, NOW = 1000, 1_700_000_000_000
 SPEC = TopicSpec("id", "t", 4, LIMIT, "producer", False, 2**63 - 1, 3_600_000)
 ROW = 16
-"""What a row weighs beside its bytes."""
+"""The memory of a row besides its bytes."""
 
 
 def faults(values: list[bytes | None], **more: object) -> list[Fault]:

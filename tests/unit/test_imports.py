@@ -21,7 +21,9 @@ LAYERS = (
     ("node", "client"),
     ("cli", "testing", "facade", "pyspark_pylog", "jobs"),
 )
-"""A part imports from its own line and from those above it, without going round in a circle.  `facade` is spark_log itself."""
+"""A part imports from its own line and from those above it, without going round in a circle.  `facade` is spark_log
+itself.
+"""
 
 PURE = ("errors", "model", "settings", "positions", "conditions", "segment", "metadata", "groups", "quorum")
 """Plain values in, plain values out."""
@@ -111,7 +113,7 @@ def trees() -> tuple[tuple[str, Path, ast.Module], ...]:
 
 
 def targets(node: ast.AST, module: str, is_package: bool) -> Iterator[str]:
-    """Dotted names that an import statement names; `from a import b` gives a.b, which may be a module or a name in one."""
+    """Dotted names in an import statement; `from a import b` gives a.b, which may be a module or a name in one."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom):
@@ -133,7 +135,9 @@ def imports() -> tuple[Import, ...]:
 
 
 def inner_part(target: str) -> str | None:
-    """The part of ours that a target is in, or None for somebody else's.  `from spark_log import connect` is the facade."""
+    """The part of ours that a target is in, or None for somebody else's.  `from spark_log import connect` is the
+    facade.
+    """
     if target.split(".")[0] not in ("spark_log", "pyspark_pylog", "jobs"):
         return None
     part = part_of(target)
@@ -157,7 +161,9 @@ def test_every_part_has_its_place_in_the_layers() -> None:
 
 
 def test_imports_point_one_way() -> None:
-    """errors, model, settings <- segment, metadata <- store, journal, net <- node, client <- cli, jobs, the data source."""
+    """errors, model, settings <- segment, metadata <- store, journal, net <- node, client <- cli, jobs, the data
+    source.
+    """
     wrong = [
         f"{one.place}: {one.part} imports {one.target}"
         for one in imports()
@@ -181,7 +187,9 @@ def test_parts_do_not_import_in_a_circle() -> None:
 
 
 def test_files_do_not_import_in_a_circle() -> None:
-    """Under TYPE_CHECKING and inside functions too: each file can be read with those that it imports, and without the rest."""
+    """Under TYPE_CHECKING and inside functions too: each file can be read with those that it imports, and without the
+    rest.
+    """
     modules = {module for module, _ in sources()}
     graph: dict[str, set[str]] = {}
     for module, file, tree in trees():
@@ -210,7 +218,9 @@ def test_pure_parts_import_nothing_that_acts(part: str) -> None:
 
 @pytest.mark.parametrize("part", PURE)
 def test_pure_parts_read_no_clock_file_or_chance(part: str) -> None:
-    """No open(), no datetime.now(), under whatever name; of `random` only the type `random.Random`, given by the caller."""
+    """No open(), no datetime.now(), under whatever name; of `random` only the type `random.Random`, given by the
+    caller.
+    """
     wrong = [
         f"{file.relative_to(ROOT)}:{line}: {text}"
         for module, file, tree in trees()

@@ -122,7 +122,7 @@ def test_slices_of_one_window_are_merged(hours: tuple[float, ...], expected: lis
 
 
 def test_late_records_do_not_stop_merging() -> None:
-    """A slice of old records cannot go before those in front of it, so it belongs to their window."""
+    """A slice of old records cannot expire ahead of those in front of it, so it belongs to their window."""
     assert starts(at(5.1, 2.0, 5.2, 0.5, 5.3, 3.0), window=HOUR) == [[0, 1, 2, 3, 4, 5]]
 
 
@@ -137,7 +137,7 @@ def test_a_record_from_the_future_holds_back_only_what_follows() -> None:
 
 
 def test_a_slice_that_spans_days_already_is_not_made_newer() -> None:
-    """What was once merged without a bound expires when its newest record is old enough, however much is appended."""
+    """A slice merged without a bound expires when its newest record is old enough, however much is appended."""
     old = Slice(0, 1000, "old", 0, 1 << 20, 0, 1, 0, 1000 * 72 * HOUR)
     young = [piece(1000 + i, 1, newest_ms=(73 + i) * HOUR) for i in range(5)]
     assert starts([old, *young], window=HOUR) == []
@@ -267,7 +267,7 @@ def by_office_hours(minute: int, rng: random.Random) -> int:
     ids=["an hour", "three days", "a week by the hour", "for ever"],
 )
 def test_a_month(rate: Callable[[int, random.Random], int], every_min: int, configs: dict[str, str]) -> None:
-    """Nothing goes too early; nothing stays longer than retention.ms + segment.ms + a round; few slices; few rewrites."""
+    """Nothing goes early; nothing stays longer than retention.ms + segment.ms + a round; few slices; few rewrites."""
     log, rng = Simulated(configs), random.Random(1)
     age, window = int(configs["retention.ms"]), window_ms(configs)
     for minute in range(30 * 24 * 60):
@@ -289,7 +289,7 @@ def test_a_month(rate: Callable[[int, random.Random], int], every_min: int, conf
 
 
 def test_a_byte_is_rewritten_log_n_times() -> None:
-    """A hundred thousand commits in one window, a round after each: the bound is reached to a part, and never passed."""
+    """A hundred thousand commits in one window, a round after each: the cost nears the bound and never exceeds it."""
     log = Simulated(NO_LIMIT)
     for number in range(100_000):
         log.append(100, number)

@@ -1,6 +1,7 @@
 """Numbers on the pages: defaults and limits are those of the code, ratios and times are the same on every page.
 
-A number of the code is checked by a text that is made of the constant: if either changes, the page no longer has the text.
+A number of the code is checked by a text that is made of the constant: if either changes, the page no longer has the
+text.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def config(name: str) -> int:
 
 
 def line_of(path: str, pattern: str) -> str:
-    """What the pattern's group finds in a file."""
+    """The match of the pattern's group in a file."""
     found = re.search(pattern, (ROOT / path).read_text(encoding="utf-8"))
     assert found is not None, f"{path} has no {pattern}"
     return found[1]
@@ -277,7 +278,9 @@ def test_a_default_of_a_client_is_on_the_page() -> None:
 
 
 def test_refused_settings_of_clients_are_on_the_page() -> None:
-    """Each setting with one value that the page names is refused with another, and the reasons of the page are the code's."""
+    """Each setting with one value that the page names is refused with another, and the reasons of the page are the
+    code's.
+    """
     paragraph = next(part for part in prose(ROOT / "docs/clients.md").split("\n\n") if part.startswith("**Settings.**"))
     named = re.findall(r"`(\w+)=([^`]+)`", paragraph)
     assert len(named) >= 5
@@ -332,7 +335,7 @@ def test_a_ratio_that_two_pages_give_is_the_same() -> None:
 
 
 def test_commits_a_second_are_those_of_the_page() -> None:
-    """What the README says of busy writers on an object store."""
+    """The README's figure for busy writers on an object store."""
     found = re.search(r"commits a second of 8 writers on an object store \| `object_store.py` \| ([0-9]+)", MEASURED)
     assert found is not None
     assert f"about {found[1]} with 8 busy writers on an object store" in README

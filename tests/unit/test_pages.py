@@ -36,7 +36,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_among_the_pages() -> None:
-    """docs/README.md names all of them; decisions have a folder of their own."""
+    """docs/README.md names all of them; decisions have a separate folder."""
     named = {
         (ROOT / "docs" / link.partition("#")[0]).resolve() for link in _LINK.findall(prose(ROOT / "docs/README.md"))
     }
@@ -53,7 +53,9 @@ def test_every_make_target_on_the_pages_exists() -> None:
 
 
 def test_every_config_on_the_pages_exists() -> None:
-    """Names with dots that end as configs do are those of topics, of a log, of conf/coordinator.ini, or options of a read or a write."""
+    """Names with dots that end as configs do are those of topics, of a log, of conf/coordinator.ini, or options of a
+    read or a write.
+    """
     options = re.findall(r"\| `([a-z.]+)` \|", (ROOT / "docs/options.md").read_text(encoding="utf-8"))
     settings = re.findall(r"^#?([a-z.]+) =", (ROOT / "conf/coordinator.ini").read_text(), re.MULTILINE)
     known = {*TOPIC_CONFIGS, *CLUSTER_CONFIGS, *options, *settings}

@@ -45,7 +45,7 @@ class Promise(NamedTuple):
     """Of its section."""
     text: str
     keepers: str
-    """What fails when it is broken."""
+    """Promises, by the tests that fail if one is broken."""
 
 
 def promises() -> Iterator[Promise]:

@@ -121,7 +121,7 @@ def test_other_quotas_leave_no_burst_to_those_that_stay() -> None:
 
 
 def test_a_line_of_the_configuration_names_each_limit() -> None:
-    """What is not named has none."""
+    """A limit that is not named does not exist."""
     assert parse_quotas({"billing": "topics=10 commits=100"}, ["billing"]) == {"billing": Quota(topics=10, commits=100)}
 
 

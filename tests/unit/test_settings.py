@@ -61,7 +61,7 @@ def test_defaults_are_kafkas() -> None:
 
 
 def test_defaults_of_a_log() -> None:
-    """What Kafka's brokers have by default, and our own."""
+    """Kafka brokers' defaults, and pylog's own."""
     assert {name: cluster_config({}, name) for name in CLUSTER_CONFIGS} == {
         "auto.create.topics.enable": True,
         "delete.topic.enable": True,
@@ -119,7 +119,7 @@ def test_numbers_and_bools_stand_for_their_text() -> None:
     ],
 )
 def test_an_unknown_topic_config_is_refused_with_the_nearest_name(wrong: str, nearest: str) -> None:
-    """A mistyped name is never kept in silence."""
+    """A mistyped name is never stored without notice."""
     with pytest.raises(InvalidConfig, match=f"unknown topic config '{wrong}'; did you mean {nearest}\\?"):
         validate_topic_configs({wrong: "1"})
 
@@ -161,7 +161,7 @@ def test_a_bad_value_is_refused_with_its_range(name: str, value: str, cure: str)
 
 @pytest.mark.parametrize("value", [None, b"1", ["delete"]])
 def test_a_value_that_is_no_text_is_refused(value: object) -> None:
-    """What has no obvious text is not guessed."""
+    """A value without an obvious text is an error."""
     with pytest.raises(InvalidConfig, match="config retention.ms: .* is invalid"):
         validate_topic_configs({"retention.ms": value})
 

@@ -9,7 +9,7 @@ from spark_log.errors import InvalidRequest
 
 
 def test_a_second_frame_is_refused_however_often_it_is_tried() -> None:
-    """The first one may be tried again; another run of the batch begins anew."""
+    """The first one may be retried; another run of the batch begins again."""
 
     def check(plan: int, run: str = "first") -> None:
         check_one_frame("/log", "t", "sink", SinkBatch("query", run, 7, plan))

@@ -65,7 +65,9 @@ def run(*, unix: bool) -> dict[str, object]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="acknowledging at once is an option of Linux's")
 def test_a_worker_that_has_answered_acknowledges_its_next_task_at_once() -> None:
-    """The kernel stops to do so with every answer; Spark's worker collects all garbage after it, and that switches it on again."""
+    """The kernel stops doing so with every answer; Spark's worker collects all garbage after it, which switches it on
+    again.
+    """
     assert run(unix=False) == {
         "hooks": 1,
         "after an answer": False,

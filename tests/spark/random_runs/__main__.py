@@ -28,7 +28,7 @@ def replay_command(seed: int, engine: str, steps: int) -> str:
 
 
 def run_seed(engine: Engine, seed: int, steps: int) -> Result:
-    """One run in a folder of its own, which is deleted."""
+    """One run in a separate folder, which is deleted."""
     with tempfile.TemporaryDirectory(prefix="random-run-") as folder:
         return Run(engine, Path(folder), seed).steps(steps)
 

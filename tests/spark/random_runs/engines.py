@@ -41,7 +41,7 @@ class Kept(Protocol):
 
 
 class Engine(Protocol):
-    """What operations need of Spark."""
+    """The parts of Spark that operations need."""
 
     def copy(self, url: str, checkpoint: Path, read: Options, write: Options) -> None:
         """An available-now run of a stream from the log into the log; keys say topic and partition."""

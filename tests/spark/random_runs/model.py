@@ -1,7 +1,7 @@
-"""What must hold in a random run: plain values, beside the log.
+"""The expected results of a random run: plain values, separate from the log.
 
-The model knows each record that was acknowledged, each trim and each topic that was created again. A query's position
-is what its checkpoint says; from that, the model says which records each micro-batch has, which of them are lost, and
+The model knows each record that was acknowledged, each trim and each topic that was created again.  A query's position
+is that of its checkpoint; from that, the model derives which records each micro-batch has, which of them are lost, and
 which batches must be refused.
 """
 
@@ -162,7 +162,7 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """What a micro-batch was planned to read: from where to where in each partition."""
+    """The plan of a micro-batch: start and end in each partition."""
 
     starts: Mapping[TopicPartition, int]
     position: Position
@@ -170,7 +170,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Source:
-    """What a stream reads."""
+    """The source of a stream."""
 
     topics: tuple[str, ...]
     """All that it may find."""
@@ -205,7 +205,7 @@ def vanished(model: Model, at: Position) -> list[Loss]:
 
 
 def losses_ahead(model: Model, source: Source, at: Position) -> list[Loss]:
-    """What a query that stands there has lost."""
+    """The records that a query at that position has lost."""
     found = vanished(model, at)
     for tp, topic, part in model.named(source.topics):
         known = tp in at.ends and at.ids[tp.topic] == topic.id
@@ -215,7 +215,7 @@ def losses_ahead(model: Model, source: Source, at: Position) -> list[Loss]:
 
 
 def rows_of(model: Model, batch: Batch) -> tuple[list[tuple[TopicPartition, Record]], list[Loss]]:
-    """What a batch gives if it runs in the log as it is, by partition and offset."""
+    """The rows of a batch that runs in the log as it is, by partition and offset."""
     rows: list[tuple[TopicPartition, Record]] = []
     losses = []
     for tp, end in sorted(batch.position.ends.items()):
@@ -253,7 +253,7 @@ class Identity:
 
 
 class Verdict(NamedTuple):
-    """What becomes of a batch."""
+    """The outcome of a batch."""
 
     outcome: str
     """`written`, `repeated`, `refused`, `fenced`, or `nothing` to write.  `either`: same rows, other source offsets."""
@@ -261,7 +261,7 @@ class Verdict(NamedTuple):
 
 
 class Identities:
-    """Who wrote what last."""
+    """The last write of each identity."""
 
     def __init__(self) -> None:
         self._known: dict[str, Identity] = {}

@@ -1,4 +1,4 @@
-"""One random run: operations on a log, on a stream from the log into the log, and on its checkpoint.  Each is checked."""
+"""One random run: operations on a log, on a stream from the log into the log, and on its checkpoint, each checked."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ KINDS = (
 
 
 def kind_of(error: BaseException) -> str:
-    """The class of an error, which Spark passes on in the text of its own."""
+    """The class of an error, which Spark passes on inside its own message."""
     text = f"{type(error).__name__}: {error}"
     found = [kind for kind in KINDS if kind in text]
     if not found:
@@ -71,7 +71,7 @@ class Pending:
 
 @dataclass
 class Result:
-    """What a run did."""
+    """The outcome of a run."""
 
     seed: int
     counts: Counter[str] = field(default_factory=Counter)
@@ -226,7 +226,7 @@ class Run:
         return f"{report.expired_records} expired, {report.merged_slices} merged, {report.collected} collected"
 
     def change_sink(self) -> str | None:
-        """What others do to the topic that the query writes."""
+        """Changes by others of the topic that the query writes."""
         if SINK not in self.model.topics:
             return None
         match self.rng.randrange(4):
@@ -286,7 +286,9 @@ class Run:
         return f"{len(records)} to {name}"
 
     def append_version(self) -> str | None:
-        """A version of an application, and sometimes the last one again: that adds nothing, and is a conflict with other rows."""
+        """A version of an application, and sometimes the last one again: that adds nothing, and is a conflict with
+        other rows.
+        """
         name = self._some_topic()
         if name is None:
             return None
@@ -390,7 +392,7 @@ class Run:
         return None
 
     def _take_a_way_out(self) -> None:
-        """What the documentation says to do after the last error, mostly."""
+        """Mostly the remedy that the documentation gives for the last error."""
         error, knows = self.last_error, self.rng.random() < 0.8
         self.way = Way(fail_on_data_loss=self.rng.random() < 0.7, producer_id=self.way.producer_id)
         if not knows:

@@ -1,4 +1,6 @@
-"""Damaged, truncated and missing files of a log's metadata: every acknowledged record is read, or an error names the file."""
+"""Damaged, truncated and missing files of a log's metadata: every acknowledged record is read, or an error names the
+file.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +185,9 @@ def test_a_damaged_checkpoint_of_an_idle_log_is_replaced_by_maintain(store: Loca
 def test_a_client_of_a_log_that_was_restored_from_an_older_copy_says_so(
     store: LocalStore, tmp_path: Path, commits: int
 ) -> None:
-    """Its next commit and its next look at the log fail, and it leaves nothing behind, though no checkpoint was written since."""
+    """Its next commit and its next look at the log fail, and it leaves nothing behind, though no checkpoint was written
+    since.
+    """
     folder, copy = path_of(store, ""), tmp_path / "copy"
     shutil.copytree(folder, copy)
     log = open_log(store)
@@ -251,7 +255,9 @@ class Between(Wrapper):
 def test_a_client_that_a_restored_log_has_overtaken_takes_note(
     store: LocalStore, tmp_path: Path, more: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its version is there again, with another record, and no checkpoint: it goes on with the log as it is, or says why not."""
+    """Its version exists again, with another record, and no checkpoint: it continues with the log as it is, or reports
+    why not.
+    """
     folder, copy = path_of(store, ""), tmp_path / "copy"
     configs: dict[str, str | None] = {"metadata.checkpoint.interval": "1000"}
     open_log(store).journal.propose(lambda state, now: decide_set_configs(state, None, configs))
@@ -276,7 +282,7 @@ def test_a_client_that_a_restored_log_has_overtaken_takes_note(
 def test_a_client_that_a_restored_log_has_overtaken_writes_nothing_of_what_it_knew(
     store: LocalStore, tmp_path: Path
 ) -> None:
-    """Its version is there again, with other records; a checkpoint of its own state would take the place of those."""
+    """Its version exists again, with other records; a checkpoint of its state would replace those."""
     folder, copy = path_of(store, ""), tmp_path / "copy"
     shutil.copytree(folder, copy)
     log = open_log(store)

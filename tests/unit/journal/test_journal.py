@@ -44,7 +44,7 @@ numbers = count()
 
 
 class TickingClock:
-    """Time goes on by a step whenever somebody looks; nobody waits."""
+    """Time moves by a step with each look at it; nobody waits."""
 
     def __init__(self, step_ms: int = 1) -> None:
         self._now = 1_700_000_000_000
@@ -144,7 +144,7 @@ def offsets(results: Iterable[Committed]) -> list[int]:
 def test_journals_of_several_processes_and_threads_share_one_log(
     make: Callable[[Path], ObjectStore], tmp_path: Path
 ) -> None:
-    """Every commit gets offsets of its own, gap-free, and all journals end with the same state."""
+    """Every commit gets separate offsets, gap-free, and all journals end with the same state."""
     store = make(tmp_path)
     journals = [open_log(store) for _ in range(2)]
     create(journals[0])
@@ -216,7 +216,7 @@ def test_whoever_goes_past_the_interval_keeps_house(make: Callable[[Path], Objec
 
 
 class HeldCheckpoints(Wrapper):
-    """Whoever writes a checkpoint waits for `go_on`."""
+    """A thread that writes a checkpoint waits for `go_on`."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -405,7 +405,7 @@ def test_a_damaged_record_stops_the_log_from_opening(make: Callable[[Path], Obje
 
 
 def test_a_damaged_leftover_below_a_checkpoint_is_in_nobody_s_way() -> None:
-    """Only what is on the chain counts: a journal that stalled opens anew from the checkpoint."""
+    """Only records on the chain count: a journal that stalled opens again from the checkpoint."""
     store = MemoryStore(f"journal-{next(numbers)}")
     stalled, journal = open_log(store), open_log(store)
     create(journal)
@@ -446,7 +446,8 @@ def test_garbage_goes_when_the_fence_has_passed_it(make: Callable[[Path], Object
 def test_what_a_commit_and_an_open_cost_does_not_grow() -> None:
     """Store operations of the 100th commit and of the 10,000th, and of opening the log after each.
 
-    Four for a commit: put, read back, look at the record before it, list.  Opening reads the checkpoint and what follows it.
+    Four for a commit: put, read back, look at the record before it, list.  Opening reads the checkpoint and what
+    follows it.
     """
     store = CountingStore(MemoryStore(f"journal-{next(numbers)}"))
     journal = open_log(store, step_ms=100_000)
@@ -477,7 +478,7 @@ def _cost(journal: Journal, store: CountingStore, commits: int) -> dict[str, Any
 
 
 def test_who_is_told_of_much_goes_on_from_a_checkpoint() -> None:
-    """And does not read what that has record by record; who is told of little reads just that."""
+    """It skips the records of that checkpoint; a client with few missing records reads just those."""
     store = CountingStore(MemoryStore(f"journal-{next(numbers)}"))
     journal = open_log(store)
     create(journal)
@@ -496,7 +497,7 @@ def test_who_is_told_of_much_goes_on_from_a_checkpoint() -> None:
 
 
 class HeldLink:
-    """A coordinator that is asked, and answers when it is let `go_on`: with what a journal of its own made of the changes."""
+    """A coordinator that answers when a test sets `go_on`: with the outcome of the changes in a separate journal."""
 
     def __init__(self, leader: Journal) -> None:
         self._leader = leader
@@ -515,7 +516,7 @@ class HeldLink:
 
 
 class QueueLock:
-    """A queue's lock.  When it is let go for the second time, something happens before its holder goes on."""
+    """A queue's lock.  When it is released for the second time, something happens before its holder continues."""
 
     def __init__(self, happens: Callable[[], None]) -> None:
         self._lock, self._happens, self._released = Lock(), happens, 0
@@ -532,7 +533,7 @@ class QueueLock:
 
 
 def test_a_late_change_is_known_to_be_unsent_although_another_joins() -> None:
-    """It has left the queue when another takes its place: its error says that nothing was done, and it is never sent."""
+    """It has left the queue when another takes its place: its error says that nothing was done; it is never sent."""
     store = MemoryStore(f"journal-{next(numbers)}")
     leader = open_log(store)
     link = HeldLink(leader)

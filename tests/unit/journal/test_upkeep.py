@@ -79,7 +79,9 @@ def trim(log: spark_log.Log, partition: int) -> None:
 def test_an_append_returns_while_another_process_prunes(
     change: Callable[[spark_log.Log], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Each chunk of a seal is prepared on the state that it is written to: another process may have pruned the next one."""
+    """Each chunk of a seal is prepared on the state that it is written to: another process may have pruned the next
+    one.
+    """
     store = memory()
     other = open_log(store)
     for topic in ("t", "u"):

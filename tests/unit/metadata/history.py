@@ -82,7 +82,7 @@ class History:
     def swap(
         self, key: TopicKey, low: int, high: int, *, new: Any = None, sealed: bool = False, objects: Any = ()
     ) -> bool:
-        """Replace entries by themselves, or by `new`."""
+        """Replace entries with the same entries, or with `new`."""
         part = self.state.partitions[key]
         old = part.entries[low:high]
         slices = self._resolve(old)

@@ -35,7 +35,7 @@ def test_offsets_follow_from_the_order_of_commits_and_of_slices(log: History) ->
 
 
 def test_a_repeated_commit_gets_the_first_offsets_and_adds_nothing(log: History) -> None:
-    """A retry whose first try was in is told where that went."""
+    """A retry of an applied commit gets its offsets."""
     topic = log.create()
     commit = log.upload((topic, 0, 3), producer="p", sequence=0)
     first = log.do(lambda state, now: decide_commit(state, commit))
@@ -109,7 +109,9 @@ def test_a_batch_of_the_last_number_with_other_rows_is_a_conflict(log: History) 
 
 
 def test_a_batch_of_the_last_number_with_other_source_offsets_is_a_conflict(log: History) -> None:
-    """Under maxOffsetsPerTrigger other records come in the same number; offsets that one side does not know decide nothing."""
+    """Under maxOffsetsPerTrigger other records come in the same number; offsets that one side does not know decide
+    nothing.
+    """
     topic = log.create()
     log.commit((topic, 0, 2), producer="q", sequence=4, birth=-1, dense=False, source="a")
     log.commit((topic, 0, 2), producer="r", sequence=4, birth=-1, dense=False)
@@ -144,7 +146,7 @@ def test_a_transactional_application_writes_a_version_once(log: History) -> None
 
 
 def test_an_older_epoch_of_a_producer_is_fenced(log: History) -> None:
-    """Who takes a transactional id over fences who held it, and starts at sequence 0."""
+    """A takeover of a transactional id fences the previous holder, and starts at sequence 0."""
     topic = log.create()
     assert log.do(lambda state, now: decide_init_producer(state, "x")) == 0
     log.commit((topic, 0, 1), producer="x", epoch=0, sequence=0, birth=-1)
@@ -171,7 +173,7 @@ def test_a_new_holder_takes_over_and_the_former_one_is_fenced_for_good(log: Hist
 
 
 def test_an_upload_below_the_fence_is_refused(log: History) -> None:
-    """What is garbage for collectors cannot be committed any more."""
+    """Garbage cannot be committed."""
     topic = log.create()
     old = log.state.version
     assert log.pass_fence() >= old
@@ -181,7 +183,7 @@ def test_an_upload_below_the_fence_is_refused(log: History) -> None:
 
 
 def test_an_unknown_producer_born_below_the_fence_may_have_committed_before(log: History) -> None:
-    """Its commits may have been in and forgotten: it is told so, and does not start again."""
+    """Its commits may have been applied and forgotten: the error says so, and it does not start again."""
     topic, birth = log.create(), log.state.version
     log.pass_fence()
     for fields in ({"sequence": 0, "birth": birth}, {"sequence": 3, "birth": log.state.version}):

@@ -155,7 +155,9 @@ def test_a_group_that_never_committed_expires_as_well(log: History) -> None:
 
 
 def test_a_group_deleted_in_the_version_of_a_join_is_gone_and_its_generation_is_not_given_again(log: History) -> None:
-    """A coordinator decides commands that come together in one version: two consumers would commit under one generation."""
+    """A coordinator decides commands that come together in one version: two consumers would commit under one
+    generation.
+    """
     state = next_version(log.state, log.now)
     generations = []
     for member in ("m1", "m2"):
@@ -197,7 +199,7 @@ def test_a_group_that_comes_back_is_above_its_former_generations(log: History, a
 
 
 def test_a_bookmark_is_kept_longer_than_a_group(log: History) -> None:
-    """A job that runs once a month would begin anew otherwise."""
+    """Otherwise a job that runs once a month would begin again."""
     topic = log.create()
     log.do(lambda state, now: decide_set_configs(state, None, {"streaming.identity.retention.ms": "2000000000"}))
     log.do(lambda state, now: decide_commit_offsets(state, (positions("monthly", topic, 1),)))

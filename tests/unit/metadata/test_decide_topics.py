@@ -53,7 +53,7 @@ def test_partitions_can_only_be_added(log: History) -> None:
 
 
 def test_trimming_moves_the_start_forward_and_never_back(log: History) -> None:
-    """Up to the end, not beyond; below the start is no change."""
+    """Up to the end, not beyond; below the start it changes nothing."""
     topic = log.create()
     log.commit((topic, 0, 10))
 
@@ -114,7 +114,7 @@ def test_configs_are_set_and_go_back_to_their_defaults(log: History) -> None:
 
 
 def test_only_a_config_that_there_is_goes_back_to_its_default(log: History) -> None:
-    """A slip of the pen is told, with the nearest name."""
+    """The error names the nearest config."""
     log.create()
     with pytest.raises(InvalidConfig, match="did you mean retention.ms"):
         log.do(lambda state, now: decide_set_configs(state, "t", {"retention.mss": None}))

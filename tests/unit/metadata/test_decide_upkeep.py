@@ -32,7 +32,7 @@ def test_the_fence_stops_before_the_newest_version_that_is_old_enough(log: Histo
 
 
 def test_an_idle_log_writes_one_fence_and_no_more(log: History) -> None:
-    """A fence is no reason for the next one."""
+    """A fence does not cause the next one."""
     log.create()
     log.pass_fence()
     version = log.state.version

@@ -126,7 +126,7 @@ def test_a_record_that_is_not_known_asks_for_a_newer_pylog(line: dict[str, objec
 
 
 def test_another_kind_of_file_and_a_newer_format_are_named_as_such() -> None:
-    """What was found is in the message."""
+    """The message has the value found."""
     with pytest.raises(CorruptObject, match="is not a record of a pylog metadata log"):
         decode_batch(b'{"commitInfo":{}}\n', "x")
     with pytest.raises(UnsupportedVersion, match="has format 2, this pylog reads 1"):

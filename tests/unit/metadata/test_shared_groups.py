@@ -87,7 +87,9 @@ def test_who_is_no_member_does_not_take_or_move_a_shared_group(log: Led) -> None
 
 
 def test_a_group_that_a_stream_keeps_is_not_moved_from_outside(log: Led) -> None:
-    """As long as its session lasts: positions without a generation are an administrator's, a bookmark's, a transaction's."""
+    """As long as its session lasts: positions without a generation are an administrator's, a bookmark's, a
+    transaction's.
+    """
     topic = log.create()
     log.do(c.JoinGroup(group="g", member="m", token="t", owner="a query", timeout_ms=60_000))
     for command in (

@@ -37,7 +37,9 @@ def test_rewrites_keep_the_counts_of_objects_equal_to_a_recount() -> None:
 
 
 def test_ten_thousand_appends_leave_few_pieces() -> None:
-    """Sealed every 50 appends, a piece folds into the next one while it is at most twice as large: about log n are left."""
+    """Sealed every 50 appends, a piece folds into the next one while it is at most twice as large: about log n are
+    left.
+    """
     part = Partition()
     most = 0
     for number in range(10_000):
@@ -57,7 +59,7 @@ def _piece(entries: tuple[Slice | Piece, ...]) -> Piece:
 
 
 def test_every_slice_is_sealed_a_few_times_only() -> None:
-    """What is rewritten in indexes grows with n log n."""
+    """The rewritten part of indexes grows with n log n."""
     part, written = Partition(), 0
     for number in range(10_000):
         one = Slice(number, number + 1, "o", 0, 1, 0, 1, 0, 0)

@@ -42,12 +42,12 @@ def names(*batches: Batch) -> list[str]:
 
 
 def test_embedded_commits_after_a_take_over_are_void() -> None:
-    """Who did not notice that a coordinator took the log changes nothing."""
+    """A writer that did not notice the takeover changes nothing."""
     assert names(topic("before"), take(1), topic("after"), topic("led", epoch=1)) == ["before", "led"]
 
 
 def test_of_two_coordinators_the_higher_epoch_wins() -> None:
-    """What the one before writes after it was replaced is void."""
+    """Writes of the previous one after its replacement are void."""
     assert names(take(1), topic("a", epoch=1), take(2), topic("b", epoch=1), topic("c", epoch=2)) == ["a", "c"]
 
 
@@ -70,7 +70,7 @@ def test_a_release_by_hand_fences_the_coordinator_that_was_thought_dead() -> Non
 
 
 def test_who_was_slower_in_taking_over_hears_of_the_other() -> None:
-    """The decision names the epoch that is thought gone; if it is not the one in force, it is refused with the address."""
+    """The decision names the epoch to replace; if another one is current, it is refused with the address."""
     state = replay(State(), take(1))
     with pytest.raises(NotCoordinator) as refused:
         decide_take_over(state, 0, "late:1", "here", "c")
@@ -91,7 +91,7 @@ def test_a_log_that_is_nobodys_cannot_be_released() -> None:
 
 
 def test_epoch_and_holder_survive_batch_and_checkpoint() -> None:
-    """What is read back is what was written."""
+    """The decoded value equals the encoded one."""
     written = topic("a", epoch=7)
     assert decode_batch(encode_batch(written), "x") == written
     state = replay(State(), take(1))
@@ -99,7 +99,7 @@ def test_epoch_and_holder_survive_batch_and_checkpoint() -> None:
 
 
 def test_a_log_without_coordinators_is_written_as_before() -> None:
-    """Older versions go on reading it."""
+    """Older versions can still read it."""
     assert b"epoch" not in encode_batch(topic("a")).splitlines()[1]
     ((_, _, header), *_) = frames_of(encode_checkpoint(replay(State(), topic("a"))))
     assert b'"version"' in header and b"coordinator" not in header

@@ -35,7 +35,7 @@ def test_the_dump_is_what_the_writer_writes() -> None:
 
 
 def test_the_page_names_the_version_and_every_column_of_the_index() -> None:
-    """What the writer has and the page has not would be missed here."""
+    """A column of the writer that is missing on the page is noticed here."""
     page = PAGE.read_text(encoding="utf-8")
     index = parse_index(write([])[0], name="x")
 

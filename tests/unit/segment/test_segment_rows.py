@@ -1,4 +1,4 @@
-"""What users may hand in as records, and what they are told when they may not."""
+"""The records that users may pass in, and the errors for others."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_every_kind_of_string_and_binary_is_taken(type_: pa.DataType) -> None:
 
 
 def test_pandas_may_be_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While another thread imports it, which Arrow does with the first list of dicts, it is there and has no frames yet."""
+    """While another thread imports it, which Arrow does with the first list of dicts, the module has no frames yet."""
     monkeypatch.setitem(sys.modules, "pandas", ModuleType("pandas"))
     assert conformed([{"value": "v"}])["value"].to_pylist() == [b"v"]
 

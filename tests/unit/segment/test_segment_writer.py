@@ -1,4 +1,4 @@
-"""What goes into a segment comes out of it, within the writer's memory."""
+"""The rows of a segment are read back unchanged, within the writer's memory."""
 
 from __future__ import annotations
 
