@@ -18,8 +18,10 @@ def test_thousands_are_woken_a_few_at_a_time() -> None:
         waiters.wake({"a"})
         seen = []
         while sum(waiter.done() for waiter in waiting) < len(waiting):
+            assert waiters.is_waking
             seen.append(sum(waiter.done() for waiter in waiting))
             await asyncio.sleep(0)
+        assert not waiters.is_waking
         return seen
 
     seen = asyncio.run(scenario())
