@@ -148,9 +148,10 @@ CONSUMER: Mapping[str, ClientSetting] = {
     "value_deserializer": _function("a function from bytes to a value"),
 }
 
-"""Three defaults differ from Kafka's: `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`; a
-consumer creates no topics; and `heartbeat_interval_ms` is a third of `session_timeout_ms`, because the coordinator
-answers a heartbeat as soon as something has changed.  `isolation_level` has no effect: uncommitted records are never visible.
+"""Three defaults differ from Kafka's.  `max_partition_fetch_bytes` is 50 MiB, as `fetch_max_bytes`, for `poll_arrow`.
+A consumer creates no topics.  `heartbeat_interval_ms` is a third of `session_timeout_ms`, because the coordinator
+answers a waiting heartbeat as soon as the group rebalances.  `isolation_level` has no effect: uncommitted records are
+never visible.
 """
 
 TRANSACTION: Mapping[str, ClientSetting] = {

@@ -6,6 +6,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Collection
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -71,11 +72,18 @@ def is_own_host(header: str, own: Collection[str]) -> bool:
 
     A web page can resolve its own name to 127.0.0.1 (DNS rebinding); the user's browser then sends that name.
     """
+    host, loopback = _host_of(header)
+    return loopback or host in own
+
+
+@lru_cache(maxsize=64)  # each request has the header, and clients use few addresses
+def _host_of(header: str) -> tuple[str, bool]:
+    """The host that a Host header names, and whether it is a loopback host; empty for an invalid header."""
     found = re.fullmatch(rf"({_HOST.pattern})(?::[0-9]{{1,5}})?", header.strip())
     if found is None:
-        return False
+        return "", False
     host = found[1].lower().removesuffix(".")
-    return is_loopback_host(host) or host in own
+    return host, is_loopback_host(host)
 
 
 def this_host() -> str:

@@ -75,6 +75,11 @@ class LongPolls:
         if not self._rousing:
             self._rouse()
 
+    @property
+    def is_waking(self) -> bool:
+        """Whether some that are due have not been woken yet."""
+        return self._rousing
+
     @staticmethod
     def _time_is_over(waiter: Waiter) -> None:
         if not waiter.done():

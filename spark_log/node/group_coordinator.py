@@ -172,6 +172,16 @@ class Groups:
             return None
         return self._rebalance_signals.setdefault(group_id, asyncio.get_running_loop().create_future())
 
+    def _signal_later(self, group_id: str) -> None:
+        asyncio.get_running_loop().call_later(WAKE_DELAY_S, self._signal_when_woken, group_id)
+
+    def _signal_when_woken(self, group_id: str) -> None:
+        """Wait for the heartbeats of a large group: they are answered a few per round of the event loop."""
+        if self._heartbeats.is_waking:
+            self._signal_later(group_id)
+        else:
+            self._signal_rebalance(group_id)
+
     def _signal_rebalance(self, group_id: str) -> None:
         rebalance_begun = self._rebalance_signals.pop(group_id, None)
         if rebalance_begun is not None:
@@ -321,7 +331,7 @@ class Groups:
             self._rebalances += 1
         if group is not None and before is not None and _heartbeat_key(before) != _heartbeat_key(group):
             self._heartbeats.wake((group_id,))
-            asyncio.get_running_loop().call_later(WAKE_DELAY_S, self._signal_rebalance, group_id)
+            self._signal_later(group_id)
 
     def _keep(self, group_id: str, group: Group | None) -> None:
         if group is not None and not _is_idle(group):

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from spark_log.client.client_settings import CONSUMER
+from spark_log.client.consuming.member_settings import member_settings
 from spark_log.errors import InvalidRequest
 from tests.client.logs import new_log
 from tests.client.test_consumer import reader
@@ -82,3 +84,15 @@ def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
     closed.close()
     with pytest.raises(InvalidRequest, match="closed"):
         closed.poll()
+
+
+def test_heartbeats_are_a_third_of_the_session_unless_set() -> None:
+    """The coordinator answers a waiting heartbeat as soon as something has changed, so frequent ones only cost it time."""
+
+    def heartbeat_ms(**given: int) -> int:
+        return member_settings({**{name: known.default for name, known in CONSUMER.items()}, **given}).heartbeat_ms
+
+    assert (heartbeat_ms(), heartbeat_ms(session_timeout_ms=9_000)) == (15_000, 3_000)
+    assert heartbeat_ms(heartbeat_interval_ms=500) == 500
+    with pytest.raises(InvalidRequest, match="heartbeat_interval_ms: 9000 is not less"):
+        heartbeat_ms(session_timeout_ms=9_000, heartbeat_interval_ms=9_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.groups import decide_join_group
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
+from spark_log.store.base import ObjectStore
 from spark_log.testing.stores import Wrapper
 from tests.client.logs import in_child, log_on, new_log, quick_store, values
 
@@ -89,3 +91,49 @@ def test_a_child_forked_while_others_commit_can_commit(tmp_path: Path) -> None:
         stop.set()
         thread.join()
     assert log.read("orders").column("value").to_pylist().count(b"child") == 5
+
+
+class _Gate(Wrapper):
+    """Counts the records of the metadata log.  While it is closed, none is written."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.open, self.reached = threading.Event(), threading.Event()
+        self.open.set()
+        self.records = 0
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self.reached.set()
+        self.open.wait()
+        self.records += 1
+        return self.inner.put_new(key, data)
+
+
+def test_appends_of_several_threads_share_a_record(tmp_path: Path) -> None:
+    """All that come while a record is being written are in the next one; each is in the log once."""
+    store = _Gate(quick_store(tmp_path))
+    log = log_on(store)
+    log.append("orders", [{"value": "first"}])
+    store.open.clear()
+    store.reached.clear()
+    store.records = 0
+    threads = [threading.Thread(target=log.append, args=("orders", [{"value": f"{n}"}])) for n in range(8)]
+    threads[0].start()
+    store.reached.wait()
+    for thread in threads[1:]:
+        thread.start()
+    while len(log.journal._queue) < len(threads) - 1:
+        time.sleep(0.005)
+    store.open.set()
+    for thread in threads:
+        thread.join()
+    assert sorted(values(log, "orders")) == sorted([b"first", *(b"%d" % n for n in range(8))])
+    assert store.records == 2
+
+
+def test_appends_of_one_thread_keep_one_identity(tmp_path: Path) -> None:
+    """The log remembers each writer for a day."""
+    log = new_log(tmp_path, orders=1)
+    for number in range(5):
+        log.append("orders", [{"value": f"{number}"}])
+    assert len(log.journal.state.producers) == 1

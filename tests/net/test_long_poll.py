@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise
 
 from spark_log.net.long_poll import WOKEN_MAX, LongPolls, Topics
+from spark_log.testing.simulated_loop import LoopClock, run_simulated
 
 
 def test_thousands_are_woken_a_few_at_a_time() -> None:
@@ -17,8 +18,10 @@ def test_thousands_are_woken_a_few_at_a_time() -> None:
         waiters.wake({"a"})
         seen = []
         while sum(waiter.done() for waiter in waiting) < len(waiting):
+            assert waiters.is_waking
             seen.append(sum(waiter.done() for waiter in waiting))
             await asyncio.sleep(0)
+        assert not waiters.is_waking
         return seen
 
     seen = asyncio.run(scenario())
@@ -64,3 +67,18 @@ def test_who_has_left_is_not_woken() -> None:
         assert last.cancelled()
 
     asyncio.run(scenario())
+
+
+def test_a_wait_says_whether_it_was_woken_or_its_time_is_over() -> None:
+    """A waiter that has left is not woken."""
+    clock = LoopClock()
+
+    async def scenario() -> list[bool]:
+        waiters, begun = LongPolls(), clock.now_ms()
+        asyncio.get_running_loop().call_later(5, waiters.wake, ("a",))
+        found = [await waiters.wait(("a",), 9), await waiters.wait(("a",), 2)]
+        assert clock.now_ms() - begun == 7_000
+        waiters.wake(None)
+        return found
+
+    assert run_simulated(scenario(), clock) == [True, False]
