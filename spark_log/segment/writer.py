@@ -115,7 +115,7 @@ class SegmentWriter:
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
-        self._waiting_max = max(buffer_bytes // 2, 2 * batch_bytes)
+        self._waiting_max = max(buffer_bytes * 3 // 4, 2 * batch_bytes)
         self._open_spool = open_spool
         self._spool: BinaryIO | None = None
         self._spool_end = 0

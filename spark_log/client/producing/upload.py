@@ -20,12 +20,13 @@ from spark_log.errors import InvalidRecord
 from spark_log.journal.object_names import data_key
 from spark_log.model import DataObject, Run
 from spark_log.segment.conform import Rows
-from spark_log.segment.row_sorter import RowSorter
+from spark_log.segment.row_sorter import HELD_BYTES, RowSorter
 from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION
 from spark_log.segment.writer import SegmentWriter
 from spark_log.store.base import Chunks, ObjectStore
 
 BUFFER_BYTES = 64 << 20
+"""Memory of an upload for rows that wait to be sorted, then for their batch to fill, and for encoded batches."""
 
 
 class Uploaded(NamedTuple):
@@ -69,7 +70,6 @@ class Uploader:
         *,
         partitioner: str = "default",
         compression: str = DEFAULT_COMPRESSION,
-        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidRecord(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
@@ -78,7 +78,6 @@ class Uploader:
         self._rng = rng
         self._partitioner = partitioner
         self._compression = compression
-        self._buffer_bytes = buffer_bytes
         self._partitioners = TopicPartitioners(partitioner, rng)
         self._destinations = _Destinations()
         self._sorter = RowSorter()
@@ -114,7 +113,7 @@ class Uploader:
         if codec not in self._writers:
             self._writers[codec] = SegmentWriter(
                 compression=codec,
-                buffer_bytes=self._buffer_bytes,
+                buffer_bytes=BUFFER_BYTES - HELD_BYTES,
                 open_spool=_open_spool,
             )
         return self._writers[codec]
