@@ -1,7 +1,7 @@
 """Chooses the partition of each record of a batch.
 
 As in Kafka, a partition set in the record takes precedence over the partitioner.  The default partitioner is murmur2
-of the key; records without a key stick to one partition for a while.  Each topic that is written to has a partitioner.
+of the key; records without a key use the sticky rule.  Each topic that is written to has a partitioner.
 """
 
 from __future__ import annotations
@@ -183,5 +183,5 @@ def no_such_partition(who: str, partition: int, count: int, topic: str) -> str:
 
 
 def sticky_bytes(keys: pa.Array, values: pa.Array) -> npt.NDArray[np.int64]:
-    """What each record counts towards a sticky batch."""
+    """The bytes of each record that count towards a sticky batch."""
     return np.maximum(binary_lengths(keys) + binary_lengths(values), 1)

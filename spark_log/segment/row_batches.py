@@ -59,7 +59,7 @@ def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def unpinned(batch: pa.RecordBatch, size: int) -> pa.RecordBatch:
-    """Copies a small slice: it would keep the buffers of its whole parent alive.  size: `batch.nbytes`, which is slow."""
+    """Copies a small slice: it would keep the buffers of its whole parent alive.  size: `batch.nbytes`."""
     if batch.get_total_buffer_size() <= PINNED_MAX * size:
         return batch
     columns = [pa.concat_arrays([column]) for column in batch.columns]

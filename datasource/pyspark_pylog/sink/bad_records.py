@@ -80,7 +80,7 @@ class Topics:
         return errors
 
     def _spec(self, name: str | None) -> TopicSpec:
-        """If topics are not created automatically, the log is asked once per task for topics that the driver did not find.
+        """If topics are not created automatically, a task asks the log once for topics that the driver did not find.
 
         Raises InvalidRecord for a null, InvalidTopic, UnknownTopicOrPartition.
         """
