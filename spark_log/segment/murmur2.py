@@ -42,9 +42,12 @@ def to_positive(hashes: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
     return hashes & np.int32(0x7FFFFFFF)
 
 
-def partition_for_key(keys: pa.Array, count: int) -> npt.NDArray[np.int32]:
-    """The partition of each key among `count`; -1 for a null; an empty key is hashed.  keys: binary."""
-    partitions = to_positive(murmur2(keys)) % np.int32(count)
+def partition_for_key(keys: pa.Array, count: int | npt.NDArray[np.int64]) -> npt.NDArray[np.int32]:
+    """The partition of each key; -1 for a null; an empty key is hashed.
+
+    keys: binary.  count: the number of partitions for all keys, or for each.
+    """
+    partitions = to_positive(murmur2(keys)) % np.asarray(count, np.int32)
     if keys.null_count:
         partitions[keys.is_null().to_numpy(zero_copy_only=False)] = -1
     return partitions

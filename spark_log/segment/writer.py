@@ -12,23 +12,18 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from crc32c import crc32c
 
 from spark_log.errors import StorageError
 from spark_log.model import Run
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import BatchEntry, encode_index
-from spark_log.segment.conform import header_counts, micros
-from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+from spark_log.segment.conform import micros
+from spark_log.segment.row_batches import concat, row_bytes, unpinned, with_headers
+from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
 
 _MIB = 1 << 20
-_ROW_OVERHEAD = 16
-"""Raw bytes of a row beside key, value and headers: the timestamp and two offsets."""
-_PINNED_MAX = 8
-"""A slice that keeps a buffer of more than this many times its size alive is copied."""
 
 
 @dataclass(slots=True)
@@ -120,7 +115,7 @@ class SegmentWriter:
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
-        self._waiting_max = max(buffer_bytes // 2, 2 * batch_bytes)
+        self._waiting_max = max(buffer_bytes * 3 // 4, 2 * batch_bytes)
         self._open_spool = open_spool
         self._spool: BinaryIO | None = None
         self._spool_end = 0
@@ -205,7 +200,8 @@ class SegmentWriter:
         else:
             self._cut(into, batch)
         if into.waiting:
-            into.waiting[-1] = _unpinned(into.waiting[-1])
+            last = into.waiting[-1]
+            into.waiting[-1] = unpinned(last, size if last is batch else last.nbytes)
         self.rows += batch.num_rows
 
     def _cut_by_rows(self, into: _Partition, batch: pa.RecordBatch) -> None:
@@ -240,16 +236,20 @@ class SegmentWriter:
             self._encode(into)
 
     def _relieve(self) -> None:
-        """Bounds the memory of waiting rows with many partitions: the largest become batches early."""
-        while self._waiting_bytes > self._waiting_max:
-            self._encode(max(self._partitions.values(), key=lambda partition: partition.bytes))
+        """Bounds the memory of waiting rows with many partitions: the largest become batches early, half of all."""
+        if self._waiting_bytes <= self._waiting_max:
+            return
+        for partition in sorted(self._partitions.values(), key=lambda partition: partition.bytes, reverse=True):
+            if self._waiting_bytes <= self._waiting_max // 2:
+                return
+            self._encode(partition)
 
     # ------------------------------------------------------------------------------------------- batches to bytes
 
     def _encode(self, partition: _Partition) -> None:
         if not partition.rows:
             return
-        batch = _concat(partition.waiting, partition.schema)
+        batch = concat(partition.waiting, partition.schema)
         partition.waiting.clear()
         self._waiting_bytes -= partition.bytes
         partition.rows = partition.bytes = 0
@@ -295,7 +295,7 @@ class SegmentWriter:
         for encoded in old:
             data = _load(_Part(encoded.data, encoded.spool_position, encoded.length, encoded.crc), self._spool)
             self._forget(encoded)
-            self._keep(partition, _with_headers(ipc.decode_batch(message, data, ())))
+            self._keep(partition, with_headers(ipc.decode_batch(message, data, ())))
 
     def _forget(self, encoded: _Encoded) -> None:
         if encoded.data is not None:
@@ -361,48 +361,3 @@ def _entries(run: Run, offset: int, schema: int, encoded: Sequence[_Encoded]) ->
         )
         position += batch.length
         first += batch.rows
-
-
-def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Raw size of each row."""
-    sizes = np.full(batch.num_rows, _ROW_OVERHEAD, dtype=np.int64)
-    sizes += _lengths(batch.column("key")) + _lengths(batch.column("value"))
-    if batch.num_columns > len(RECORD_SCHEMA):
-        sizes += _header_bytes(batch.column("headers"))
-    return sizes
-
-
-def _header_bytes(headers: pa.Array) -> npt.NDArray[np.int64]:
-    entries = headers.flatten()
-    sizes = _lengths(entries.field("key")) + _lengths(entries.field("value")) + _ROW_OVERHEAD
-    ends = np.concatenate(([0], np.cumsum(sizes)))
-    return np.diff(ends[np.concatenate(([0], np.cumsum(header_counts(headers))))])
-
-
-def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
-    lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
-    return lengths.astype(np.int64)
-
-
-def _concat(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    if len(schema) > len(RECORD_SCHEMA):
-        pieces = [_with_headers(piece) for piece in pieces]
-    columns = pieces[0].columns
-    if len(pieces) > 1:
-        columns = [pa.concat_arrays([piece.column(i) for piece in pieces]) for i in range(len(schema))]
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
-
-
-def _with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
-    if batch.num_columns > len(RECORD_SCHEMA):
-        return batch
-    columns = [*batch.columns, pa.nulls(batch.num_rows, HEADERS)]
-    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA_HEADERS)
-
-
-def _unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Copies a small slice: it would keep the buffers of its whole parent alive."""
-    if batch.get_total_buffer_size() <= _PINNED_MAX * batch.nbytes:
-        return batch
-    columns = [pa.concat_arrays([column]) for column in batch.columns]
-    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -30,6 +30,7 @@ TINY = {
     "spark_tune": f"--rows 5000 {ONCE}",
     "spark_write": f"--rows 5000 {ONCE}",
     "window": f"--rows 20000 {ONCE}",
+    "write_task": f"--rows 3000 {ONCE}",
 }
 
 QUICK_JVM = {"JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from spark_log.client.producing.topic_rules import Fault, TopicSpec, faults_of
+from spark_log.client.producing.topic_rules import Fault, TopicRows, TopicSpec, faults_of
 from spark_log.errors import MessageTooLarge
 from spark_log.segment.conform import conform
 
@@ -17,7 +17,7 @@ ROW = 16
 
 def faults(values: list[bytes | None], **more: object) -> list[Fault]:
     (rows,) = conform(pa.table({"value": pa.array(values, pa.binary()), **more}), now_us=NOW * 1000)
-    return faults_of(SPEC, rows, NOW)
+    return faults_of(TopicRows.of(SPEC, rows), NOW)
 
 
 def test_a_batch_larger_than_a_message_may_be_has_no_faults_if_its_rows_are_small() -> None:

@@ -6,18 +6,26 @@ upload and commit as the good rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, cast
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pyspark_pylog.seen_log import SeenLog
 from pyspark_pylog.sink.write_columns import BatchPiece
 from pyspark_pylog.task_metadata import newest_journal
-from spark_log.client.producing.topic_rules import Fault, TopicSpec, faults_of, specs_of
+from spark_log.client.producing.topic_rules import (
+    Fault,
+    Numbers,
+    TopicRows,
+    TopicSpec,
+    TopicTable,
+    faults_of,
+    specs_of,
+    take_rows,
+)
 from spark_log.client.topics import auto_creates, ensure_topic, no_such_topic
 from spark_log.errors import InvalidRecord, InvalidTimestamp, InvalidTopic, SparkLogError, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
@@ -26,7 +34,6 @@ from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.settings import check_topic_name
 from spark_log.text import counted
 
-Numbers = npt.NDArray[np.intp]
 LETTERS_TAKE_ALL = {"max.message.bytes": str(2**31 - 1), "message.timestamp.after.max.ms": str(2**63 - 1)}
 """Configs of a dead-letter topic that is created here: the defaults would reject rows that other topics reject."""
 
@@ -38,13 +45,47 @@ class Topics:
         self._log = log
         self._specs = dict(specs)
         self._journal: Journal | None = None
+        self.table = TopicTable(())
+        """The topics that rows have named so far."""
+        self._names = pa.array([], pa.string())
+        """Their names, by number."""
 
-    def spec(self, name: str) -> TopicSpec:
-        """The topic named by a row; a missing one is created, as an append does.
+    def find(self, names: pa.Array) -> tuple[Numbers, list[Fault]]:
+        """The number in `table` of each row's topic, -1 if it cannot be written to, and the reasons why not.
 
-        If topics are not created automatically, the log is asked once per task for topics that the driver did not find.
-        Raises InvalidTopic, UnknownTopicOrPartition.
+        Adds topics to `table`, which is replaced.  A missing topic is created, as an append does.
         """
+        numbers = self._numbers(names)
+        unknown = np.flatnonzero(numbers < 0)
+        if not len(unknown):
+            return numbers, []
+        texts, codes = _distinct(names.take(pa.array(unknown)))
+        errors = self._add(texts)
+        return self._numbers(names), _unwritable(errors, unknown, codes, len(names))
+
+    def _numbers(self, names: pa.Array) -> Numbers:
+        found = pc.index_in(names, self._names.cast(names.type))
+        return cast(Numbers, pc.fill_null(found, -1).to_numpy())
+
+    def _add(self, names: Sequence[str | None]) -> dict[int, SparkLogError]:
+        """The errors of those that cannot be written to, by their index."""
+        specs, errors = list(self.table.specs), dict[int, SparkLogError]()
+        for code, name in enumerate(names):
+            try:
+                specs.append(self._spec(name))
+            except (InvalidRecord, InvalidTopic, UnknownTopicOrPartition) as error:
+                errors[code] = error
+        if len(specs) > len(self.table.specs):
+            self.table, self._names = TopicTable(tuple(specs)), pa.array([spec.name for spec in specs])
+        return errors
+
+    def _spec(self, name: str | None) -> TopicSpec:
+        """If topics are not created automatically, a task asks the log once for topics that the driver did not find.
+
+        Raises InvalidRecord for a null, InvalidTopic, UnknownTopicOrPartition.
+        """
+        if name is None:
+            raise InvalidRecord("a row has a null topic; set the option 'topic' or fill the column")
         check_topic_name(name)
         if name not in self._specs:
             if self._journal is None:
@@ -59,6 +100,29 @@ class Topics:
             raise no_such_topic(name)
         ensure_topic(journal, name)
         self._specs = {**specs_of(journal.state), **self._specs}
+
+
+def _distinct(names: pa.Array) -> tuple[list[str | None], Numbers]:
+    """The distinct names in the order of their first rows, a null last, and the index of each row's name.
+
+    Spark allows invalid UTF-8; such a name becomes an invalid topic name.
+    """
+    encoded = names.dictionary_encode()
+    texts: list[str | None] = [
+        name.decode("utf-8", "backslashreplace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()
+    ]
+    codes = pc.fill_null(encoded.indices, len(texts)).to_numpy()
+    return [*texts, None] if encoded.indices.null_count else texts, codes
+
+
+def _unwritable(errors: Mapping[int, SparkLogError], rows: Numbers, codes: Numbers, count: int) -> list[Fault]:
+    """A fault for each kind of error.  codes: the index of the name of each of `rows`, which are ascending."""
+    faults = []
+    for kind in {type(error): None for error in errors.values()}:
+        wrong = np.zeros(count, bool)
+        wrong[rows[np.isin(codes, [code for code, error in errors.items() if type(error) is kind])]] = True
+        faults.append(Fault(kind, wrong, lambda row: str(errors[int(codes[np.searchsorted(rows, row)])])))
+    return faults
 
 
 class Bad(NamedTuple):
@@ -77,32 +141,34 @@ class Bad(NamedTuple):
 
 
 class Sifted(NamedTuple):
-    good: list[tuple[TopicSpec, Rows]]
+    good: TopicRows
     bad: Bad | None
 
 
 def sift(piece: BatchPiece, topic: TopicSpec | None, topics: Topics, now_ms: int) -> Sifted:
-    """The valid rows by topic, and the invalid rows.  topic: of all rows, or None if rows name theirs."""
+    """The valid rows, and the invalid rows.  topic: of all rows, or None if rows name theirs."""
     faults = [Fault(InvalidRecord, rows, _saying(sentence)) for sentence, rows in piece.wrong_keys]
-    found: list[tuple[TopicSpec, Rows, Numbers | None]] = []
     if topic is not None:
-        found.append((topic, piece.rows, None))
-        faults += faults_of(topic, piece.rows, now_ms)
-    for name, rows in () if topic is not None else _by_topic(piece.topics):
-        try:
-            spec = _spec_of(topics, name)
-        except (InvalidRecord, InvalidTopic, UnknownTopicOrPartition) as error:
-            faults.append(_spread(Fault(type(error), np.ones(len(rows), bool), _saying(str(error))), rows, piece))
-            continue
-        part = _take(piece.rows, rows)
-        found.append((spec, part, rows))
-        faults += [_spread(fault, rows, piece) for fault in faults_of(spec, part, now_ms)]
+        batch, at = TopicRows.of(topic, piece.rows), None
+    else:
+        batch, at, unwritable = _with_topics(piece, topics)
+        faults += unwritable
+    found = faults_of(batch, now_ms)
+    faults += found if at is None else [_spread(fault, at, piece) for fault in found]
     if not faults:
-        return Sifted([(spec, rows) for spec, rows, _ in found], None)
+        return Sifted(batch, None)
     wrong = np.logical_or.reduce([fault.rows for fault in faults])
-    return Sifted(
-        [(spec, _without(rows, wrong if at is None else wrong[at])) for spec, rows, at in found], _bad(faults)
-    )
+    return Sifted(batch.take(np.flatnonzero(~(wrong if at is None else wrong[at]))), _bad(faults))
+
+
+def _with_topics(piece: BatchPiece, topics: Topics) -> tuple[TopicRows, Numbers | None, list[Fault]]:
+    """The rows whose topics can be written to, their indexes (None for all rows), and why others cannot."""
+    numbers, faults = topics.find(piece.topics)
+    if not faults:
+        one = len(topics.table.specs) == 1
+        return TopicRows(topics.table, None if one else numbers, piece.rows), None, []
+    at = np.flatnonzero(numbers >= 0)
+    return TopicRows(topics.table, numbers[at], take_rows(piece.rows, at)), at, faults
 
 
 def _bad(faults: Sequence[Fault]) -> Bad:
@@ -115,44 +181,15 @@ def _bad(faults: Sequence[Fault]) -> Bad:
     return Bad(np.array(rows, np.intp), [first[row] for row in rows])
 
 
-def _by_topic(topics: pa.Array) -> Iterator[tuple[str | None, Numbers]]:
-    """Names and the rows of each, in order.  Spark allows invalid UTF-8; such a name becomes an invalid topic name."""
-    encoded = topics.dictionary_encode()
-    names = [name.decode("utf-8", "backslashreplace") for name in encoded.dictionary.cast(pa.binary()).to_pylist()]
-    codes = pc.fill_null(encoded.indices, len(names)).to_numpy()
-    order = np.argsort(codes, kind="stable")
-    ends = np.cumsum(np.bincount(codes, minlength=len(names) + 1))
-    for name, start, end in zip([*names, None], [0, *ends[:-1]], ends, strict=True):
-        if start < end:
-            yield name, order[start:end]
-
-
-def _spec_of(topics: Topics, name: str | None) -> TopicSpec:
-    if name is None:
-        raise InvalidRecord("a row has a null topic; set the option 'topic' or fill the column")
-    return topics.spec(name)
-
-
 def _saying(sentence: str) -> Callable[[int], str]:
     return lambda row: sentence
 
 
-def _spread(fault: Fault, rows: Numbers, piece: BatchPiece) -> Fault:
-    """A fault in the rows of one topic, as a fault in the rows of the piece."""
+def _spread(fault: Fault, at: Numbers, piece: BatchPiece) -> Fault:
+    """A fault in the rows `at`, as a fault in the rows of the piece."""
     among = np.zeros(piece.rows.records.num_rows, bool)
-    among[rows[fault.rows]] = True
-    return Fault(fault.kind, among, lambda row: fault.reason(int(np.searchsorted(rows, row))))
-
-
-def _take(rows: Rows, numbers: Numbers) -> Rows:
-    if len(numbers) == rows.records.num_rows:
-        return rows
-    taken = pa.array(numbers)
-    return Rows(rows.records.take(taken), None if rows.partitions is None else rows.partitions.take(taken))
-
-
-def _without(rows: Rows, wrong: npt.NDArray[np.bool_]) -> Rows:
-    return _take(rows, np.flatnonzero(~wrong))
+    among[at[fault.rows]] = True
+    return Fault(fault.kind, among, lambda row: fault.reason(int(np.searchsorted(at, row))))
 
 
 def refusal(bad: Bad, read: int) -> SparkLogError:
@@ -168,7 +205,7 @@ def refusal(bad: Bad, read: int) -> SparkLogError:
 
 def letters(piece: BatchPiece, bad: Bad, topic: str | None, to: TopicSpec, now_ms: int) -> Rows:
     """Bad rows as records of the dead-letter topic.  topic: of all rows, or None if rows name theirs."""
-    rows = _take(piece.rows, bad.rows)
+    rows = take_rows(piece.rows, bad.rows)
     records, count = rows.records, len(bad.rows)
     times = records.column("timestamp")
     named = pa.array([topic] * count) if piece.topics is None else piece.topics.take(pa.array(bad.rows))
@@ -184,7 +221,7 @@ def letters(piece: BatchPiece, bad: Bad, topic: str | None, to: TopicSpec, now_m
     old = records.column("headers") if "headers" in records.schema.names else pa.nulls(count, HEADERS)
     arrays = {name: records.column(name) for name in ("key", "value", "timestamp")}
     whole = pa.record_batch({**arrays, "headers": with_headers(old, added)})
-    for fault in faults_of(to, Rows(whole, None), now_ms):
+    for fault in faults_of(TopicRows.of(to, Rows(whole, None)), now_ms):
         if fault.kind is not InvalidTimestamp:
             raise fault.kind(f"a bad record cannot be kept either: {fault.reason(int(fault.rows.argmax()))}")
         arrays["timestamp"] = pc.if_else(pa.array(fault.rows), pa.scalar(now_ms * 1000, TIMESTAMP), arrays["timestamp"])

@@ -36,7 +36,7 @@ from pyspark_pylog.sink.write_columns import pieces, written_columns
 from pyspark_pylog.task_metadata import journal_since, newest_journal
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.producing.commit import PlainProducer
-from spark_log.client.producing.topic_rules import TopicSpec, specs_of, topic_spec
+from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, specs_of, topic_spec
 from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.clock import SystemClock
@@ -151,10 +151,9 @@ def _append(begun: Begun, batches: Iterator[pa.RecordBatch], uploader: Uploader)
                 if options.dead_letters is None:
                     raise refusal(bad, read)
                 to = begun.specs[options.dead_letters]
-                uploader.add(to, letters(piece, bad, options.topic, to, now_ms))
+                uploader.add(TopicRows.of(to, letters(piece, bad, options.topic, to, now_ms)))
                 count, reason = count + len(bad.rows), reason or bad.reasons[0]
-            for spec, rows in good:
-                uploader.add(spec, rows)
+            uploader.add(good)
     return count, reason
 
 

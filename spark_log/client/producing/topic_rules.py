@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +20,13 @@ from spark_log.segment.partitioners import (
     no_such_partition,
     outside,
 )
+from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import RECORD_SCHEMA
-from spark_log.segment.writer import row_bytes
 from spark_log.settings import topic_config
 
 _NO_LIMIT_MS = 2**63 - 1
+Numbers = npt.NDArray[np.integer[Any]]
+Int64s = npt.NDArray[np.int64]
 
 
 class TopicSpec(NamedTuple):
@@ -54,8 +58,69 @@ def topic_spec(state: State, name: str) -> TopicSpec:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class TopicTable:
+    """Topics by number, and their rules as arrays: checks and partitions of rows of many topics take one pass."""
+
+    specs: tuple[TopicSpec, ...]
+
+    @cached_property
+    def partitions(self) -> Int64s:
+        return np.array([spec.partitions for spec in self.specs])
+
+    @cached_property
+    def max_message_bytes(self) -> Int64s:
+        return np.array([spec.max_message_bytes for spec in self.specs])
+
+    @cached_property
+    def before_max_ms(self) -> Int64s:
+        """Without a limit for log append time, which ignores the records' own times; as `after_max_ms`."""
+        return np.array([_NO_LIMIT_MS if spec.append_time else spec.before_max_ms for spec in self.specs])
+
+    @cached_property
+    def after_max_ms(self) -> Int64s:
+        return np.array([_NO_LIMIT_MS if spec.append_time else spec.after_max_ms for spec in self.specs])
+
+
+class TopicRows(NamedTuple):
+    """Rows of one or more topics."""
+
+    topics: TopicTable
+    numbers: Numbers | None
+    """The number of each row's topic; None if the table has one topic."""
+    rows: Rows
+
+    @classmethod
+    def of(cls, spec: TopicSpec, rows: Rows) -> TopicRows:
+        return cls(TopicTable((spec,)), None, rows)
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.rows.records.num_rows)
+
+    def spec(self, row: int) -> TopicSpec:
+        """The topic of a row."""
+        return self.topics.specs[0 if self.numbers is None else self.numbers[row]]
+
+    def each(self, values: Int64s) -> Int64s:
+        """values: by topic.  The value for each row; or the only one, which numpy broadcasts."""
+        return values if self.numbers is None else values[self.numbers]
+
+    def take(self, at: Numbers) -> TopicRows:
+        """The rows at these indexes, ascending."""
+        if len(at) == self.num_rows:
+            return self
+        return TopicRows(self.topics, None if self.numbers is None else self.numbers[at], take_rows(self.rows, at))
+
+
+def take_rows(rows: Rows, at: Numbers) -> Rows:
+    """The rows at these indexes."""
+    taken = pa.array(at)
+    return Rows(rows.records.take(taken), None if rows.partitions is None else rows.partitions.take(taken))
+
+
 class Fault(NamedTuple):
-    """A rule of the topic that some rows of a batch violate."""
+    """A rule that some rows of a batch violate."""
 
     kind: type[SparkLogError]
     rows: npt.NDArray[np.bool_]
@@ -64,23 +129,25 @@ class Fault(NamedTuple):
     """The message for a row, by its index."""
 
 
-def faults_of(spec: TopicSpec, rows: Rows, now_ms: int) -> list[Fault]:
-    """The rules that rows violate: on size, on time, and on explicit partitions."""
-    if rows.records.num_rows == 0:
+def faults_of(batch: TopicRows, now_ms: int) -> list[Fault]:
+    """The rules of their topics that rows violate: on size, on time, and on explicit partitions."""
+    if batch.num_rows == 0:
         return []
-    found = (_too_large(spec, rows.records), *_out_of_time(spec, rows.records, now_ms), _no_partition(spec, rows))
+    found = (_too_large(batch), *_out_of_time(batch, now_ms), _no_partition(batch))
     return [fault for fault in found if fault is not None]
 
 
-def _too_large(spec: TopicSpec, records: pa.RecordBatch) -> Fault | None:
-    if _all_within(records, spec.max_message_bytes):
+def _too_large(batch: TopicRows) -> Fault | None:
+    limits = batch.topics.max_message_bytes
+    if _all_within(batch.rows.records, int(limits.min())):
         return None
-    sizes = row_bytes(records)
-    wrong = sizes > spec.max_message_bytes
+    sizes = row_bytes(batch.rows.records)
+    wrong = sizes > batch.each(limits)
     if not wrong.any():
         return None
 
     def reason(row: int) -> str:
+        spec = batch.spec(row)
         return (
             f"a record of {sizes[row]} bytes is larger than max.message.bytes={spec.max_message_bytes} of topic "
             f"{spec.name!r}; raise it with `pylog topic alter {spec.name} -c max.message.bytes=…`"
@@ -99,26 +166,27 @@ def _all_within(records: pa.RecordBatch, limit: int) -> bool:
     return _all_within(records.slice(0, half), limit) and _all_within(records.slice(half), limit)
 
 
-def _out_of_time(spec: TopicSpec, records: pa.RecordBatch, now_ms: int) -> list[Fault]:
-    if spec.append_time or (spec.before_max_ms == spec.after_max_ms == _NO_LIMIT_MS):
+def _out_of_time(batch: TopicRows, now_ms: int) -> list[Fault]:
+    before, after = batch.topics.before_max_ms, batch.topics.after_max_ms
+    if before.min() == after.min() == _NO_LIMIT_MS:
         return []
-    stamps = micros(records)
+    stamps = micros(batch.rows.records)
     faults = []
-    if now_ms - int(stamps.min()) // 1000 > spec.before_max_ms:
+    if now_ms - int(stamps.min()) // 1000 > before.min():
         times = stamps // 1000
-        faults.append(_times_fault(spec, times, now_ms - times > spec.before_max_ms, now_ms, "before"))
-    if int(stamps.max()) // 1000 - now_ms > spec.after_max_ms:
+        faults.append(_times_fault(batch, times, now_ms - times > batch.each(before), now_ms, "before"))
+    if int(stamps.max()) // 1000 - now_ms > after.min():
         times = stamps // 1000
-        faults.append(_times_fault(spec, times, times - now_ms > spec.after_max_ms, now_ms, "after"))
-    return faults
+        faults.append(_times_fault(batch, times, times - now_ms > batch.each(after), now_ms, "after"))
+    return [fault for fault in faults if fault.rows.any()]
 
 
 def _times_fault(
-    spec: TopicSpec, times: npt.NDArray[np.int64], wrong: npt.NDArray[np.bool_], now_ms: int, side: str
+    batch: TopicRows, times: npt.NDArray[np.int64], wrong: npt.NDArray[np.bool_], now_ms: int, side: str
 ) -> Fault:
-    limit = spec.before_max_ms if side == "before" else spec.after_max_ms
-
     def reason(row: int) -> str:
+        spec = batch.spec(row)
+        limit = spec.before_max_ms if side == "before" else spec.after_max_ms
         return (
             f"a record of topic {spec.name!r} has timestamp {times[row]} ms, more than "
             f"message.timestamp.{side}.max.ms={limit} {side} the present ({now_ms} ms)"
@@ -127,16 +195,17 @@ def _times_fault(
     return Fault(InvalidTimestamp, wrong, reason)
 
 
-def _no_partition(spec: TopicSpec, rows: Rows) -> Fault | None:
-    wanted = rows.partitions
+def _no_partition(batch: TopicRows) -> Fault | None:
+    wanted = batch.rows.partitions
     if wanted is None or wanted.null_count == len(wanted):
         return None
     numbers = pc.fill_null(wanted, 0).to_numpy()
-    wrong = outside(numbers, spec.partitions)
+    wrong = outside(numbers, batch.each(batch.topics.partitions))
     if not wrong.any():
         return None
 
     def reason(row: int) -> str:
+        spec = batch.spec(row)
         named = no_such_partition("a record names", int(numbers[row]), spec.partitions, spec.name)
         return f"{named}; leave the column 'partition' out, or give the topic more partitions"
 

@@ -8,25 +8,25 @@ from __future__ import annotations
 
 import random
 import tempfile
+from bisect import bisect_right
 from collections.abc import Iterable
 from typing import BinaryIO, NamedTuple, cast
 
-from spark_log.client.producing.topic_rules import TopicSpec, faults_of
+import numpy as np
+
+from spark_log.client.producing.topic_partitions import TopicPartitioners
+from spark_log.client.producing.topic_rules import Int64s, TopicRows, TopicSpec, TopicTable, faults_of
 from spark_log.errors import InvalidRecord
 from spark_log.journal.object_names import data_key
 from spark_log.model import DataObject, Run
 from spark_log.segment.conform import Rows
-from spark_log.segment.partitioners import (
-    Partitioner,
-    assign_partitions,
-    make_partitioner,
-    split,
-)
+from spark_log.segment.row_sorter import HELD_BYTES, RowSorter
 from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION
 from spark_log.segment.writer import SegmentWriter
 from spark_log.store.base import Chunks, ObjectStore
 
 BUFFER_BYTES = 64 << 20
+"""Memory of an upload for rows that wait to be sorted, then for their batch to fill, and for encoded batches."""
 
 
 class Uploaded(NamedTuple):
@@ -70,7 +70,6 @@ class Uploader:
         *,
         partitioner: str = "default",
         compression: str = DEFAULT_COMPRESSION,
-        buffer_bytes: int = BUFFER_BYTES,
     ) -> None:
         if compression not in COMPRESSIONS:
             raise InvalidRecord(f"compression {compression!r} is not one of {', '.join(COMPRESSIONS)}")
@@ -79,29 +78,34 @@ class Uploader:
         self._rng = rng
         self._partitioner = partitioner
         self._compression = compression
-        self._buffer_bytes = buffer_bytes
-        self._partitioners: dict[str, Partitioner] = {}
+        self._partitioners = TopicPartitioners(partitioner, rng)
+        self._destinations = _Destinations()
+        self._sorter = RowSorter()
         self._writers: dict[str, SegmentWriter] = {}
 
     def append(self, spec: TopicSpec, rows: Rows, now_ms: int) -> None:
         """Add rows of one topic.  After InvalidRecord, MessageTooLarge or InvalidTimestamp, nothing must be
         committed."""
-        for fault in faults_of(spec, rows, now_ms):
+        batch = TopicRows.of(spec, rows)
+        for fault in faults_of(batch, now_ms):
             raise fault.kind(fault.reason(int(fault.rows.argmax())))
-        self.add(spec, rows)
+        self.add(batch)
 
-    def add(self, spec: TopicSpec, rows: Rows) -> None:
-        """Add rows of one topic that are already validated."""
-        records = rows.records
-        if records.num_rows == 0:
+    def add(self, batch: TopicRows) -> None:
+        """Add rows that are already validated."""
+        if batch.num_rows == 0:
             return
-        partitioner = self._partitioners.get(spec.topic_id)
-        if partitioner is None:
-            partitioner = self._partitioners[spec.topic_id] = make_partitioner(self._partitioner, self._rng)
-        numbers = assign_partitions(records, rows.partitions, spec.partitions, partitioner, topic=spec.name)
-        writer = self._writer(spec)
-        for number, part in split(records, numbers, spec.partitions):
-            writer.append(spec.topic_id, number, part)
+        if self._destinations.change(batch.topics):
+            self._sort()
+        destinations = self._partitioners.assign(batch) + batch.each(self._destinations.starts(batch.topics))
+        self._sorter.add(batch.rows.records, destinations, self._destinations.count)
+        if self._sorter.is_due:
+            self._sort()
+
+    def _sort(self) -> None:
+        for destination, part in self._sorter.take_sorted():
+            spec, partition = self._destinations[destination]
+            self._writer(spec).append(spec.topic_id, partition, part)
 
     def _writer(self, spec: TopicSpec) -> SegmentWriter:
         codec = self._compression if spec.compression == "producer" else spec.compression
@@ -109,7 +113,7 @@ class Uploader:
         if codec not in self._writers:
             self._writers[codec] = SegmentWriter(
                 compression=codec,
-                buffer_bytes=self._buffer_bytes,
+                buffer_bytes=BUFFER_BYTES - HELD_BYTES,
                 open_spool=_open_spool,
             )
         return self._writers[codec]
@@ -117,6 +121,7 @@ class Uploader:
     def finish(self) -> Uploaded:
         """Write the objects durably, and return their contents."""
         try:
+            self._sort()
             return join_uploads(self._put(writer) for _, writer in sorted(self._writers.items()))
         finally:
             self.close()
@@ -136,6 +141,46 @@ class Uploader:
         for writer in self._writers.values():
             writer.close()
         self._writers = {}
+        self._sorter = RowSorter()
+
+
+class _Destinations:
+    """Numbers the partitions of all topics of an upload; those of one topic follow one another."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._specs: list[TopicSpec] = []
+        self._firsts: list[int] = []
+        """The numbers of their partitions 0, ascending."""
+        self._known: dict[str, tuple[TopicSpec, int]] = {}
+        self._topics = TopicTable(())
+        self._starts: Int64s = np.zeros(0, np.int64)
+
+    def change(self, topics: TopicTable) -> bool:
+        """Whether a topic has changed since rows were added, so that `starts` gives it new numbers."""
+        if topics is self._topics:
+            return False
+        return any(self._known.get(spec.topic_id, (spec,))[0] != spec for spec in topics.specs)
+
+    def starts(self, topics: TopicTable) -> Int64s:
+        """The number of partition 0 of each topic."""
+        if topics is not self._topics:
+            self._topics, self._starts = topics, np.array([self._start(spec) for spec in topics.specs])
+        return self._starts
+
+    def _start(self, spec: TopicSpec) -> int:
+        known, start = self._known.get(spec.topic_id, (None, 0))
+        if known != spec:
+            start, self.count = self.count, self.count + spec.partitions
+            self._known[spec.topic_id] = spec, start
+            self._specs.append(spec)
+            self._firsts.append(start)
+        return start
+
+    def __getitem__(self, destination: int) -> tuple[TopicSpec, int]:
+        """The topic and partition of a number."""
+        at = bisect_right(self._firsts, destination) - 1
+        return self._specs[at], destination - self._firsts[at]
 
 
 def _open_spool() -> BinaryIO:

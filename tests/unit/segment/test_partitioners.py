@@ -1,4 +1,4 @@
-"""Which partition a record goes to, in Kafka's order of decisions, and batches split by it."""
+"""Which partition a record goes to, in Kafka's order of decisions."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from spark_log.segment.partitioners import (
     StickyPartitioner,
     assign_partitions,
     make_partitioner,
-    split,
 )
-from tests.unit.segment.builders import numbered, records
+from tests.unit.segment.builders import numbered, records, shuffled
 
 
 class ByLength:
@@ -167,25 +166,13 @@ def test_names_stand_for_kafkas_partitioners() -> None:
     assert kinds == [Murmur2Partitioner, Murmur2Partitioner, StickyPartitioner]
 
 
-@given(st.lists(st.integers(0, 3), max_size=50), st.sampled_from([4, 300, 70_000]))
-def test_split_keeps_every_record_and_their_order(partitions: list[int], count: int) -> None:
-    """As filtering once for each partition does, for 8, 16 and 32 bit partition numbers."""
-    rows = numbered(len(partitions))
-    array = np.asarray(partitions, dtype=np.int64)
+@pytest.mark.parametrize("name", ["default", "sticky"])
+def test_one_partition_needs_no_choice(name: str) -> None:
+    """Keys are not hashed, and no random number is drawn."""
+    rng = random.Random(1)
+    before = rng.getstate()
 
-    found = split(rows, array, count)
+    found = assign_partitions(shuffled(50, seed=2), None, 1, make_partitioner(name, rng), topic="t")
 
-    expected = [(p, rows.filter(pa.array(array == p))) for p in sorted(set(partitions))]
-    assert [(p, part.to_pylist()) for p, part in found] == [(p, part.to_pylist()) for p, part in expected]
-
-
-def test_a_batch_for_one_partition_is_not_copied() -> None:
-    """All records to one partition: the batch itself."""
-    rows = numbered(100)
-    before = pa.total_allocated_bytes()
-
-    ((partition, part),) = split(rows, np.full(100, 7), 8)
-
-    assert partition == 7
-    assert part.equals(rows)
-    assert pa.total_allocated_bytes() == before
+    assert found.tolist() == [0] * 50
+    assert rng.getstate() == before

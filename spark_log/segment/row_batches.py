@@ -1,0 +1,66 @@
+"""Whole batches of records: sizes of their rows, and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_log.segment.conform import header_counts
+from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+
+ROW_OVERHEAD = 16
+"""Raw bytes of a row beside key, value and headers: the timestamp and two offsets."""
+PINNED_MAX = 8
+"""A slice that keeps a buffer of more than this many times its size alive is copied."""
+
+
+def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Raw size of each row."""
+    sizes = np.full(batch.num_rows, ROW_OVERHEAD, dtype=np.int64)
+    sizes += binary_lengths(batch.column("key")) + binary_lengths(batch.column("value"))
+    if batch.num_columns > len(RECORD_SCHEMA):
+        sizes += _header_bytes(batch.column("headers"))
+    return sizes
+
+
+def _header_bytes(headers: pa.Array) -> npt.NDArray[np.int64]:
+    entries = headers.flatten()
+    sizes = binary_lengths(entries.field("key")) + binary_lengths(entries.field("value")) + ROW_OVERHEAD
+    ends = np.concatenate(([0], np.cumsum(sizes)))
+    return np.diff(ends[np.concatenate(([0], np.cumsum(header_counts(headers))))])
+
+
+def binary_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
+    """Bytes of each element; 0 for a null."""
+    lengths: npt.NDArray[np.int64] = pc.fill_null(pc.binary_length(array), 0).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)
+
+
+def concat(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
+    """One batch of all rows.  schema: with headers if any of the pieces has them."""
+    if len(schema) > len(RECORD_SCHEMA):
+        pieces = [with_headers(piece) for piece in pieces]
+    columns = pieces[0].columns
+    if len(pieces) > 1:
+        columns = [pa.concat_arrays([piece.column(i) for piece in pieces]) for i in range(len(schema))]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with a column `headers`, of nulls if it had none."""
+    if batch.num_columns > len(RECORD_SCHEMA):
+        return batch
+    columns = [*batch.columns, pa.nulls(batch.num_rows, HEADERS)]
+    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA_HEADERS)
+
+
+def unpinned(batch: pa.RecordBatch, size: int) -> pa.RecordBatch:
+    """Copies a small slice: it would keep the buffers of its whole parent alive.  size: `batch.nbytes`."""
+    if batch.get_total_buffer_size() <= PINNED_MAX * size:
+        return batch
+    columns = [pa.concat_arrays([column]) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
