@@ -1,9 +1,9 @@
 """The metadata log in tasks: the only module where they open it.
 
-The driver ships the plan.  A task asks for more only at the time of its query: the version that the query reads,
-records added since the plan, and records that were merged into other objects since.
+The driver ships the plan.  A task asks for more only if it is not known before the query runs: the version that the
+query reads, records added since the plan, and records that were merged into other objects since.
 
-A task never sees a log that is older than its plan, or another log at the same place.
+A task never uses a log that is older than its plan, or another log at the same place.
 """
 
 from __future__ import annotations
@@ -38,8 +38,10 @@ def newest_journal(log: SeenLog) -> Journal:
 
 
 def journal_since(log: SeenLog) -> Journal:
-    """The journal, at any state from `log.version` on: without a request if this process has one.  Raises as
-    `newest_journal`."""
+    """The journal at any version from `log.version` on.  Sends no request if this process already has one.
+
+    Raises as `newest_journal` does.
+    """
     journal = KEPT.get((log.url, log.token, log.roots))
     if journal is None or journal.cluster_id != log.cluster_id or journal.state.version < log.version:
         return newest_journal(log)
@@ -47,7 +49,7 @@ def journal_since(log: SeenLog) -> Journal:
 
 
 def agreed_value(log: SeenLog, name: str, make: Callable[[], bytes]) -> bytes:
-    """The value under `name` on which all tasks agree; the first task makes it.  The others open nothing for it."""
+    """The value under `name` on which all tasks agree; the first task makes it.  The others do not open the log."""
     found = run(claimed(name), Stores.of(log.roots.store()), SystemClock())
     if found is not None:
         return found

@@ -38,8 +38,8 @@ def connect(
 ) -> Log:
     """Open the log at `url`: a path or any fsspec URL, or a coordinator, `pylog://host:9550[,host2:9550]`.
 
-    On storage, a new log is created if there is none and `create` is true.  The address of a coordinator leads to its
-    log.
+    On storage, a new log is created if there is none and `create` is true.  A coordinator's address opens the log that
+    it leads.
 
     storage_options:  passed to fsspec: credentials, endpoints.
     token:            for a coordinator; default: the environment variable PYLOG_TOKEN.
@@ -138,7 +138,7 @@ class Log:
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
     ) -> pa.Table:
-        """As `scan`, as one table, of one partition or of all."""
+        """As `scan`, but one table: of one partition, or of all."""
         return self.scan(topic, None if partition is None else [partition], start, end, columns, where).read_all()
 
     def plan(

@@ -51,14 +51,14 @@ class MetadataLog(Protocol[AnyView]):
         """The view at the end of the log: it includes every change that was acknowledged before."""
 
     def look(self, view: AnyView) -> Steps[AnyView]:
-        """Like `refresh`, for a waiting reader: cheap if nothing happened.  May return an older view, never older than
-        `view`."""
+        """Like `refresh`, for a waiting reader: cheap if nothing changed.  The result may be behind the end of the log,
+        but never behind `view`."""
 
     def follow(self, view: AnyView, told: Answered | Changes) -> Steps[AnyView]:
         """The view with the changes that a coordinator reported."""
 
     def newer(self, one: AnyView, other: AnyView) -> AnyView:
-        """The newer of two views, with what both know of the log."""
+        """The newer of two views, with what both have found out about the log, such as damaged checkpoints."""
 
     def state_at(self, version: int) -> Steps[State | None]:
         """The state at a recent version; None if it cannot be rebuilt any more."""
@@ -73,7 +73,7 @@ class MetadataLog(Protocol[AnyView]):
     def claim(self, name: str, value: bytes) -> Steps[bytes]:
         """Claim `value` under a name; returns the value that was claimed first, this one or another.
 
-        It is JSON with the field `version`, and may be removed when the fence has passed that.
+        The value is JSON with the field `version`.  The claim may be removed when the fence has passed that version.
         """
 
     def expire_claims(self, state: State) -> Steps[int]:
@@ -86,16 +86,19 @@ class MetadataLog(Protocol[AnyView]):
         """Whether upkeep and a checkpoint are due."""
 
     def look_again(self, view: AnyView) -> Steps[AnyView]:
-        """The view, knowing the checkpoints that other processes have written."""
+        """The view, updated with the checkpoints that other processes have written."""
 
     def checkpoint(self, view: AnyView) -> Steps[AnyView]:
-        """Write a checkpoint of the view, unless there is a readable one."""
+        """Write a checkpoint of the view, unless a readable one of its version or a later one exists."""
 
     def truncate(self, view: AnyView) -> Steps[int]:
         """Delete everything that checkpoints replace; returns the number of deletes."""
 
     def checkpoint_and_truncate(self, view: AnyView, fence_before: int) -> Steps[AnyView]:
-        """Write a checkpoint after a commit, and delete what it replaces since the fence was at `fence_before`."""
+        """Write a checkpoint after a commit, and delete what it replaces.
+
+        fence_before:  the fence before the commit, from which the deletion continues.
+        """
 
     def status(self) -> Steps[LogStatus]:
         """The condition of the log."""

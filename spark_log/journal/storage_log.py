@@ -38,7 +38,7 @@ from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 
 RELIST_MS = 60_000
-"""How often a waiting reader lists the checkpoints at least: its clock may stop while the machine sleeps."""
+"""A waiting reader lists the checkpoints at least this often: its clock may stop while the machine sleeps."""
 READ_AHEAD = 32
 """Versions that are read together with the checkpoint when a log on an object store is opened."""
 
@@ -46,7 +46,7 @@ logger = logging.getLogger("spark_log")
 
 
 class StorageLog:
-    """The metadata log on a store that all processes share.  A view has the newest checkpoint beside the state."""
+    """The metadata log on a store that all processes share.  A view has a state and the newest checkpoint's name."""
 
     def __init__(self, context: Context, form: Format, store: ObjectStore, listed: Sequence[str] | None = None) -> None:
         """
@@ -86,7 +86,7 @@ class StorageLog:
         return after._replace(listed_ms=view.listed_ms)
 
     def newer(self, one: View, other: View) -> View:
-        """Also the newer one of the checkpoints that neither found damaged."""
+        """The newer state, with the newest checkpoint that neither view found damaged."""
         newer, damaged = max(one, other, key=lambda view: view.state.version), one.damaged | other.damaged
         checkpoint = max((name for name in (one.checkpoint, other.checkpoint) if name not in damaged), default="")
         return View(checkpoint, newer.state, damaged, newer.head, max(one.listed_ms, other.listed_ms))
@@ -95,16 +95,16 @@ class StorageLog:
         return (yield from opening.state_at(version))
 
     def _reads_together(self, view: View) -> bool:
-        """Whether fewer rounds matter and the records after the view cannot have been deleted yet, by far."""
+        """Whether fewer round trips matter, and the view is far too young for records after it to have been deleted."""
         return not self._store.local and self._is_young(view)
 
     def _is_young(self, view: View) -> bool:
-        """Whether the checkpoints were listed so recently that no record after that can have been deleted, by far."""
+        """Whether the checkpoints were listed far too recently for a record after the view to have been deleted."""
         age = self.context.clock.monotonic_ms() - view.listed_ms
         return age < cluster_config(view.state.configs, "gc.fence.age.ms") // 4
 
     def _to_the_end(self, before: View, after: View, together: bool) -> Steps[View]:
-        """Read on from a view if its reads took so long that records after it may have been deleted meanwhile."""
+        """Read on from `after` if its reads took so long that records may have been deleted meanwhile."""
         return (yield from opening.refresh(after)) if together and not self._is_young(before) else after
 
     # ------------------------------------------------------------------------------------------------------------- writing

@@ -3,7 +3,7 @@
 pylog-checkpoint 2\\n
 frames (frames.py): first the header, one row with the small values; then the maps of the state as rows [key, value]
 
-A reader may stop after the header, and pass over frames without decoding them.
+A reader may stop after the header, and skip frames without decoding them.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ class Header(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     times: list[tuple[int, int]]
     configs: dict[str, str]
     coordinator: Leadership | None = None
-    """None: there was none."""
+    """None: the log has had no coordinator."""
     progressed: int = 0
     generations: int = 0
     features: list[tuple[str, int]] = []
 
 
 class _Levels(msgspec.Struct, frozen=True):
-    """The part of the header that every pylog can read, even in a newer one."""
+    """The part of the header that every pylog can read, even if a newer pylog wrote the header."""
 
     features: list[tuple[str, int]] = []
 
@@ -90,7 +90,7 @@ class _Kind(NamedTuple):
     """One kind of rows."""
 
     rows: Callable[[State], Iterable[Any]]
-    """Those of a state, in order."""
+    """The rows of a state, in order."""
     row: Any
     """Type of a row: key and value."""
 
@@ -136,7 +136,7 @@ KINDS = {
     "groups": _Kind(_groups, tuple[str, GroupRow]),
     "forgotten": _Kind(lambda state: _sorted(state.forgotten), tuple[tuple[str, str, int], Forgotten]),
 }
-"""By name, in the order of the file: positions come before their groups."""
+"""Kinds by name, in the order of the file: positions come before their groups."""
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda configs: dict(sorted(configs.items())))
 _decoders = {
@@ -292,7 +292,7 @@ class _Maps:
 
 @contextmanager
 def _garbage_collector_paused() -> Iterator[None]:
-    """Millions of new objects cause collections that take longer than the decoding, and find nothing."""
+    """Millions of new objects cause collections that take longer than the decoding, and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -8,14 +8,14 @@ SPARE = 100
 
 
 class Deadlines:
-    """One deadline for each name.  Replaced deadlines stay in the heap until they come up, or are too many."""
+    """One deadline for each name.  Replaced deadlines stay in the heap until they come first, or are too many."""
 
     def __init__(self) -> None:
         self._of_names: dict[str, int] = {}
         self._heap: list[tuple[int, str]] = []
 
     def set(self, name: str, at_ms: int | None) -> None:
-        """None: the name has no deadline."""
+        """Set or replace the deadline of a name; None removes it."""
         if self._of_names.get(name) == at_ms:
             return
         if at_ms is None:
@@ -29,7 +29,7 @@ class Deadlines:
 
     @property
     def first_ms(self) -> int | None:
-        """The earliest deadline."""
+        """The earliest deadline; None if there is none."""
         while self._heap:
             at_ms, name = self._heap[0]
             if self._of_names.get(name) == at_ms:

@@ -44,7 +44,7 @@ class MaintainReport:
     version: int
     """Version of the log at the end."""
     expired_records: int
-    """Removed by retention."""
+    """Records that retention removed."""
     merged_slices: int
     segments: int
     """New segments that replaced the merged slices."""
@@ -62,7 +62,7 @@ class MaintainReport:
     waiting: int = 0
     """Objects without references: they are deleted when the fence has passed the version that dropped them."""
     fence_age_ms: int = 0
-    """`gc.fence.age.ms`: the fence advances after it, in two steps if there are no writes meanwhile."""
+    """`gc.fence.age.ms`: the fence advances after this time, in two steps if nobody writes meanwhile."""
     problems: tuple[str, ...] = ()
     """Failed duties, with the errors; the other duties were completed."""
     no_space: bool = False
@@ -71,10 +71,10 @@ class MaintainReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The result that a run would have now."""
+    """The changes that a run would make now."""
 
     expired_records: int
-    """That retention would remove."""
+    """Records that retention would remove."""
     merged_slices: int
     merged_bytes: int
     """Size of the merged slices."""
@@ -131,8 +131,8 @@ def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainRep
 def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[MaintainReport]:
     """Runs that start every `interval_ms`, until the caller stops iterating.
 
-    The first run raises as `maintain_round` does, so that the caller sees whether it works.  Later failures are
-    logged.
+    The first run raises as `maintain_round` does, so that the caller sees whether upkeep works.  Later failures
+    are logged.
     """
     clock = log.journal.context.clock
     began = clock.monotonic_ms()

@@ -1,7 +1,8 @@
 """Sorts rows by destination: a number for each topic-partition of a write.
 
-Each slice of a sorted batch costs about 20 us, whatever its rows.  Sorting each batch of 10,000 rows for 1,000 topics
-would therefore cost 2 us a row.  So rows are held until the slices are long enough, and then sorted in one pass.
+Each slice of a sorted batch costs about 20 us, however many rows it has.  Sorting each batch of 10,000 rows for 1,000
+topics would therefore cost 2 us a row.  So rows are held until the slices are long enough, and are then sorted in one
+pass.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from spark_log.segment.row_batches import concat, unpinned
 
 Destinations = npt.NDArray[np.integer[Any]]
 SLICE_ROWS = 256
-"""Rows are sorted when they have this many for each destination, on average."""
+"""Rows are sorted when there are this many for each destination, on average."""
 HELD_BYTES = 16 << 20
-"""Rows are sorted when they have this many bytes, even if their slices are short."""
+"""Rows are sorted when they take this many bytes, even if their slices are short."""
 
 
 class RowSorter:
@@ -55,9 +56,10 @@ class RowSorter:
         return int(self._sizes.sum()) >= self._slice_rows * int(np.count_nonzero(self._sizes))
 
     def take_sorted(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """All held rows as (destination, its rows in the order of their arrival), ascending; holds nothing afterwards.
+        """All held rows as (destination, batch), by ascending destination.  Afterwards, no rows are held.
 
-        Each batch is a copy, or the whole of what was added if there is one destination.
+        The rows of a batch are in the order in which they were added.  With one destination, its batch is all that was
+        added; otherwise each batch is a copy.
         """
         if not self._batches:
             return

@@ -22,7 +22,7 @@ logger = logging.getLogger("spark_log")
 class Assignment:
     """The partitions of one consumer, with its position in each.
 
-    on_removed:  called when partitions were removed: records of them that are in memory must not be returned.
+    on_removed:  called after partitions were removed; their records in memory must not be returned.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Assignment:
     # --------------------------------------------------------------------------------------- by the group and the log
 
     def join(self) -> None:
-        """Join the group, if there is one; and give up partitions that were lost.  The state may be newer then."""
+        """Join the group, if there is one, and give up partitions that were lost.  May update the journal's state."""
         membership = self._membership
         if membership is None:
             return
@@ -127,7 +127,7 @@ class Assignment:
         self.is_known |= membership is None or membership.is_assigned
 
     def _replace(self, wanted: Wanted, subscribed: SubscribedTopics) -> list[TopicPartition]:
-        """Revoke partitions that are not `wanted`, and add those that are new; returns these."""
+        """Revoke partitions that are not `wanted`, and add new ones; returns the new ones."""
         gone = [tp for tp, at in self.positions.items() if wanted.get(tp) != at.key]
         if gone:
             self._revoke(gone)
@@ -171,8 +171,7 @@ class Assignment:
         return sorted({at.key[0] for at in self.positions.values()})
 
     def returned(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Positions after the returned records, in topics that still exist; not in a recreated topic of the same
-        name."""
+        """Positions after the returned records.  Leaves out deleted topics, even if a new topic has the same name."""
         state = self._journal.state
         return {
             tp: OffsetAndMetadata(at.position)

@@ -1,9 +1,9 @@
 """Consumers: records or Arrow tables of partitions, from a group's committed position onwards.
 
 Names and behaviour are those of Kafka's Python clients.  Consumers that subscribe with a `group_id` share the
-partitions of their topics through a coordinator.  Embedded there is no coordinator: one consumer owns all partitions,
-and a newer one takes them over. A poll reads up to the end of one committed state of the log, so it never sees a part
-of a commit.  Not thread-safe, as in Kafka.
+partitions of their topics through a coordinator.  Without a coordinator, one consumer owns all partitions, and a newer
+one takes them over.  A poll reads up to the end of one committed state of the log, so it never sees a part of a commit.
+Not thread-safe, as in Kafka.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from spark_log.store.bounded_waits import Unfinished, Waiter
 logger = logging.getLogger("spark_log")
 
 MEMBERSHIP_WAIT_MS = 250.0
-"""Longest wait for news of the group."""
+"""Longest wait for a change of the group."""
 READ_GRACE_MS = 1000
 """How much longer than its timeout a poll waits for a storage request in flight, even with a timeout of 0."""
 REFRESH_MS = 100
