@@ -237,6 +237,7 @@ class SegmentWriter:
 
     def _relieve(self) -> None:
         """Bounds the memory of waiting rows with many partitions: the largest become batches early, half of all."""
+        self._spill_if_above(self._buffer_bytes)
         if self._waiting_bytes <= self._waiting_max:
             return
         for partition in sorted(self._partitions.values(), key=lambda partition: partition.bytes, reverse=True):
@@ -256,8 +257,7 @@ class SegmentWriter:
         self._keep(partition, batch)
 
     def _keep(self, partition: _Partition, batch: pa.RecordBatch) -> None:
-        if self._kept and self._open_spool is not None and self.buffered_bytes + batch.nbytes > self._buffer_bytes:
-            self._spill(self._open_spool)
+        self._spill_if_above(self._buffer_bytes - batch.nbytes)
         data = ipc.encode_batch(batch, self._options)
         times = micros(batch)
         encoded = _Encoded(
@@ -272,6 +272,10 @@ class SegmentWriter:
         partition.crc = crc32c(data, partition.crc)
         self._kept.append(encoded)
         self._kept_bytes += encoded.length
+
+    def _spill_if_above(self, buffered_bytes: int) -> None:
+        if self._kept and self._open_spool is not None and self.buffered_bytes > buffered_bytes:
+            self._spill(self._open_spool)
 
     def _spill(self, open_spool: Callable[[], BinaryIO]) -> None:
         if self._spool is None:

@@ -68,7 +68,7 @@ def test_alter(pylog: Pylog) -> None:
     found = pylog.json("topic", "describe", "orders")
     assert len(found["partitions"]) == 5
     assert found["configs"] == {"retention.bytes": "9"}
-    assert "must be larger" in pylog.refused("topic", "alter", "orders", "--partitions", "2")
+    assert "expected a larger new total" in pylog.refused("topic", "alter", "orders", "--partitions", "2")
     assert "nothing to alter" in pylog.wrong("topic", "alter", "orders")
 
 

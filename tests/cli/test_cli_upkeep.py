@@ -70,7 +70,9 @@ def test_verify(small: Pylog, tmp_path: Path) -> None:
     lost.unlink()
     result = small.run("verify", "--output", "json")
     assert result.exit_code == 1
-    assert json.loads(result.stdout)[0]["message"] == "the object is not there"
+    assert (
+        json.loads(result.stdout)[0]["message"] == "the object is not there: offsets 0 to 9 of orders-1 cannot be read"
+    )
     assert "1 problem found" in small.refused("verify")
 
 

@@ -37,7 +37,7 @@ from spark_log.node.maintain import (
 from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
-from spark_log.testing.month import HandClock
+from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 from tests.cli.commands import Pylog
 from tests.node.logs import HOUR_MS, append_small, new_log, rows, upkeep
@@ -295,14 +295,14 @@ def test_a_coordinator_that_is_gone_is_waited_for_once(
 ) -> None:
     """Although retention, merging and other duties have changes to make; one error says what to do."""
     three_topics(tmp_path, **EIGHT_DAYS).journal.take_over(0, "127.0.0.1:1", this_host())
-    clock = HandClock(SystemClock().now_ms())
+    clock = ManualClock(SystemClock().now_ms())
     log = Log(Journal.open(LocalStore(str(tmp_path), "os"), create=False, clock=clock, link=HttpLink(Target(()))))
-    before = clock.time_ms
+    before = clock.ms
     caplog.clear()
     with (
         caplog.at_level(logging.WARNING, "spark_log"),
         pytest.raises(CoordinatorNotAvailable, match=r"127\.0\.0\.1:1.*pylog serve.*pylog cluster release --force"),
     ):
         duties(log)
-    assert clock.time_ms - before < 2 * log.journal.context.patience_ms
+    assert clock.ms - before < 2 * log.journal.context.patience_ms
     assert caplog.records == []

@@ -12,7 +12,7 @@ from spark_log import Log, NewTopic
 from spark_log.client.producing.append import upload_rows
 from spark_log.journal.journal import Journal
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata.decide import decide_set_configs
+from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.node.maintain import checkpoint, collect_garbage, maintain_once, plan_round
 from spark_log.node.verify import verify
 from spark_log.store.base import ObjectStore

@@ -79,8 +79,14 @@ READS_THE_WORLD = re.compile(
 """Names, imports resolved, of what asks for time, chance or a file."""
 STORAGE_LOG = ("storage_log", "opening", "protocol", "checkpointing", "claims", "log_format")
 """Modules of the metadata log on shared storage."""
-STORAGE_TOOLS = {"spark_log.journal.journal", "spark_log.node.repair", "spark_log.node.verify", "spark_log.cli.cluster"}
-"""`Journal.open` opens one; the others check or repair the files of the storage."""
+STORAGE_TOOLS = {
+    "spark_log.journal.journal",
+    "spark_log.node.repair",
+    "spark_log.node.verify",
+    "spark_log.cli.cluster",
+    "pyspark_pylog.task_metadata",
+}
+"""`Journal.open` opens one; three check or repair the files of the storage; a task that finds a pin opens no log."""
 
 
 class Import(NamedTuple):

@@ -117,9 +117,9 @@ class OneByOne:
         if row["topic"] is None:
             return "InvalidRecord", "a row has a null topic; set the option 'topic' or fill the column"
         if row["topic"] == "no/topic":
-            return "InvalidTopic", "topic name 'no/topic' has '/'; possible are a-z A-Z 0-9 . _ -"
+            return "InvalidTopic", "topic name 'no/topic' has '/'; expected a-z A-Z 0-9 . _ -"
         if row["topic"] == "no topic":
-            return "InvalidTopic", "topic name 'no topic' has a space; possible are a-z A-Z 0-9 . _ -"
+            return "InvalidTopic", "topic name 'no topic' has a space; expected a-z A-Z 0-9 . _ -"
         for fault in faults_of(TopicRows.of(SPECS[row["topic"]], conformed([row])), NOW):
             return fault.kind.__name__, fault.reason(0)
         return None
