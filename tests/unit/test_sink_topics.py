@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from pyspark_pylog.options.parse import Location
+from pyspark_pylog.seen_log import Roots, SeenLog
 from pyspark_pylog.sink.bad_records import Topics, sift
 from pyspark_pylog.sink.write_columns import BatchPiece, pieces
 
@@ -26,6 +26,8 @@ from tests.unit.segment.builders import place
 
 NOW = 1_700_000_000_000
 FOR_EVER = 2**63 - 1
+NOWHERE = SeenLog("/nowhere", None, Roots(()), "", 0)
+"""The driver has found all topics, so tasks open no log."""
 SPECS = {
     "small": TopicSpec("1", "small", 3, 60, "producer", False, FOR_EVER, 1000),
     "one": TopicSpec("2", "one", 1, 10_000, "zstd", False, 5000, FOR_EVER),
@@ -86,7 +88,7 @@ def together(batches: Sequence[Sequence[Row]], partitioner: str) -> tuple[Writte
     """What the sink writes and rejects."""
     store = MemoryStore("together")
     uploader = Uploader(store, 0, random.Random(1), partitioner=partitioner)
-    topics, rejected = Topics(Location(url="/nowhere", storage={}), SPECS), []
+    topics, rejected = Topics(NOWHERE, SPECS), []
     for rows in batches:
         good, bad = sift(piece_of(rows), None, topics, NOW)
         uploader.add(good)
@@ -117,9 +119,9 @@ class OneByOne:
         if row["topic"] is None:
             return "InvalidRecord", "a row has a null topic; set the option 'topic' or fill the column"
         if row["topic"] == "no/topic":
-            return "InvalidTopic", "topic name 'no/topic' has '/'; possible are a-z A-Z 0-9 . _ -"
+            return "InvalidTopic", "topic name 'no/topic' has '/'; expected a-z A-Z 0-9 . _ -"
         if row["topic"] == "no topic":
-            return "InvalidTopic", "topic name 'no topic' has a space; possible are a-z A-Z 0-9 . _ -"
+            return "InvalidTopic", "topic name 'no topic' has a space; expected a-z A-Z 0-9 . _ -"
         for fault in faults_of(TopicRows.of(SPECS[row["topic"]], conformed([row])), NOW):
             return fault.kind.__name__, fault.reason(0)
         return None
@@ -173,7 +175,7 @@ def test_rows_for_a_thousand_topics_stay_within_the_buffer() -> None:
         f"t{n}": TopicSpec(f"id-{n}", f"t{n}", 1, 1 << 20, "uncompressed", False, FOR_EVER, FOR_EVER)
         for n in range(1000)
     }
-    topics = Topics(Location(url="/nowhere", storage={}), specs)
+    topics = Topics(NOWHERE, specs)
     uploader = Uploader(MemoryStore("wide"), 0, random.Random(1))
     value, before, peak = random.Random(2).randbytes(1 << 14), pa.total_allocated_bytes(), 0
 
