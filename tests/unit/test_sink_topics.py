@@ -16,9 +16,10 @@ from pyspark_pylog.seen_log import Roots, SeenLog
 from pyspark_pylog.sink.bad_records import Topics, sift
 from pyspark_pylog.sink.write_columns import BatchPiece, pieces
 
-from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of
+from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, TopicTable, faults_of
 from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.segment.conform import Rows, conform
+from spark_log.segment.murmur2 import partition_for_key
 from spark_log.segment.partitioners import Partitioner, Partitions, assign_partitions, make_partitioner
 from spark_log.segment.reader import decode_run
 from spark_log.store.memory import MemoryStore
@@ -154,6 +155,30 @@ def test_topics_together_are_written_as_one_by_one(partitioner: str, batches: li
 
     assert rejected == [alone.add(rows) for rows in batches]
     assert found == alone.written
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.tuples(st.sampled_from([1, 200, 1500]), st.sampled_from([10, 3000, 60_000])), max_size=4),
+)
+def test_large_rows_are_written_as_they_are_added(seed: int, sizes: list[tuple[int, int]]) -> None:
+    """Batches that are cut by their bytes have every row, in order: keys of 2 kB, and values up to 60 kB."""
+    rng, store = random.Random(seed), MemoryStore("large")
+    topics = [SPECS[name]._replace(partitions=4, max_message_bytes=1 << 20) for name in ("one", "plain")]
+    uploader, table = Uploader(store, 0, random.Random(1)), TopicTable(tuple(topics))
+    expected = defaultdict[tuple[str, int], list[tuple[Any, ...]]](list)
+    for count, most in sizes:
+        keys, values = ([rng.randbytes(rng.randint(0, size)) for _ in range(count)] for size in (2048, most))
+        times = list(range(NOW, NOW + count))
+        (rows,) = conform(pa.table({"key": keys, "value": values, "timestamp": times}), now_us=NOW * 1000)
+        numbers = np.array([rng.randrange(2) for _ in range(count)])
+        uploader.add(TopicRows(table, numbers, rows))
+        partitions = partition_for_key(rows.records["key"], 4).tolist()
+        for number, partition, key, value, time in zip(numbers, partitions, keys, values, times, strict=True):
+            expected[topics[number].topic_id, partition].append((key, value, time * 1000))
+
+    assert written(store, uploader.finish()) == expected
 
 
 def test_a_topic_that_gets_partitions_in_between_keeps_the_order() -> None:
