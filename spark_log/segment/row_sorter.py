@@ -48,6 +48,13 @@ class RowSorter:
         self._sizes = sizes
         self._bytes += size
 
+    def fits(self, records: pa.RecordBatch) -> bool:
+        """Whether the records may be added to those that are held.
+
+        A large batch would be copied to join them, and an Arrow array holds less than 2 GiB.
+        """
+        return not self._batches or records.nbytes < self._held_bytes
+
     @property
     def is_due(self) -> bool:
         """Whether the rows should be sorted now."""

@@ -151,7 +151,7 @@ class Frame:
         texts = {name.lower(): json.dumps(v) if isinstance(v, dict | list) else str(v) for name, v in given.items()}
         self.reader: LogReader = DefaultSource(texts).reader(from_arrow_schema(schema))  # type: ignore[assignment]
         self.tasks: list[ReadTask] = pickle.loads(pickle.dumps(self.reader.partitions()))
-        self.store = journal_of(self.reader.options.location).store
+        self.store = journal_of(self.reader.options.location).objects
 
     def task(self, number: int, query: str = "1", store: ObjectStore | None = None) -> list[Row]:
         """The rows that one task reads in a query."""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pyspark_pylog.options.parse import read_options
 from pyspark_pylog.source.batch import LogReader
+from pyspark_pylog.source.stream import LogStreamReader
 
 import spark_log
 from spark_log import NewTopic, TopicPartition
@@ -309,6 +310,35 @@ def test_a_read_that_goes_on_from_a_group_tells_what_was_trimmed_unread(
     read = [row for task in reader.partitions() for row in rows_of(read_task(reader, task))]
     assert read == [*rows("t-0", 5, 7), *rows("t-1", 6, 7)]
     assert len(losses(caplog)) == 2
+
+
+class BusyReader(LogStreamReader):
+    """Of a log to which others append between any two refreshes."""
+
+    log: spark_log.Log
+    refreshes = 0
+
+    def _refreshed(self) -> State:
+        self.refreshes += 1
+        assert self.refreshes < 20
+        put(self.log, 1, 1)
+        return super()._refreshed()
+
+
+def test_a_batch_beyond_the_end_of_a_busy_log_fails(url: str, log: spark_log.Log) -> None:
+    """Although each look at the log shows something new, by which the batch could be planned again."""
+    log.admin.create_topics([NewTopic("t", 2)])
+    put(log, 4)
+    stream = Stream(url)
+    stream.run()
+    put(log, 4)
+    stream.plan()
+    start, end = stream.offsets[-2:]
+    end["t"]["0"] = 50
+    busy = BusyReader(stream.reader.options, SCHEMA, stream.clock)
+    busy.log = log
+    with pytest.raises(DataLoss, match="stands at offset 50 of t-0, beyond the end of the log, 8"):
+        busy.partitions(start, end)
 
 
 LOSSES = """

@@ -41,7 +41,7 @@ def test_a_task_sees_what_came_after_its_plan(url: str, log: spark_log.Log) -> N
 def test_a_state_that_is_new_enough_costs_no_request(url: str, log: spark_log.Log) -> None:
     """A journal that the process has is looked at again in one round, and not at all by who knows that it is new enough."""
     log.create_topic(spark_log.NewTopic("t", 1))
-    store = SlowStore(log.journal.store, get_ms=0, put_ms=0)
+    store = SlowStore(log.journal.objects, get_ms=0, put_ms=0)
     shipped = through(store, seen(url))
     newest_journal(shipped)
     with store.watched() as requests:
@@ -58,7 +58,7 @@ def test_another_log_at_the_place_is_refused(url: str, log: spark_log.Log) -> No
     newest_journal(shipped)
     shutil.rmtree(url)
     other = spark_log.connect(url, durability="os")
-    for one in (shipped, through(other.journal.store, shipped)):
+    for one in (shipped, through(other.journal.objects, shipped)):
         with pytest.raises(InconsistentClusterId, match=f"{other.cluster_id}, not {log.cluster_id}"):
             newest_journal(one)
 

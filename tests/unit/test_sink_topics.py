@@ -12,13 +12,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
-from pyspark_pylog.options.parse import Location
+from pyspark_pylog.seen_log import Roots, SeenLog
 from pyspark_pylog.sink.bad_records import Topics, sift
 from pyspark_pylog.sink.write_columns import BatchPiece, pieces
 
-from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of
+from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, TopicTable, faults_of
 from spark_log.client.producing.upload import Uploaded, Uploader
 from spark_log.segment.conform import Rows, conform
+from spark_log.segment.murmur2 import partition_for_key
 from spark_log.segment.partitioners import Partitioner, Partitions, assign_partitions, make_partitioner
 from spark_log.segment.reader import decode_run
 from spark_log.store.memory import MemoryStore
@@ -26,6 +27,8 @@ from tests.unit.segment.builders import place
 
 NOW = 1_700_000_000_000
 FOR_EVER = 2**63 - 1
+NOWHERE = SeenLog("/nowhere", None, Roots(()), "", 0)
+"""The driver has found all topics, so tasks open no log."""
 SPECS = {
     "small": TopicSpec("1", "small", 3, 60, "producer", False, FOR_EVER, 1000),
     "one": TopicSpec("2", "one", 1, 10_000, "zstd", False, 5000, FOR_EVER),
@@ -86,7 +89,7 @@ def together(batches: Sequence[Sequence[Row]], partitioner: str) -> tuple[Writte
     """What the sink writes and rejects."""
     store = MemoryStore("together")
     uploader = Uploader(store, 0, random.Random(1), partitioner=partitioner)
-    topics, rejected = Topics(Location(url="/nowhere", storage={}), SPECS), []
+    topics, rejected = Topics(NOWHERE, SPECS), []
     for rows in batches:
         good, bad = sift(piece_of(rows), None, topics, NOW)
         uploader.add(good)
@@ -154,6 +157,30 @@ def test_topics_together_are_written_as_one_by_one(partitioner: str, batches: li
     assert found == alone.written
 
 
+@settings(max_examples=8, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.lists(st.tuples(st.sampled_from([1, 200, 1500]), st.sampled_from([10, 3000, 60_000])), max_size=4),
+)
+def test_large_rows_are_written_as_they_are_added(seed: int, sizes: list[tuple[int, int]]) -> None:
+    """Batches that are cut by their bytes have every row, in order: keys of 2 kB, and values up to 60 kB."""
+    rng, store = random.Random(seed), MemoryStore("large")
+    topics = [SPECS[name]._replace(partitions=4, max_message_bytes=1 << 20) for name in ("one", "plain")]
+    uploader, table = Uploader(store, 0, random.Random(1)), TopicTable(tuple(topics))
+    expected = defaultdict[tuple[str, int], list[tuple[Any, ...]]](list)
+    for count, most in sizes:
+        keys, values = ([rng.randbytes(rng.randint(0, size)) for _ in range(count)] for size in (2048, most))
+        times = list(range(NOW, NOW + count))
+        (rows,) = conform(pa.table({"key": keys, "value": values, "timestamp": times}), now_us=NOW * 1000)
+        numbers = np.array([rng.randrange(2) for _ in range(count)])
+        uploader.add(TopicRows(table, numbers, rows))
+        partitions = partition_for_key(rows.records["key"], 4).tolist()
+        for number, partition, key, value, time in zip(numbers, partitions, keys, values, times, strict=True):
+            expected[topics[number].topic_id, partition].append((key, value, time * 1000))
+
+    assert written(store, uploader.finish()) == expected
+
+
 def test_a_topic_that_gets_partitions_in_between_keeps_the_order() -> None:
     """Rows added before the change stay before those added after it."""
     store = MemoryStore("grown")
@@ -173,7 +200,7 @@ def test_rows_for_a_thousand_topics_stay_within_the_buffer() -> None:
         f"t{n}": TopicSpec(f"id-{n}", f"t{n}", 1, 1 << 20, "uncompressed", False, FOR_EVER, FOR_EVER)
         for n in range(1000)
     }
-    topics = Topics(Location(url="/nowhere", storage={}), specs)
+    topics = Topics(NOWHERE, specs)
     uploader = Uploader(MemoryStore("wide"), 0, random.Random(1))
     value, before, peak = random.Random(2).randbytes(1 << 14), pa.total_allocated_bytes(), 0
 

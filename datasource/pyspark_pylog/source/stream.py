@@ -30,7 +30,7 @@ from pyspark_pylog.source.resume import check_target, check_topics, go_on, plann
 from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.consuming.backoff import PollBackoff
-from spark_log.client.reading.plan import Chunk, OffsetRange, chunks, plan_reads
+from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.reading.prune import plan_matching
 from spark_log.client.reading.resolve import ranges_between
 from spark_log.clock import Clock, SystemClock
@@ -297,17 +297,18 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
     def _planned(self, at: Offset, until: Offset) -> list[InputPartition]:
         """Tasks of a batch, planned by the state that `latestOffset` has seen; by the newest one if that fails."""
         state = self.journal.state
-        while True:
+        for left in reversed(range(REPLAN_TRIES)):
             try:
                 ranges, losses = planned_ranges(state, at, until)
                 tasks = self._tasks(ranges, state)
             except (DataLoss, UnknownTopicOrPartition):
                 before, state = state, self._refreshed()
-                if state is before:
+                if state is before or not left:
                     raise
                 continue
             self._report(losses)
             return tasks
+        raise AssertionError("the last try returns or raises")
 
     def _is_settled(self, at: Offset) -> bool:
         """Whether there is nothing to read, all is published, and the checkpoint has the query's token."""

@@ -95,7 +95,7 @@ class Uploader:
         """Add rows that are already validated."""
         if batch.num_rows == 0:
             return
-        if self._destinations.change(batch.topics):
+        if self._destinations.change(batch.topics) or not self._sorter.fits(batch.rows.records):
             self._sort()
         destinations = self._partitioners.assign(batch) + batch.each(self._destinations.starts(batch.topics))
         self._sorter.add(batch.rows.records, destinations, self._destinations.count)

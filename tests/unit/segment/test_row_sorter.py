@@ -67,6 +67,16 @@ def test_rows_are_due_when_they_take_too_much_memory() -> None:
     assert sorter.is_due
 
 
+def test_a_large_batch_does_not_join_others() -> None:
+    """Together they might be more than an Arrow array holds; alone, it is not copied."""
+    sorter = RowSorter(held_bytes=20_000)
+    small, large = numbered(10, value_bytes=100), numbered(10, value_bytes=2000)
+    assert sorter.fits(large)
+    sorter.add(small, np.zeros(10, np.int64), 1)
+    assert sorter.fits(small)
+    assert not sorter.fits(large)
+
+
 def test_a_batch_for_one_destination_is_not_copied() -> None:
     """The batch itself."""
     rows = numbered(100)
