@@ -336,7 +336,7 @@ class Journal:
             if isinstance(error, StorageError) and error.maybe_applied:
                 failed = CommitUnknown(f"the storage failed during a change, which may have been applied: {error}")
                 failed.__cause__ = error
-            elif isinstance(error, CoordinatorNotAvailable) and error.maybe_applied:
+            elif isinstance(error, CoordinatorNotAvailable | NotCoordinator) and error.maybe_applied:
                 failed = unanswered(error, sent=True)
             _fail(commands, failed)
             return

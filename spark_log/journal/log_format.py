@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
 from crc32c import crc32c
 
-from spark_log.errors import UnsupportedVersion
+from spark_log.errors import StorageUnavailable, UnsupportedVersion
 from spark_log.journal.object_names import CHECKPOINTS, LOG
-from spark_log.journal.store_operations import Get, List, Steps
+from spark_log.journal.store_operations import Get, List, PutAnswer, PutNew, Steps
 
 FORMAT_KEY = "meta/format"
 
 
 FORMAT_VERSION = 1
+TRIES = 5
+
+logger = logging.getLogger("spark_log")
 
 
 class Format(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +61,17 @@ def parse_format(data: bytes, url: str) -> Format:
     if form.crc and form.crc != form.checksum():
         raise damaged
     return form
+
+
+def put_format(form: Format, url: str) -> Steps[bytes]:
+    """Put `meta/format` if it is absent; returns its bytes, these or another process's."""
+    for _ in range(TRIES):
+        answer: PutAnswer = yield PutNew(FORMAT_KEY, form.encode())
+        found: bytes | None = yield Get(FORMAT_KEY)
+        if found is not None:
+            return found
+        logger.debug("put of %s answered %s and the object does not exist, retrying", FORMAT_KEY, answer)
+    raise StorageUnavailable(f"the storage at {url} does not keep {FORMAT_KEY}, put {TRIES} times")
 
 
 def find_format(url: str) -> Steps[bytes | None]:

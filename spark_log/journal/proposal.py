@@ -59,7 +59,7 @@ class Proposal:
     error: SparkLogError | None = None
     done: bool = False
     sent: bool = False
-    """It was sent to a coordinator, and the outcome is unknown."""
+    """It was sent to a coordinator or put into the log, and the outcome is unknown."""
     deadline_ms: int | None = None
     """Limits the wait for a coordinator, on the monotonic clock; None: `Context.patience_ms`."""
 

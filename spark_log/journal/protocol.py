@@ -104,7 +104,8 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     unique, attempts, stalled = context.unique(), dict[int, _Attempt](), 0
     for _ in range(ATTEMPTS_MAX):
         if is_led_elsewhere(view.state, context) and not all(command.takes_over for command in commands):
-            view = yield from _hand_over(view, commands, context, attempts.values())
+            _mark_sent(attempts.values())
+            view = yield from _hand_over(view, commands, context)
         stamp, releases = stamp_of(context.clock), all(command.releases for command in commands)
         # A coordinator with a wrong clock can stop, and does not move the log's time.
         now = min(stamp.now_ms, view.state.time) if releases else stamp.now_ms
@@ -171,14 +172,21 @@ def _decide_all(
     return attempt, records
 
 
-def _refuse(command: Proposal, error: SparkLogError, unseen: Iterable[_Attempt]) -> None:
+def _refuse(command: Proposal, error: SparkLogError, unseen: Iterable[_Attempt] = ()) -> None:
     if not error.retriable:
         error.maybe_applied |= command.sent
         error.maybe_applied |= any(command is put for attempt in unseen for put, _ in attempt.decisions)
     command.error, command.done = error, True
 
 
-def _hand_over(view: View, commands: Sequence[Proposal], context: Context, unseen: Iterable[_Attempt]) -> Steps[View]:
+def _mark_sent(unseen: Iterable[_Attempt]) -> None:
+    """Commands that were put, and whose versions were not read, may be applied whatever a coordinator answers."""
+    for attempt in unseen:
+        for command, _ in attempt.decisions:
+            command.sent = True
+
+
+def _hand_over(view: View, commands: Sequence[Proposal], context: Context) -> Steps[View]:
     """Send the open commands to the coordinator; returns the view after them.
 
     While no coordinator answers, check the log for a new coordinator, or for a release, after which the caller writes.
@@ -214,6 +222,9 @@ def _hand_over(view: View, commands: Sequence[Proposal], context: Context, unsee
                 failed.maybe_applied |= any(command.sent for command in waiting)
                 raise
             continue
+        except SparkLogError as error:
+            error.maybe_applied |= any(command.sent for command in waiting)
+            raise
         pause_ms = 0
         for command, outcome in zip(waiting, answered.outcomes, strict=True):
             if isinstance(outcome, ThrottlingQuotaExceeded) and _has_time(
@@ -221,7 +232,7 @@ def _hand_over(view: View, commands: Sequence[Proposal], context: Context, unsee
             ):
                 pause_ms = max(pause_ms, outcome.retry_after_ms)
             elif isinstance(outcome, SparkLogError):
-                _refuse(command, outcome, unseen)
+                _refuse(command, outcome)
                 if isinstance(outcome, ThrottlingQuotaExceeded):
                     outcome.maybe_applied |= command.sent  # by an earlier attempt; the coordinator has not checked
             else:

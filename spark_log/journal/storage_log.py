@@ -6,15 +6,14 @@ with which put-if-absent was probed.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import msgspec
 
-from spark_log.errors import NoLog, StorageUnavailable
+from spark_log.errors import NoLog
 from spark_log.journal import checkpointing, clock_check, opening, protocol
 from spark_log.journal.claims import claim, drop_claims
-from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, find_format, parse_format
+from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, find_format, parse_format, put_format
 from spark_log.journal.metadata_log import LogStatus
 from spark_log.journal.object_names import CHECKPOINTS, checkpoint_version
 from spark_log.journal.opening import View
@@ -26,8 +25,6 @@ from spark_log.journal.store_operations import (
     Get,
     List,
     Put,
-    PutAnswer,
-    PutNew,
     Steps,
     Stores,
     run,
@@ -41,8 +38,6 @@ RELIST_MS = 60_000
 """A waiting reader lists the checkpoints at least this often: its clock may stop while the machine sleeps."""
 READ_AHEAD = 32
 """Versions that are read together with the checkpoint when a log on an object store is opened."""
-
-logger = logging.getLogger("spark_log")
 
 
 class StorageLog:
@@ -135,7 +130,8 @@ class StorageLog:
         if fingerprint != self._form.probed:
             probe(self._store, nonce=self.context.unique())
             self._form = msgspec.structs.replace(self._form, probed=fingerprint)
-            yield Put(FORMAT_KEY, (self._form.encode(),))
+            if (yield from self.is_still_there()):  # otherwise another log would get the id of this one
+                yield Put(FORMAT_KEY, (self._form.encode(),))
         self._probed = True
 
     # -------------------------------------------------------------------------------------------------------- checkpoints
@@ -193,20 +189,10 @@ def _begin(stores: Stores, context: Context) -> bytes:
         created_ms=context.clock.now_ms(),
         probed=store.fingerprint(),
     )
-    data = run(_begin_steps(form.encode(), store.url), stores, context.clock)
+    data = run(put_format(form, store.url), stores, context.clock)
     if has_reserve(store):
         run(keep_reserve(), stores, context.clock)
     return data
-
-
-def _begin_steps(data: bytes, url: str) -> Steps[bytes]:
-    for _ in range(5):
-        answer: PutAnswer = yield PutNew(FORMAT_KEY, data)
-        found: bytes | None = yield Get(FORMAT_KEY)
-        if found is not None:
-            return found
-        logger.debug("put of %s answered %s and the object does not exist, retrying", FORMAT_KEY, answer)
-    raise StorageUnavailable(f"cannot create a log at {url}: the storage does not keep {FORMAT_KEY}")
 
 
 def _look_in() -> Steps[tuple[bytes | None, Sequence[str]]]:

@@ -101,10 +101,11 @@ def _read_frame(data: bytes, at: int, number: int, name: str) -> Frame:
     if len(numbers) != 3 or not all(map(bytes.isdigit, numbers)):
         raise CorruptObject(f"{name} is damaged: frame {number}, at byte {at}, begins with {line[:24]!r}")
     rows, plain_bytes, length = map(int, numbers)
-    body = memoryview(data)[at + len(line) + 1 :][:length]
+    begin, end = at + len(line) + 1, at + len(line) + 1 + length
+    body = memoryview(data)[begin:end]
     where = f"frame {number} ({kind.decode(errors='replace')})"
-    if len(body) < length:
+    if end > len(data):
         raise CorruptObject(f"{name} is damaged: {where} is cut off, {len(body)} of its {length} bytes are there")
     if checksum != b"%08x" % crc32c(body, crc32c(head)):
         raise CorruptObject(f"{name} is damaged: the checksum of {where} differs from its line")
-    return Frame(kind.decode(), rows, plain_bytes, body, at + len(line) + 1 + length, where)
+    return Frame(kind.decode(), rows, plain_bytes, body, end, where)

@@ -338,7 +338,8 @@ def check_format(found: bytes, known: int, name: str) -> None:
     if found.isdigit() and int(found) > known:
         raise UnsupportedVersion(
             f"{name} has format {int(found)}, this pylog reads {known}: update pylog; if no "
-            "newer pylog ever wrote to this log, the file is damaged: run `pylog repair`"
+            "newer pylog ever wrote to this log, the file is damaged: restore it from a copy of the log (`pylog repair` "
+            "changes no file of a newer format)"
         )
     if found.isdigit() and int(found) > 0:
         raise UnsupportedVersion(

@@ -19,11 +19,11 @@ from hashlib import blake2b
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError
 from spark_log.journal.checkpointing import checkpoint, damaged_between
-from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format
+from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format, put_format
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
 from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.proposal import Context
-from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, PutNew, Steps, Stores, run
+from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
 from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord, decode_batch
 from spark_log.metadata.recovery import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.replay import replay as replay_batch
@@ -116,7 +116,7 @@ def repair(
         raise _not_accepted(store.url, report)
     run(_rebuild(found, context), Stores.of(store), clock)
     if report.lost_format:
-        run(_rebuild_format(report.cluster_id, context), Stores.of(store), clock)
+        run(put_format(_new_format(report.cluster_id, context), store.url), Stores.of(store), clock)
     return report
 
 
@@ -319,12 +319,11 @@ def _rebuild(found: _Found, context: Context) -> Steps[None]:
     yield from open_view()
 
 
-def _rebuild_format(cluster_id: str, context: Context) -> Steps[None]:
+def _new_format(cluster_id: str, context: Context) -> Format:
     """The next change probes the storage, as for a new log."""
-    form = Format(
+    return Format(
         pylog=FORMAT_VERSION,
         cluster_id=cluster_id or context.unique() + context.unique(),
         created_ms=context.clock.now_ms(),
         probed="",
     )
-    yield PutNew(FORMAT_KEY, form.encode())

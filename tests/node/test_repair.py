@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import spark_log
-from spark_log.errors import CorruptObject, InvalidRequest, NoLog, UnsupportedVersion
+from spark_log.errors import CorruptObject, InvalidRequest, NoLog, StorageUnavailable, UnsupportedVersion
 from spark_log.journal.journal import Journal
 from spark_log.journal.log_format import FORMAT_KEY
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key
@@ -17,7 +17,9 @@ from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.state import Leadership
 from spark_log.node.repair import DAMAGED, RepairReport
 from spark_log.node.repair import repair as run_repair
+from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
 
 VALUES = [b"%d" % number for number in range(17)]
 
@@ -35,6 +37,18 @@ def store(tmp_path: Path) -> LocalStore:
     return store
 
 
+class LosingStore(Wrapper):
+    """The first put-if-absent does not arrive."""
+
+    lost = ""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        if not self.lost:
+            self.lost = key
+            raise StorageUnavailable(f"put of {key}: connection reset")
+        return super().put_new(key, data)
+
+
 def open_log(store: LocalStore) -> spark_log.Log:
     return spark_log.Log(Journal.open(store, create=True))
 
@@ -47,7 +61,9 @@ def contents(store: LocalStore) -> dict[str, bytes]:
     return {key: store.get(key) for key in store.list("meta/")}
 
 
-def repair(store: LocalStore, *, dry_run: bool = False, accept_loss: bool = False, alive: bool = False) -> RepairReport:
+def repair(
+    store: ObjectStore, *, dry_run: bool = False, accept_loss: bool = False, alive: bool = False
+) -> RepairReport:
     def is_alive(holder: Leadership) -> bool:
         return alive and bool(holder.address)
 
@@ -163,6 +179,26 @@ def test_a_lost_format_file_is_made_again(store: LocalStore, led: bool) -> None:
     assert (again.cluster_id == identity) == led and again.journal.state == state and values(store) == VALUES
     again.append("t", [{"value": b"more"}])
     assert values(store) == [*VALUES, b"more"] and not repair(store).needed
+
+
+def test_a_format_file_whose_put_is_not_answered_is_put_again(store: LocalStore) -> None:
+    """A repair that ends has made it."""
+    store.delete([FORMAT_KEY])
+    assert repair(LosingStore(store)).lost_format
+    assert FORMAT_KEY in store.list("meta/") and values(store) == VALUES
+
+
+@pytest.mark.parametrize("folder", [CHECKPOINTS, LOG])
+def test_a_file_of_a_newer_format_is_not_moved_away(store: LocalStore, folder: str) -> None:
+    """Its number may be damaged, but only the user knows: the message does not lead back to the repair."""
+    name = store.list(folder)[-1]
+    line, newline, rest = store.get(name).partition(b"\n")
+    magic, number, *others = line.split(b" ")
+    store.put(name, [b" ".join([magic, b"%d" % (int(number) + 1), *others]), newline, rest])
+    for use in (open_log, repair):
+        with pytest.raises(UnsupportedVersion, match="the file is damaged: restore it from a copy of the log "):
+            use(store)
+    assert name in store.list(folder)
 
 
 def test_a_lost_format_file_is_not_made_again_if_records_are_lost_too(store: LocalStore) -> None:

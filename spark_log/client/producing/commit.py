@@ -12,6 +12,7 @@ from spark_log.errors import (
     CommitUnknown,
     ConcurrentChange,
     CoordinatorNotAvailable,
+    NotCoordinator,
     SparkLogError,
     StorageUnavailable,
 )
@@ -172,8 +173,9 @@ def _persist(journal: Journal, append: Append, retry: RetryPolicy, upkeep: bool)
         try:
             return journal.propose(append, retry.deadline_ms, upkeep=upkeep)
         except SparkLogError as error:
-            away, failing = (isinstance(error, kind) for kind in (CoordinatorNotAvailable, StorageUnavailable))
-            error.maybe_applied = error.maybe_applied or (unknown and (away or failing or not error.retriable))
+            away = isinstance(error, CoordinatorNotAvailable)
+            unchecked = away or isinstance(error, NotCoordinator | StorageUnavailable) or not error.retriable
+            error.maybe_applied = error.maybe_applied or (unknown and unchecked)
             waited_for = away and (unknown or retry.deadline_ms is not None)
             if not (waited_for or isinstance(error, CommitUnknown | ConcurrentChange)):
                 raise

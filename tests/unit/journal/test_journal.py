@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 from spark_log.errors import (
+    AuthenticationFailed,
     CommitUnknown,
     CoordinatorNotAvailable,
     CorruptObject,
     NoLog,
+    NotCoordinator,
+    SparkLogError,
     UnknownTopicOrPartition,
     UnsupportedVersion,
 )
@@ -576,3 +579,62 @@ def test_records_without_a_format_are_refused(make: Callable[[Path], ObjectStore
     store.delete([FORMAT_KEY])
     with pytest.raises(UnsupportedVersion, match="meta/format is missing"):
         open_log(store)
+
+
+class SuspendedStore(Wrapper):
+    """A process is suspended between its first put of a record and the read-back; others write meanwhile."""
+
+    def __init__(self, inner: ObjectStore, meanwhile: Callable[[], None]) -> None:
+        super().__init__(inner)
+        self.meanwhile: Callable[[], None] | None = meanwhile
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        created = super().put_new(key, data)
+        if key.startswith(LOG) and self.meanwhile is not None:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+        return created
+
+
+class RefusingLink:
+    """A link to a coordinator that gives no answer to commands."""
+
+    def __init__(self, error: SparkLogError) -> None:
+        self.error = error
+
+    def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+        raise self.error
+
+    def changes(self, *_: Any) -> Changes:
+        raise self.error
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+@pytest.mark.parametrize(
+    ("refusal", "raised"),
+    [
+        (NotCoordinator("another one", address="127.0.0.1:1", epoch=1), CommitUnknown),
+        (CoordinatorNotAvailable("it is gone"), CommitUnknown),
+        (AuthenticationFailed("no token"), AuthenticationFailed),
+    ],
+)
+def test_a_change_that_a_coordinator_found_in_the_log_is_not_called_unapplied(
+    refusal: SparkLogError, raised: type[SparkLogError]
+) -> None:
+    """It was put, and lies behind a checkpoint when the process continues; then it asks the coordinator, which refuses."""
+    store = MemoryStore(f"journal-{next(numbers)}")
+
+    def take_over() -> None:
+        leader = open_log(store)
+        leader.take_over(0, "127.0.0.1:1", "here")
+        leader.run(leader.metadata_log.checkpoint(leader.run(leader.metadata_log.open())))
+
+    open_log(store)
+    slow = SuspendedStore(store, take_over)
+    journal = Journal.open(slow, create=False, clock=TickingClock(1000), link=RefusingLink(refusal))
+    with pytest.raises(raised) as caught:
+        create(journal)
+    assert caught.value.maybe_applied
+    assert {topic.name for topic in open_log(store).state.topics.values()} == {"t"}

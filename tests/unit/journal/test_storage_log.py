@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from spark_log.clock import SystemClock
 from spark_log.errors import NoLog
+from spark_log.journal.log_format import FORMAT_KEY, Format, parse_format
 from spark_log.journal.proposal import Context
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import Stores, run
@@ -45,5 +47,35 @@ def test_a_log_is_created_only_if_asked(tmp_path: Path) -> None:
     with pytest.raises(NoLog, match="create one with"):
         opened(store, create=False)
     one = opened(store)
-    store.delete(["meta/format"])
+    store.delete([FORMAT_KEY])
     assert not one.run(one.log.is_still_there())
+
+
+def probed_with_another_library(store: ObjectStore) -> Format:
+    """The log's format, as it was before."""
+    form = parse_format(store.get(FORMAT_KEY), store.url)
+    store.put(FORMAT_KEY, [structs.replace(form, probed="another").encode()])
+    return form
+
+
+def test_a_storage_that_was_probed_with_another_library_is_probed_again(tmp_path: Path) -> None:
+    """Before the first change: then the file names the library."""
+    store = LocalStore(str(tmp_path / "log"), "os")
+    opened(store)
+    form = probed_with_another_library(store)
+    one = opened(store)
+    one.create(one.open(), "a")
+    assert parse_format(store.get(FORMAT_KEY), store.url) == form
+
+
+def test_a_log_in_the_place_of_another_keeps_its_id(tmp_path: Path) -> None:
+    """Also if a process that has the other one open probes the storage again."""
+    store = LocalStore(str(tmp_path / "log"), "os")
+    opened(store)
+    probed_with_another_library(store)
+    old = opened(store)
+    view = old.open()
+    store.delete([FORMAT_KEY])
+    new = opened(store)
+    old.create(view, "a")
+    assert parse_format(store.get(FORMAT_KEY), store.url).cluster_id == new.log.cluster_id != old.log.cluster_id

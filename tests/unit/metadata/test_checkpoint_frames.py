@@ -172,7 +172,9 @@ def test_a_file_that_is_cut_anywhere_or_goes_on_is_an_error_that_names_it() -> N
     for length in range(len(data)):
         with pytest.raises(CorruptObject, match="^meta/ckpt/9 "):
             decode_checkpoint(data[:length], "meta/ckpt/9")
-    with pytest.raises(CorruptObject, match=r"1 bytes follow frame \d+ \(end\)"):
+    with pytest.raises(CorruptObject, match=r"frame \d+ \(end\) is cut off"):
+        decode_checkpoint(data[:-1], "meta/ckpt/9")
+    with pytest.raises(CorruptObject, match=r" 1 bytes follow frame \d+ \(end\)"):
         decode_checkpoint(data + b"\n", "meta/ckpt/9")
 
 
