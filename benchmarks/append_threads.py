@@ -1,9 +1,10 @@
 """Do appends of several threads share records of the metadata log?
 
-One log, `Log.append` of one record a call, by one thread and by eight in turn: on a local disk with fsync, embedded and through
-`pylog serve`, and on a store that is as far away as S3.  By hand: an append uploads an object and waits for a record.  Threads upload at
-the same time, and all that come while a record is being written share the next one: on S3 eight threads append eight times
-as much as one at most; on a local disk Python's own work for each append, about 2 ms, is the limit.
+One log, `Log.append` of one record a call, by one thread and by eight in turn: on a local disk with fsync, embedded and
+through `pylog serve`, and on a store that is as far away as S3.  By hand: an append uploads an object and waits for a
+record.  Threads upload at the same time, and all that come while a record is being written share the next one: on S3
+eight threads append eight times as much as one at most; on a local disk Python's own work for each append, about 2 ms,
+is the limit.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def main() -> None:
 
 
 def compared(name: str, log: spark_log.Log, appends: int, rounds: int) -> dict[str, float]:
-    """Appends a second of one thread, how many times as many of THREADS in the same round, and their appends a record."""
+    """Appends a second of one thread, the ratio of THREADS to it in the same round, and their appends a record."""
     log.create_topic(spark_log.NewTopic("t", 4))
     rate(log, 1, THREADS)
     pairs = [(rate(log, 1, appends), rate(log, THREADS, appends)) for _ in range(rounds)]

@@ -1,10 +1,11 @@
 """What do many groups, and a group of many members, cost a coordinator?
 
-*Idle*: groups of one member each whose heartbeats wait for a change, in simulated time, at a hundredth of the groups and at all
-of them: CPU of the event loop for a heartbeat.  By hand: no heartbeat and no timer depends on other groups, so the two are equal.
-*Joins*: all members of one group join and sync: CPU for half of the members and for all.  By hand: twice as much.
-*Service*: a real coordinator of a log with all these groups: the longest pause of its event loop while it takes over, and while
-`/metrics` is read; and its CPU for a heartbeat over HTTP.  Pauses are those of a busy machine, and the shortest of the rounds.
+*Idle*: groups of one member each whose heartbeats wait for a change, in simulated time, at a hundredth of the groups
+and at all of them: CPU of the event loop for a heartbeat.  By hand: no heartbeat and no timer depends on other groups,
+so the two are equal. *Joins*: all members of one group join and sync: CPU for half of the members and for all.  By
+hand: twice as much. *Service*: a real coordinator of a log with all these groups: the longest pause of its event loop
+while it takes over, and while `/metrics` is read; and its CPU for a heartbeat over HTTP.  Pauses are those of a busy
+machine, and the shortest of the rounds.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """How often does Spark wait for an object store: in a batch read, a batch write and a micro-batch?
 
-A real Spark with its worker processes, and an S3 server on loopback that takes 50 ms an answer and remembers each request.
-Round trips are the longest chain of requests of which each began after the one before had ended.  By hand: a micro-batch that
-copies one record finds the commit (2), plans from that state (0), begins the write (1), reads the record (1), puts the object
-(1), looks at the log in the process that commits (1), puts the record and reads it back (2): 8.  A batch read opens the log
-(3) in the driver; a task asks for the query's pin and the records (2); the task that pins opens the log between them.
+A real Spark with its worker processes, and an S3 server on loopback that takes 50 ms an answer and remembers each
+request. Round trips are the longest chain of requests of which each began after the one before had ended.  By hand: a
+micro-batch that copies one record finds the commit (2), plans from that state (0), begins the write (1), reads the
+record (1), puts the object (1), looks at the log in the process that commits (1), puts the record and reads it back
+(2): 8.  A batch read opens the log (3) in the driver; a task asks for the query's pin and the records (2); the task
+that pins opens the log between them.
 
     --rounds N      micro-batches and queries of each kind, the fewest count
     --show          each request of the round that counts

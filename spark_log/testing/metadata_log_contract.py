@@ -1,4 +1,4 @@
-"""What every `MetadataLog` must do, as tests to be inherited:
+"""The tests that every `MetadataLog` must pass; subclasses inherit them:
 
     class TestMyLog(MetadataLogContract):
         @pytest.fixture
@@ -58,7 +58,7 @@ def _claimed(version: int) -> bytes:
 
 
 class MetadataLogContract:
-    """Subclasses give the fixture `new`, which opens one new log anew at each call."""
+    """Subclasses give the fixture `new`, which opens the same new log again at each call."""
 
     @pytest.fixture
     def new(self) -> Callable[[], OpenLog]:
@@ -136,7 +136,7 @@ class MetadataLogContract:
         assert versions == [1, 2, 3] and set(view.state.names) == {"a", "b", "c"}
 
     def test_steps_get_the_error_of_a_decision(self, new: Callable[[], OpenLog]) -> None:
-        """They may handle it and go on."""
+        """They may handle it and continue."""
         one = new()
 
         def fail(state: State, now_ms: int) -> Any:
@@ -186,7 +186,7 @@ class MetadataLogContract:
         assert new().open().state == one.run(one.log.refresh(stale)).state == view.state
 
     def test_a_checkpoint_after_a_commit_replaces_the_older_ones(self, new: Callable[[], OpenLog]) -> None:
-        """The log goes on from it, in every process."""
+        """The log continues from it in every process."""
         one, other = new(), new()
         view, old = one.open(), other.open()
         for topic in ("a", "b", "c"):

@@ -185,7 +185,9 @@ def rounds(log: spark_log.Log, process: Started, trouble: str) -> Iterator[None]
 
 @pytest.mark.parametrize("trouble", ["stopped", "hang"])
 def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
-    """What it was about to read was merged and deleted, and so were the metadata records that it was waiting for."""
+    """The slices it was about to read were merged and deleted, and so were the metadata records that it was waiting
+    for.
+    """
     with started(READER, tmp_path, "reader") as reader:
         for _ in rounds(log, reader, trouble):
             reader.wait_until(lambda: len(reader.lines()) >= end_of(log), CATCH_UP_S)
@@ -194,7 +196,7 @@ def test_a_reader_that_the_fence_passes_catches_up(log: spark_log.Log, tmp_path:
 
 @pytest.mark.parametrize("trouble", ["stopped", "hang"])
 def test_a_maintainer_that_the_fence_passes_does_no_harm(log: spark_log.Log, tmp_path: Path, trouble: str) -> None:
-    """What it was about to merge, seal or delete was merged, sealed or deleted by another one; its next round succeeds."""
+    """Another process merged, sealed or deleted the entries that it was about to change; its next round succeeds."""
     with started(MAINTAINER, tmp_path, "maintainer") as maintainer:
         for _ in rounds(log, maintainer, trouble):
             maintainer.wait_for(2)

@@ -39,7 +39,7 @@ def waits(backoff: PollBackoff, clock: ManualClock, until_ms: float) -> dict[int
 
 
 def test_a_reader_on_a_disk_waits_a_twentieth_of_how_long_nothing_came() -> None:
-    """At least 2 ms, at most 50: what comes is late by 5 % of how long it was waited for, and an idle reader is quiet."""
+    """At least 2 ms, at most 50: a record is late by 5 % of the wait for it, and an idle reader is quiet."""
     backoff = PollBackoff(clock := ManualClock(0), local=True, most_ms=500)
     found = waits(backoff, clock, 3000)
     assert list(found.values()) == pytest.approx([max(2, min(at / 20, 50)) for at in found])
@@ -48,7 +48,7 @@ def test_a_reader_on_a_disk_waits_a_twentieth_of_how_long_nothing_came() -> None
 
 
 def test_after_a_record_the_next_is_looked_for_soon() -> None:
-    """What comes in a row is late by little, whatever was before it."""
+    """Successive records are late by little, whatever was before it."""
     backoff = PollBackoff(clock := ManualClock(0), local=True, most_ms=500)
     waits(backoff, clock, 3000)
     backoff.found()

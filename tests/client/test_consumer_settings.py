@@ -87,7 +87,7 @@ def test_settings_of_kafkas_clients_are_taken_over(tmp_path: Path) -> None:
 
 
 def test_heartbeats_are_a_third_of_the_session_unless_set() -> None:
-    """The coordinator answers a waiting heartbeat as soon as something has changed, so frequent ones only cost it time."""
+    """The coordinator answers a waiting heartbeat when something has changed, so frequent ones only cost it time."""
 
     def heartbeat_ms(**given: int) -> int:
         return member_settings({**{name: known.default for name, known in CONSUMER.items()}, **given}).heartbeat_ms

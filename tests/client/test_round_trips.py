@@ -137,7 +137,9 @@ def test_a_cold_read_of_a_part_of_a_large_object_takes_three(store: SlowStore) -
 
 
 def test_large_slices_of_one_object_share_its_index(store: SlowStore) -> None:
-    """A task wrote 16 partitions: the index is fetched once, in the background, and each slice in one range of up to 8 MiB."""
+    """A task wrote 16 partitions: the index is fetched once, in the background, and each slice in one range of up to 8
+    MiB.
+    """
     log = log_on(store)
     log.create_topic(spark_log.NewTopic("t", 16))
     numbers = pa.array([number % 16 for number in range(16 * LARGE_ROWS)], pa.int32())

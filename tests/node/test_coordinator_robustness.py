@@ -83,7 +83,7 @@ class Lossy:
 
 
 def test_a_coordinator_whose_clock_is_set_wrong_steps_down_until_it_is_right(tmp_path: Path) -> None:
-    """It can write nothing, which is no reason to lead; the error names the machine, which is not the client's."""
+    """It can write nothing, so it has no reason to lead; the error names the machine, which is not the client's."""
     clock = SkewedClock(SystemClock())
     with leading(LocalStore(str(tmp_path / "log"), "os"), clock, 2000) as made:
         epoch = made.epoch

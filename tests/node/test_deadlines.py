@@ -12,7 +12,9 @@ CHANGES = st.lists(st.tuples(st.sampled_from("abcde"), st.none() | st.integers(0
 
 @given(CHANGES, st.integers(0, 20), st.integers(1, 5))
 def test_deadlines_come_up_as_in_a_dict(changes: list[tuple[str, int | None]], now_ms: int, most: int) -> None:
-    """The last deadline of each name counts; those that are due are returned once, the earliest first, `most` at a time."""
+    """The last deadline of each name counts; those that are due are returned once, the earliest first, `most` at a
+    time.
+    """
     deadlines, expected = Deadlines(), dict[str, int]()
     for name, at_ms in changes:
         deadlines.set(name, at_ms)

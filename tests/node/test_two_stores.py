@@ -85,7 +85,7 @@ def test_upkeep_of_two_stores(stores: Pair) -> None:
 
 
 def test_a_missing_object_is_looked_for_in_its_own_store(stores: Pair) -> None:
-    """Another object of its name beside the metadata is no help."""
+    """Another object of its name beside the metadata does not help."""
     log = open_log(stores)
     log.create_topic(NewTopic("t", 1))
     append_small(log, 1)

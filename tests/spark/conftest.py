@@ -98,14 +98,14 @@ def log(url: str) -> spark_log.Log:
 
 @pytest.fixture(autouse=True)
 def tracebacks() -> Iterator[None]:
-    """The source hides tracebacks of its own errors by the environment of its worker, which is this process here."""
+    """The source hides the tracebacks of its errors by the environment of its worker, which is this process here."""
     yield
     os.environ.pop(HIDE, None)
 
 
 @pytest.fixture(autouse=True)
 def no_query_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a test that failed left running would slow down all that follow."""
+    """A process that a failed test left running would slow down all that follow."""
     session = request.getfixturevalue("spark") if "spark" in request.fixturenames else None
     yield
     for query in session.streams.active if session else ():

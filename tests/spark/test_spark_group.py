@@ -143,7 +143,7 @@ def test_a_group_that_moves_until_the_query_has_it_is_followed(url: str, filled:
 
 
 def test_records_trimmed_after_the_group_was_asked_are_a_loss(url: str, filled: spark_log.Log) -> None:
-    """Between the first offset and the first batch, and between its plan and its next run; with the ranges, once each."""
+    """Between the first offset and the first batch, and between its plan and its next run; once each."""
     filled.admin.alter_consumer_group_offsets("g", {P0: 1, P1: 1})
     strict, lenient = Query(url), Query(url, failOnDataLoss="false", **{"group.id": "h"}, startingOffsets="1")
     for query in (strict, lenient):
@@ -423,7 +423,7 @@ def test_a_group_that_was_taken_away_ends_its_query(url: str, filled: spark_log.
 
 
 def test_progress_that_cannot_be_published_is_late_and_no_more(url: str, filled: spark_log.Log) -> None:
-    """The query goes on; what was not published is when the storage is back."""
+    """The query continues, and publishes the rest when the storage is back."""
     clock = ManualClock()
     store = Flaky(ClockedStore(LocalStore(url), clock), random.Random(3), Faults())
     progress = GroupProgress("g", sign_s=0.05)

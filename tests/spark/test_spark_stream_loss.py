@@ -103,7 +103,7 @@ def test_records_trimmed_after_a_batch_was_planned_are_a_loss_of_that_batch(
 
 
 def test_a_batch_is_read_as_of_the_state_that_settled_its_end(url: str, log: spark_log.Log) -> None:
-    """What is trimmed, deleted or created again before its tasks are made does not matter: the log is not asked once more."""
+    """A trim, or a topic deleted or created again, before the tasks are made: they read the planned records."""
     put(log, 4)
     stream = Stream(url)
     stream.plan()

@@ -1,4 +1,6 @@
-"""What tasks learn of the log beyond their plan: from the driver's roots, the same log, and never an older one."""
+"""The things that tasks learn of the log beyond their plan: from the driver's roots, the same log, and never an older
+one.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def test_a_task_sees_what_came_after_its_plan(url: str, log: spark_log.Log) -> N
 
 
 def test_a_state_that_is_new_enough_costs_no_request(url: str, log: spark_log.Log) -> None:
-    """A journal that the process has is looked at again in one round, and not at all by who knows that it is new enough."""
+    """A journal that the process has is looked at again in one round, and not at all by who knows that it is new
+    enough.
+    """
     log.create_topic(spark_log.NewTopic("t", 1))
     store = SlowStore(log.journal.objects, get_ms=0, put_ms=0)
     shipped = through(store, seen(url))
@@ -78,7 +82,7 @@ def test_an_older_copy_is_refused(url: str, log: spark_log.Log, tmp_path: Path) 
 
 
 def test_all_get_the_value_that_came_first(url: str, log: spark_log.Log) -> None:
-    """Who comes later does not make one."""
+    """A later task does not make one."""
     shipped = seen(url)
     assert agreed_value(shipped, "meta/pin/q", lambda: b"first") == b"first"
     assert agreed_value(shipped, "meta/pin/q", lambda: pytest.fail("made again")) == b"first"

@@ -70,7 +70,9 @@ def test_a_listing_that_finds_nothing_is_one_request(store: FsspecStore, faults:
 
 @pytest.mark.parametrize(("answer", "most"), [(BUSY, 1), (RESET, 2)], ids=["503", "reset"])
 def test_each_try_is_one_request(store: FsspecStore, faults: Faults, answer: tuple[str, bytes], most: int) -> None:
-    """No library waits and repeats beneath; aiohttp repeats a GET once, immediately, if a connection that was idle is reset."""
+    """No library waits and repeats beneath; aiohttp repeats a GET once, immediately, if a connection that was idle is
+    reset.
+    """
     clock = ManualClock()
     retrying = RetryingStore(store, clock)
     retrying.put("a", [b"x"])

@@ -67,8 +67,7 @@ ONLY_IN = {
 """Storage is reached through the store alone, and the network through net alone."""
 
 EXCEPT = {"pyspark_pylog.worker_process": "socket", "spark_log.testing.simulated_loop": "selectors"}
-"""The first sets an option of the socket that Spark's worker has opened; the second waits for timers only.  Neither opens
-one."""
+"""The first sets an option of the socket that Spark's worker has opened; the second waits for timers only."""
 
 READS_THE_WORLD = re.compile(
     r"(datetime\.)?(datetime\.(now|utcnow|today)|date\.today)"

@@ -73,7 +73,7 @@ def piece_of(rows: Sequence[Row]) -> BatchPiece:
 
 
 def written(store: MemoryStore, uploaded: Uploaded) -> Written:
-    """What the uploaded objects hold."""
+    """The contents of the uploaded objects."""
     found = {}
     for number, run in uploaded.slices:
         data = store.get(uploaded.objects[number].name, run.position, run.position + run.length)
@@ -86,7 +86,7 @@ def written(store: MemoryStore, uploaded: Uploaded) -> Written:
 
 
 def together(batches: Sequence[Sequence[Row]], partitioner: str) -> tuple[Written, list[list[tuple[int, str, str]]]]:
-    """What the sink writes and rejects."""
+    """The rows that the sink writes and rejects."""
     store = MemoryStore("together")
     uploader = Uploader(store, 0, random.Random(1), partitioner=partitioner)
     topics, rejected = Topics(NOWHERE, SPECS), []
@@ -148,7 +148,7 @@ def conformed(rows: Sequence[Row]) -> Rows:
 @settings(max_examples=25, deadline=None)
 @given(batches=st.lists(st.lists(ROWS, min_size=1, max_size=12), max_size=3))
 def test_topics_together_are_written_as_one_by_one(partitioner: str, batches: list[list[Row]]) -> None:
-    """The same rows in the same partitions and order, and one error for each bad row, with its reason, in their order."""
+    """The same rows in the same partitions and order, and an error with its reason for each bad row, in order."""
     alone = OneByOne(partitioner)
 
     found, rejected = together(batches, partitioner)
@@ -195,7 +195,7 @@ def test_a_topic_that_gets_partitions_in_between_keeps_the_order() -> None:
 
 
 def test_rows_for_a_thousand_topics_stay_within_the_buffer() -> None:
-    """What waits, sorted or not, is no more than BUFFER_BYTES and what is being sorted."""
+    """The rows that wait, sorted or not, are at most BUFFER_BYTES plus those being sorted."""
     specs = {
         f"t{n}": TopicSpec(f"id-{n}", f"t{n}", 1, 1 << 20, "uncompressed", False, FOR_EVER, FOR_EVER)
         for n in range(1000)

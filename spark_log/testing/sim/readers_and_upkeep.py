@@ -287,7 +287,7 @@ def _collect(sim: Simulation, view: View) -> Steps[View]:
 
 
 def _merge(sim: Simulation, view: View) -> Steps[View]:
-    """As the product does, or some neighbours by themselves."""
+    """As the product does, or some neighbours alone."""
     if isinstance(sim.codec, SegmentCodec) and sim.rng.random() < 0.5:
         view, _ = yield from sim.decided(view, segments.merge(view.state, sim.context, io.BytesIO))
     else:

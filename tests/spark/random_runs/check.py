@@ -36,7 +36,7 @@ class Way:
 
 
 class Check:
-    """What one run of the query did, held against the model."""
+    """The result of one run of the query, compared with the model."""
 
     def __init__(self, run: Run, way: Way, before: Checkpoint, after: Checkpoint, message: str, kind: str) -> None:
         self.world, self.way, self.before, self.after = run, way, before, after

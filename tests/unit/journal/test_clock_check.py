@@ -230,7 +230,7 @@ def test_a_reset_puts_the_log_s_time_right(store: ObjectStore, honest: spark_log
 def test_nothing_in_the_state_is_later_than_a_reset(
     store: ObjectStore, honest: spark_log.Log, true: ManualClock
 ) -> None:
-    """Groups, producers and transactions go on as if stamped by it, and end in their time."""
+    """Groups, producers and transactions continue as if stamped by it, and end in their time."""
     ahead = SkewedClock(true, 10 * YEAR)
     wrong = log_by(ClockedStore(store.inner, ahead), ahead)  # type: ignore[attr-defined]
     append(wrong)
@@ -273,7 +273,7 @@ def test_a_reset_by_a_clock_that_commits_are_later_than_wants_force(true: Manual
 def test_a_reset_deletes_nothing_that_a_reader_may_read(
     store: ObjectStore, honest: spark_log.Log, true: ManualClock
 ) -> None:
-    """What was dropped while the log's time was wrong has its whole day from the reset on."""
+    """Objects that were dropped while the log's time was wrong have a whole day from the reset on."""
     for _ in range(20):
         append(honest)
     poison(store, true)

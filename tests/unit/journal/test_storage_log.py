@@ -42,7 +42,7 @@ class TestOnALocalDisk(MetadataLogContract):
 
 
 def test_a_log_is_created_only_if_asked(tmp_path: Path) -> None:
-    """The error says how; a folder that lost its log is told from it."""
+    """The error says how; a folder that lost its log gets another error."""
     store = LocalStore(str(tmp_path / "log"), "os")
     with pytest.raises(NoLog, match="create one with"):
         opened(store, create=False)
