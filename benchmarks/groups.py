@@ -34,7 +34,7 @@ from spark_log.errors import NotCoordinator
 from spark_log.groups.group import GroupConfig, Roster, RosterMember
 from spark_log.groups.messages import HeartbeatRequest, JoinGroupRequest, MemberProtocol, SyncGroupRequest
 from spark_log.groups.subscription import Assignment, Subscription, encode
-from spark_log.journal.protocol import Proposal
+from spark_log.journal.commit_protocol import Proposal
 from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import CommitOffsets, CreateTopic, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry

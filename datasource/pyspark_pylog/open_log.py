@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location, ReadOptions
-from pyspark_pylog.seen_log import Roots, SeenLog
+from pyspark_pylog.planned_log import PlannedLog, Roots
 from spark_log.client.open_journal import open_journal, storage_url
 from spark_log.clock import Clock
 from spark_log.errors import StorageUnavailable
@@ -68,9 +68,9 @@ def kept_journal(location: Location, *, create: bool = False) -> Journal:
     return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create))
 
 
-def seen_log(location: Location, journal: Journal) -> SeenLog:
+def planned_log(location: Location, journal: Journal) -> PlannedLog:
     """The log at the version of the journal's state, for tasks."""
-    return SeenLog(*_key(location, journal.objects.url), journal.cluster_id, journal.state.version)
+    return PlannedLog(*_key(location, journal.objects.url), journal.cluster_id, journal.state.version)
 
 
 def _key(location: Location, root: str) -> Key:

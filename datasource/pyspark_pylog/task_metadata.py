@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pyspark_pylog.open_log import KEPT
-from pyspark_pylog.seen_log import SeenLog
+from pyspark_pylog.planned_log import PlannedLog
 from spark_log.client.open_journal import reopen_journal
 from spark_log.clock import SystemClock
 from spark_log.errors import DataLoss
@@ -21,7 +21,7 @@ from spark_log.journal.store_operations import Stores, run
 from spark_log.net.client import check_cluster
 
 
-def newest_journal(log: SeenLog) -> Journal:
+def newest_journal(log: PlannedLog) -> Journal:
     """The journal with the state at the end of the log.
 
     Raises InconsistentClusterId for another log, and DataLoss for an older copy of the log.
@@ -37,7 +37,7 @@ def newest_journal(log: SeenLog) -> Journal:
     return journal
 
 
-def journal_since(log: SeenLog) -> Journal:
+def journal_since(log: PlannedLog) -> Journal:
     """The journal at any version from `log.version` on.  Sends no request if this process already has one.
 
     Raises as `newest_journal` does.
@@ -48,7 +48,7 @@ def journal_since(log: SeenLog) -> Journal:
     return journal
 
 
-def agreed_value(log: SeenLog, name: str, make: Callable[[], bytes]) -> bytes:
+def agreed_value(log: PlannedLog, name: str, make: Callable[[], bytes]) -> bytes:
     """The value under `name` on which all tasks agree; the first task makes it.  The others do not open the log."""
     found = run(claimed(name), Stores.of(log.roots.store()), SystemClock())
     if found is not None:

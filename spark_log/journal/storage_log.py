@@ -1,4 +1,4 @@
-"""The metadata log on shared storage: `MetadataLog` by the protocol of `protocol.py`.
+"""The metadata log on shared storage: `MetadataLog` by the protocol of `commit_protocol.py`.
 
 `meta/format` identifies the folder: one line of JSON with the format's version, the log's id, and the store library
 with which put-if-absent was probed.
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 
 from spark_log.errors import NoLog
-from spark_log.journal import checkpointing, clock_check, opening, protocol
+from spark_log.journal import checkpointing, clock_check, commit_protocol, opening
 from spark_log.journal.claims import claim, drop_claims
 from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, find_format, parse_format, put_format
 from spark_log.journal.metadata_log import LogStatus
@@ -107,7 +107,7 @@ class StorageLog:
     def propose(self, view: View, commands: Sequence[Proposal]) -> Steps[View]:
         if not is_led_elsewhere(view.state, self.context):
             yield from self._check_store()
-        after = yield from protocol.propose(view, commands, self.context)
+        after = yield from commit_protocol.propose(view, commands, self.context)
         return after._replace(listed_ms=view.listed_ms)
 
     def claim(self, name: str, value: bytes) -> Steps[bytes]:

@@ -1,6 +1,6 @@
 """The storage operations of the protocol, as values.
 
-The protocol (`protocol.py`, `upkeep.py`) is written as generators that yield an operation, or a list of operations that
+The protocol (`commit_protocol.py`, `upkeep.py`) is written as generators that yield an operation, or a list of operations that
 may run in parallel, and are resumed with the answer.  `run` executes them on real stores; the simulation executes the
 same generators on a simulated store, in an order drawn from a seed.
 

@@ -26,7 +26,6 @@ from spark_log.errors import (
     SparkLogError,
 )
 from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, Roster, StepOutcome, restore
-from spark_log.groups.machine import heartbeat_error, next_deadline, step, tick
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -41,6 +40,7 @@ from spark_log.groups.messages import (
 )
 from spark_log.groups.offset_deletion import check_delete_group, check_delete_offsets, may_expire
 from spark_log.groups.rebalance import Step, remove_member
+from spark_log.groups.state_machine import heartbeat_error, next_deadline, step, tick
 from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import (
     UNFENCED,

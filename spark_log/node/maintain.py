@@ -25,7 +25,7 @@ from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
-from spark_log.node.isolation import Failures, OnFailure, log_failure
+from spark_log.node.failure_isolation import Failures, OnFailure, log_failure
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.merge import Progress, Tally, plan_merge
 from spark_log.node.merge import merge as merge_steps

@@ -27,7 +27,7 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Slice
-from spark_log.node.isolation import OnFailure, partition_name, raise_failure, resolve_each
+from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure, resolve_each
 from spark_log.node.merge_policy import SEGMENT_BYTES, find_stretches, is_worth, live_bytes, thin_objects, window_ms
 from spark_log.segment.batch_index import Index
 from spark_log.segment.reader import BatchRef, Place, decode_batch, decode_run, find_batches, parse_index

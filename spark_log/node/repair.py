@@ -3,7 +3,7 @@
 If every version of a log can be restored, it is rewritten: its damaged files are moved to `meta/damaged/`, and two new
 checkpoints replace them.  If a version is lost, the offsets of its records could be given to other records.  Then
 nothing is changed, and the report lists the loss, unless the loss is accepted: the log continues with the state that
-is certain, and every topic gets a new id (metadata/recovery.py).  A lost `meta/format` is rebuilt: nothing in the log
+is certain, and every topic gets a new id (metadata/accepted_loss.py).  A lost `meta/format` is rebuilt: nothing in the log
 depends on its id, so the log gets a new one if no record has it.  Clients and coordinators must not use the log
 meanwhile.
 """
@@ -24,8 +24,8 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpo
 from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run
+from spark_log.metadata.accepted_loss import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.records import Batch, CommitRecord, TakeOverRecord, decode_batch
-from spark_log.metadata.recovery import renew, replay_after_loss, version_after_loss
 from spark_log.metadata.replay import replay as replay_batch
 from spark_log.metadata.state import Leadership, State, TopicKey
 from spark_log.store.base import ObjectStore

@@ -17,7 +17,7 @@ from spark_log.metadata.commands import Start, Trim
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
-from spark_log.node.isolation import OnFailure, raise_failure, resolve_each
+from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
 from spark_log.settings import topic_config
 
 Entry = Slice | Piece

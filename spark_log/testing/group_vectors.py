@@ -12,7 +12,6 @@ from typing import Any
 
 from spark_log.errors import SparkLogError
 from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, StepOutcome
-from spark_log.groups.machine import next_deadline, step, tick
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -36,6 +35,7 @@ from spark_log.groups.offset_deletion import (
     check_metadata,
     may_expire,
 )
+from spark_log.groups.state_machine import next_deadline, step, tick
 from spark_log.groups.subscription import CONSUMER, Subscription, encode
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import UNFENCED, CommitOffsets, DeleteOffsets, Expire, SetGeneration

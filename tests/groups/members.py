@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from spark_log.groups.group import Group, GroupConfig, StepOutcome
-from spark_log.groups.machine import next_deadline, step, tick
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -19,6 +18,7 @@ from spark_log.groups.messages import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from spark_log.groups.state_machine import next_deadline, step, tick
 
 CONFIG = GroupConfig(initial_rebalance_delay_ms=3_000, min_session_timeout_ms=0)
 RANGE = (MemberProtocol("range", b"orders"),)

@@ -15,7 +15,6 @@ from collections.abc import Callable, Sequence
 from spark_log.errors import SparkLogError
 from spark_log.groups.assignors import assign_members, make_assignor, what_members_read
 from spark_log.groups.group import Group, GroupConfig, GroupState, JournalRecord, StepOutcome, restore
-from spark_log.groups.machine import next_deadline, step, tick
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -35,6 +34,7 @@ from spark_log.groups.messages import (
     SyncGroupResponse,
 )
 from spark_log.groups.racks import Cluster
+from spark_log.groups.state_machine import next_deadline, step, tick
 from spark_log.groups.subscription import Subscription, decode_assignment, encode
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import CommitOffsets, SetGeneration

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 from spark_log.groups.group import GroupConfig, GroupState, Roster, restore
-from spark_log.groups.machine import step
 from spark_log.groups.messages import Code, HeartbeatRequest, HeartbeatResponse, JoinGroupRequest, MemberProtocol
+from spark_log.groups.state_machine import step
 from tests.groups.members import CONFIG, Coordinator, stable
 
 

@@ -27,9 +27,9 @@ from spark_log.errors import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, checkpoint_version, log_key
 from spark_log.metadata import records as r
+from spark_log.metadata.accepted_loss import RAISED, VERSIONS, replay_after_loss
 from spark_log.metadata.decide.coordinators import decide_take_over
 from spark_log.metadata.decide.topics import decide_set_configs
-from spark_log.metadata.recovery import RAISED, VERSIONS, replay_after_loss
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import Leadership, State
 from spark_log.model import OffsetAndMetadata, TopicPartition

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark_pylog import DefaultSource
 from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import ReadOptions, read_options
-from pyspark_pylog.seen_log import Roots, SeenLog
+from pyspark_pylog.planned_log import PlannedLog, Roots
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.query_pins import PinNames
 from pyspark_pylog.source.read_task import ReadTask, read_batches
@@ -138,7 +138,7 @@ class OneStore(Roots):
         return self.given
 
 
-def through(store: ObjectStore, log: SeenLog) -> SeenLog:
+def through(store: ObjectStore, log: PlannedLog) -> PlannedLog:
     """The same log, by way of a store."""
     return replace(log, roots=OneStore(given=store))
 

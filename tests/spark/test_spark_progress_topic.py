@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
-from pyspark_pylog.open_log import seen_log
+from pyspark_pylog.open_log import planned_log
 from pyspark_pylog.options.parse import Location, ReadOptions, read_options
 from pyspark_pylog.source.consumer_offsets_topic import ProgressReader, ProgressStreamReader, pinned_progress
 from pyspark_pylog.source.query_pins import POSITIONS_MAX, encode, pin_of
@@ -194,7 +194,7 @@ def test_a_query_sees_groups_and_topics_at_one_version(filled: spark_log.Log) ->
     """Whichever of its scans settled the version, and however long before a task asks where groups stand."""
     first = commit(filled, "a", 1)
     filled.append("t", [{"value": "x"}])
-    seen, version = seen_log(location(filled), filled.journal), filled.journal.state.version
+    seen, version = planned_log(location(filled), filled.journal), filled.journal.state.version
     agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(filled.journal.refresh())))
     for number in range(110):
         commit(filled, "a", number % 5)
@@ -214,7 +214,7 @@ def wide(log: spark_log.Log) -> spark_log.Log:
 
 def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> None:
     """They are found in the log when they are asked for."""
-    seen = seen_log(location(wide), wide.journal)
+    seen = planned_log(location(wide), wide.journal)
     agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
     commit(wide, "a", 5)
     commit(wide, "b", 3)
@@ -228,7 +228,7 @@ def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> No
 
 def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> None:
     """Of many positions, when a checkpoint took its place before anybody asked where groups stood."""
-    seen, version = seen_log(location(wide), wide.journal), wide.journal.state.version
+    seen, version = planned_log(location(wide), wide.journal), wide.journal.state.version
     agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
     for number in range(110):
         commit(wide, "a", number % 5)

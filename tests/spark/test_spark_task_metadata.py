@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark_pylog.open_log import journal_of, seen_log
+from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
-from pyspark_pylog.seen_log import SeenLog
+from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.task_metadata import agreed_value, journal_since, newest_journal
 
 import spark_log
@@ -23,10 +23,10 @@ from tests.services import Services
 from tests.spark.driver import Frame, Write, rows, through
 
 
-def seen(url: str) -> SeenLog:
+def seen(url: str) -> PlannedLog:
     """As the driver ships it."""
     location = Location(url=url, storage={}, durability="os")
-    shipped: SeenLog = pickle.loads(pickle.dumps(seen_log(location, journal_of(location))))
+    shipped: PlannedLog = pickle.loads(pickle.dumps(planned_log(location, journal_of(location))))
     return shipped
 
 

@@ -76,7 +76,7 @@ READS_THE_WORLD = re.compile(
     r"|pyarrow\.(OSFile|memory_map|create_memory_map|input_stream|output_stream|fs\b.*)"
 )
 """Names, imports resolved, of what asks for time, chance or a file."""
-STORAGE_LOG = ("storage_log", "opening", "protocol", "checkpointing", "claims", "log_format")
+STORAGE_LOG = ("storage_log", "opening", "commit_protocol", "checkpointing", "claims", "log_format")
 """Modules of the metadata log on shared storage."""
 STORAGE_TOOLS = {
     "spark_log.journal.journal",

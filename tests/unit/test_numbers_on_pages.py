@@ -206,7 +206,9 @@ NUMBERS = {
         f"{constant(CLIENT, 'FIRST_ANSWER_S'):g} s`",
         f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and continue",
         f"`--takeover-after` ({TAKEOVER_S} s)",
-        {1000: "`CommitUnknown` within a second of its time"}[constant("spark_log/journal/protocol.py", "ASK_MS_MIN")],
+        {1000: "`CommitUnknown` within a second of its time"}[
+            constant("spark_log/journal/commit_protocol.py", "ASK_MS_MIN")
+        ],
         f"for `--storage-timeout` ({STORAGE_S} s) | it steps down",
         {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pyspark_pylog.seen_log import SeenLog
+from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.write_columns import BatchPiece
 from pyspark_pylog.task_metadata import newest_journal
 from spark_log.client.producing.topic_rules import (
@@ -41,7 +41,7 @@ LETTERS_TAKE_ALL = {"max.message.bytes": str(2**31 - 1), "message.timestamp.afte
 class Topics:
     """The topics that a task writes to: those that the driver found, and those named by rows."""
 
-    def __init__(self, log: SeenLog, specs: Mapping[str, TopicSpec]) -> None:
+    def __init__(self, log: PlannedLog, specs: Mapping[str, TopicSpec]) -> None:
         self._log = log
         self._specs = dict(specs)
         self._journal: Journal | None = None

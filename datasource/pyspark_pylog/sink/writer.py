@@ -25,11 +25,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import kept_journal, seen_log
+from pyspark_pylog.open_log import kept_journal, planned_log
 from pyspark_pylog.options.parse import WriteOptions, write_options
 from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
-from pyspark_pylog.seen_log import SeenLog
+from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.sink.bad_records import LETTERS_TAKE_ALL, Topics, letters, refusal, sift
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
 from pyspark_pylog.sink.write_columns import pieces, written_columns
@@ -71,7 +71,7 @@ class Begun:
     options: WriteOptions
     columns: tuple[str, ...]
     """The columns of the frame that are written."""
-    log: SeenLog
+    log: PlannedLog
     """Its version is the upload epoch."""
     specs: Mapping[str, TopicSpec]
 
@@ -106,7 +106,7 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
         ensure_topic(journal, options.topic)
     if options.dead_letters is not None:
         ensure_topic(journal, options.dead_letters, LETTERS_TAKE_ALL)
-    state, log = journal.state, seen_log(options.location, journal)
+    state, log = journal.state, planned_log(options.location, journal)
     if options.topic is None:
         return Begun(options, columns, log, specs_of(state))
     known = [name for name in (options.topic, options.dead_letters) if name is not None]

@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_of, patiently, seen_log
+from pyspark_pylog.open_log import journal_of, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.source.growth import (
@@ -91,7 +91,7 @@ class LogReader(DataSourceReader):
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_of(self.options.location)
         ranges, reads = self._plan(journal)
-        dealt, log = deal_out(reads, self.options), seen_log(self.options.location, journal)
+        dealt, log = deal_out(reads, self.options), planned_log(self.options.location, journal)
         if self._ends_early(ranges):
             return [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
         at_once = self.options.parallelism or cores()

@@ -19,10 +19,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import tell
-from pyspark_pylog.open_log import journal_of, patiently, seen_log
+from pyspark_pylog.open_log import journal_of, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
-from pyspark_pylog.seen_log import SeenLog
+from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.source.offset_format import Offset, parse_offset
 from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, query_of_task
 from pyspark_pylog.source.ranges import is_fixed
@@ -51,7 +51,7 @@ logger = logging.getLogger("spark_log")
 class RecordsTask(InputPartition):
     """The one task, with its records as planned."""
 
-    def __init__(self, log: SeenLog, records: Sequence[ProgressRecord], *, fixed: bool) -> None:
+    def __init__(self, log: PlannedLog, records: Sequence[ProgressRecord], *, fixed: bool) -> None:
         super().__init__(0)
         self.log = log
         self.records = tuple(records)
@@ -72,7 +72,7 @@ class ProgressReader(DataSourceReader):
             tell(self.options.notes)
             journal = patiently(lambda: journal_of(self.options.location), self.options, SystemClock())
             records = self._records(progress_of(journal.state), journal.context.clock.now_ms())
-            log = seen_log(self.options.location, journal)
+            log = planned_log(self.options.location, journal)
             return [RecordsTask(log, records, fixed=is_fixed(self.options, _partitions(self.options)))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -207,7 +207,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             ends = _numbers(until.ends)
             self._check_there(until)
             records = progress_of(self.journal.state).between(starts, ends, self.options.where)
-            log = seen_log(self.options.location, self.journal)
+            log = planned_log(self.options.location, self.journal)
             return [RecordsTask(log, records, fixed=True)] if records else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -219,7 +219,7 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         """Nothing to do: Spark stores the stream's position."""
 
 
-def pinned_progress(log: SeenLog, name: str) -> CommittedOffsets:
+def pinned_progress(log: PlannedLog, name: str) -> CommittedOffsets:
     """The topic at the version that all scans of a query see; the first scan pins it."""
     pin = decode(agreed_value(log, name, lambda: encode(pin_of(newest_journal(log).state))), Pin)
     if pin.progress is not None:

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import ReadOptions
-from pyspark_pylog.seen_log import SeenLog
+from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.source.growth import (
     NONE,
     Basis,
@@ -48,7 +48,7 @@ from spark_log.store.base import ObjectStore
 class ReadTask(InputPartition):
     """One task, as planned by the driver."""
 
-    def __init__(self, number: int, log: SeenLog, reads: Sequence[SliceRead], basis: bytes | None = None) -> None:
+    def __init__(self, number: int, log: PlannedLog, reads: Sequence[SliceRead], basis: bytes | None = None) -> None:
         super().__init__(number)
         self.number = number
         self.log = log
@@ -141,7 +141,7 @@ class PinnedQuery:
 
 
 def read_batches(
-    log: SeenLog, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
+    log: PlannedLog, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
     """The matching records of planned reads, as Spark's batches."""
     store = log.roots.store()
@@ -152,7 +152,7 @@ def read_batches(
 
 
 def _fetched(
-    log: SeenLog,
+    log: PlannedLog,
     store: ObjectStore,
     read: SliceRead,
     columns: Sequence[str],
@@ -170,7 +170,7 @@ def _fetched(
 
 
 def _again(
-    log: SeenLog,
+    log: PlannedLog,
     store: ObjectStore,
     read: SliceRead,
     columns: Sequence[str],

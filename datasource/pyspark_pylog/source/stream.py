@@ -16,7 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from pyspark_pylog.driver_log import notice, tell
-from pyspark_pylog.open_log import journal_of, patiently, seen_log
+from pyspark_pylog.open_log import journal_of, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain, plain_errors
 from pyspark_pylog.progress.group_publisher import GroupProgress
@@ -345,7 +345,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
     def _tasks(self, ranges: Sequence[OffsetRange], state: State) -> list[InputPartition]:
         dealt = deal_out(plan_matching(self.journal, ranges, self.options.where, state=state), self.options)
-        log = seen_log(self.options.location, self.journal)
+        log = planned_log(self.options.location, self.journal)
         return [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace as with_values
 
-from spark_log.journal import checkpointing, garbage_collection, object_names, opening, protocol, sealing
+from spark_log.journal import checkpointing, commit_protocol, garbage_collection, object_names, opening, sealing
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
 from spark_log.journal.opening import View
 from spark_log.journal.proposal import Context, Proposal
@@ -118,7 +118,7 @@ def _follows_few_beyond(view: View, newest: str) -> bool:
     return checkpoint_version(newest) <= view.state.version + 3
 
 
-_decide_all = protocol._decide_all
+_decide_all = commit_protocol._decide_all
 
 
 def _decide_all_certain(state: State, commands: Sequence[Proposal], now: int, unseen: object) -> Any:
@@ -211,7 +211,7 @@ class _NeverRaised(Exception):
     """Takes the place of an error class, so that the error is not caught."""
 
 
-_refuse, _decide_take_over = protocol._refuse, coordinators.decide_take_over
+_refuse, _decide_take_over = commit_protocol._refuse, coordinators.decide_take_over
 
 
 def _refuse_for_certain(command: Proposal, error: Any, unseen: Any) -> None:
@@ -362,25 +362,25 @@ MUTATIONS = {
     ),
     "no_readback": Mutation(
         "a put that answers 'created' is read back",
-        (Patch(protocol, "append", _believe),),
+        (Patch(commit_protocol, "append", _believe),),
     ),
     "no_start_over": Mutation(
         "the checkpoints are listed again after the log was read",
-        tuple(Patch(module, "follows_checkpoint", lambda view, newest: True) for module in (opening, protocol)),
+        tuple(Patch(module, "follows_checkpoint", lambda view, newest: True) for module in (opening, commit_protocol)),
     ),
     "follow_few_beyond": Mutation(
         "a newer checkpoint is accepted up to the version that was confirmed before, not beyond",
         # Not one above it: a record is deleted once the older of two checkpoints covers it, and the two rarely have one
         # version.
-        tuple(Patch(module, "follows_checkpoint", _follows_few_beyond) for module in (opening, protocol)),
+        tuple(Patch(module, "follows_checkpoint", _follows_few_beyond) for module in (opening, commit_protocol)),
     ),
     "leftovers_placed": Mutation(
         "batches that were read are forgotten when the log is opened anew",
-        tuple(Patch(module, "refresh", _refresh_with_leftovers) for module in (opening, protocol)),
+        tuple(Patch(module, "refresh", _refresh_with_leftovers) for module in (opening, commit_protocol)),
     ),
     "certain_refusal": Mutation(
         "a refusal after a put that was not seen to fail says that it may be in",
-        (Patch(protocol, "_decide_all", _decide_all_certain),),
+        (Patch(commit_protocol, "_decide_all", _decide_all_certain),),
     ),
     "no_fence_on_commit": Mutation(
         "commits at or below the fence are void",
@@ -416,15 +416,15 @@ MUTATIONS = {
     ),
     "list_before_put": Mutation(
         "the listing of the read-back starts after the put",
-        (Patch(protocol, "append", _list_first),),
+        (Patch(commit_protocol, "append", _list_first),),
     ),
     "parallel_after_lost": Mutation(
         "read-back and listing run in parallel only if the put answered 'created'",
-        (Patch(protocol, "append", _always_parallel),),
+        (Patch(commit_protocol, "append", _always_parallel),),
     ),
     "decide_unlisted": Mutation(
         "version taken by another: the next batch is decided after a listing",
-        (Patch(protocol, "append", _decide_unlisted),),
+        (Patch(commit_protocol, "append", _decide_unlisted),),
     ),
     "fence_by_own_time": Mutation(
         "the fence goes to the version before the newest one that is old enough",
@@ -464,7 +464,7 @@ MUTATIONS = {
     ),
     "written_by_all": Mutation(
         "while a coordinator has the log, nobody else writes",
-        (Patch(protocol, "is_led_elsewhere", _led_by_nobody),),
+        (Patch(commit_protocol, "is_led_elsewhere", _led_by_nobody),),
     ),
     "taken_from_any": Mutation(
         "a log is taken over from the coordinator that was known to be gone, not from a newer one",
@@ -472,11 +472,11 @@ MUTATIONS = {
     ),
     "certain_after_asking": Mutation(
         "a refusal after a request whose answer was lost says that it may be in",
-        (Patch(protocol, "_refuse", _refuse_for_certain),),
+        (Patch(commit_protocol, "_refuse", _refuse_for_certain),),
     ),
     "resumes_stale_state": Mutation(
         "after a coordinator's answer, the client's state has a coordinator, even if the log cannot be read",
-        (Patch(protocol, "StorageUnavailable", _NeverRaised),),
+        (Patch(commit_protocol, "StorageUnavailable", _NeverRaised),),
     ),
     "forgotten_immediately": Mutation(
         "a position that was removed is remembered as such for a while",
@@ -488,7 +488,7 @@ MUTATIONS = {
     ),
     "any_clock": Mutation(
         "a clock that is far from the store's stamps nothing",
-        (Patch(protocol, "check_clock", _check_no_clock),),
+        (Patch(commit_protocol, "check_clock", _check_no_clock),),
     ),
     "trim_one_too_many": Mutation(
         "a trim takes the records before its offset, and no more",

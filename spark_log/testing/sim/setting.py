@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from spark_log.client.producing.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
-from spark_log.journal import checkpointing, metadata_log, opening, protocol, upkeep
+from spark_log.journal import checkpointing, commit_protocol, metadata_log, opening, upkeep
 from spark_log.journal.log_format import FORMAT_KEY, parse_format
 from spark_log.journal.object_names import META, data_key
 from spark_log.journal.opening import View
@@ -76,7 +76,7 @@ class Simulation:
             Proposal(lambda state, now: decide_create_topic(state, "t0", partitions, {}, "id0")),
         ]
         view = yield from opening.open_view()
-        yield from protocol.propose(view, commands, self.context)
+        yield from commit_protocol.propose(view, commands, self.context)
 
     @property
     def now(self) -> int:
@@ -115,9 +115,9 @@ class Simulation:
         watched = [replace(command, decide=self._watched(command.decide)) for command in commands]
         try:
             if context is None:
-                view = yield from protocol.propose(view, watched, self.context)
+                view = yield from commit_protocol.propose(view, watched, self.context)
             else:
-                view = yield from unlinked(protocol.propose(view, watched, context))
+                view = yield from unlinked(commit_protocol.propose(view, watched, context))
         finally:
             actor.decided = None
             for command, twin in zip(commands, watched, strict=True):

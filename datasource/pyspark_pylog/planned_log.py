@@ -25,7 +25,7 @@ class Roots:
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLog:
+class PlannedLog:
     """A log, and the version of it that the driver planned by."""
 
     url: str
