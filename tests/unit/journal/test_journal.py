@@ -623,7 +623,7 @@ class RefusingLink:
 def test_a_change_that_a_coordinator_found_in_the_log_is_not_called_unapplied(
     refusal: SparkLogError, raised: type[SparkLogError]
 ) -> None:
-    """It was put, and lies behind a checkpoint when the process continues; then it asks the coordinator, which refuses."""
+    """It lies behind a checkpoint when the process continues; then it asks the coordinator, which refuses."""
     store = MemoryStore(f"journal-{next(numbers)}")
 
     def take_over() -> None:
