@@ -121,6 +121,7 @@ def decided(log: MetadataLog[AnyView], view: AnyView, steps: Steps[Result]) -> S
             if isinstance(request, Decide):
                 view = yield from log.propose(view, request.commands)
                 answer = view.state
+                failed = next((command.error for command in request.commands if command.error is not None), None)
             elif isinstance(request, Refresh):
                 view = yield from log.refresh(view)
                 answer = view.state

@@ -109,6 +109,4 @@ def swap_in(
         yield Put(name, (data,), OWN_ROOT)
     command = Proposal(Swap(swap=swap))
     state: State = yield Decide([command])
-    if command.error is not None:
-        raise command.error
     return state, bool(command.reply)

@@ -115,7 +115,7 @@ class Ask(NamedTuple):
 
 
 class Decide(NamedTuple):
-    """Commands for the metadata log, which sets their replies or errors.  Answer: the state after them.
+    """Commands for the metadata log, which sets their replies.  Answer: the state after them, or the first error.
 
     `decided` carries it out, whatever the log is.
     """

@@ -151,6 +151,19 @@ class MetadataLogContract:
 
         assert one.run(decided(one.log, one.open(), steps()))[1] == 1
 
+    def test_steps_get_the_error_of_a_rejected_command(self, new: Callable[[], OpenLog]) -> None:
+        """The commands beside it are applied, and the view has them."""
+        one = new()
+        old = one.create(one.open(), "a")
+
+        def steps() -> Steps[int]:
+            with pytest.raises(TopicAlreadyExists):
+                yield Decide([_create("a"), _create("b")])
+            return (yield Decide([_create("c")])).version
+
+        view, version = one.run(decided(one.log, old, steps()))
+        assert version == 3 and set(view.state.names) == {"a", "b", "c"}
+
     def test_the_first_claim_stays(self, new: Callable[[], OpenLog]) -> None:
         """Later callers get its value."""
         one, other = new(), new()

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from spark_log import Log, NewTopic, connect
 from spark_log.clock import SystemClock
-from spark_log.errors import CoordinatorNotAvailable, CorruptObject, StorageError
+from spark_log.errors import AuthorizationFailed, CoordinatorNotAvailable, CorruptObject, StorageError
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
+from spark_log.journal.store_operations import Answered, Changes
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
 from spark_log.metadata.records import Piece
+from spark_log.metadata.state import Leadership
 from spark_log.model import Slice
 from spark_log.net.address import Target, this_host
 from spark_log.net.client import HttpLink
@@ -306,3 +310,25 @@ def test_a_coordinator_that_is_gone_is_waited_for_once(
         duties(log)
     assert clock.ms - before < 2 * log.journal.context.patience_ms
     assert caplog.records == []
+
+
+class RefusingLink:
+    """A link to a coordinator that takes no commands of this client."""
+
+    def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+        return Answered([AuthorizationFailed("the token may not do this") for _ in commands])
+
+    def changes(self, *_: Any) -> Changes:
+        return Changes(0)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def test_every_duty_that_a_coordinator_refuses_is_reported(tmp_path: Path) -> None:
+    """Also the fence, without which nothing is deleted."""
+    three_topics(tmp_path, **EIGHT_DAYS).journal.take_over(0, "127.0.0.1:1", this_host())
+    log = Log(Journal.open(LocalStore(str(tmp_path), "os"), create=False, link=RefusingLink()))
+    problems = maintain_round(log).problems
+    for duty in ("retention", "advancing the fence", "merging"):
+        assert any(problem.startswith(f"{duty} failed: the token may not do this") for problem in problems), duty

@@ -214,7 +214,7 @@ class _NeverRaised(Exception):
 _refuse, _decide_take_over = commit_protocol._refuse, coordinators.decide_take_over
 
 
-def _refuse_for_certain(command: Proposal, error: Any, unseen: Any) -> None:
+def _refuse_for_certain(command: Proposal, error: Any, unseen: Any = ()) -> None:
     command.sent = False
     _refuse(command, error, unseen)
 
