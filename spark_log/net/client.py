@@ -56,8 +56,9 @@ fast."""
 CHECK_S = 3.0
 """After this long without a reply, the client checks whether the process answers `GET /health` within CONNECT_S.  A
 suspended process or a half-open connection does not; a process that is busy, or whose storage is slow, does."""
-CHECKED_WAIT_S = 5.0
-"""Longest interval between checks for requests that ask the coordinator to wait."""
+CHECKED_WAIT_S = 15.0
+"""A request that asks the coordinator to wait longer is checked while it waits.  Heartbeats are not, by default: each
+check takes a connection, and the coordinator has thousands of members."""
 SILENT_S = 30.0
 """How long an endpoint that did not answer is tried last, and only after a successful `GET /health`."""
 SILENT_PAUSE_S = 2.0
@@ -186,11 +187,12 @@ class HttpLink:
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's reply")
         return Changes(reply.version, [text.encode() for text in reply.batches])
 
-    def ask_group(self, holder: Leadership, request: Request, wait_ms: int) -> Response:
-        """The reply to a group member's request, which may take `wait_ms`.  Raises CoordinatorNotAvailable."""
+    def ask_group(self, holder: Leadership, request: Request, wait_ms: int, limit_s: float = ANSWER_S) -> Response:
+        """The reply to a group member's request, which may take `wait_ms`.  Raises CoordinatorNotAvailable, also
+        `limit_s` after that time."""
         path = next(path for path, kind in GROUP_PATHS.items() if isinstance(request, kind))
         body = encode({"cluster_id": self.cluster_id, "request": request, "wait_ms": wait_ms})
-        data = self._first(holder, "POST", path, body, wait_ms)
+        data = self._first(holder, "POST", path, body, wait_ms, limit_s=limit_s)
         answered: GroupAnswered = decode(data, GroupAnswered, "the coordinator's reply")
         return answered.response
 

@@ -378,7 +378,7 @@ class Groups:
 
     def metrics_text(self) -> str:
         """Metrics of all groups, including groups in the log that are not shared.  May be called from any thread."""
-        return group_text(self._journal.state, dict(tuple(self._groups.items())), self._rebalances)
+        return group_text(self._journal.state, self._groups.copy(), self._rebalances)
 
     # ----------------------------------------------------------------------------------------------------------- timers
 

@@ -15,6 +15,7 @@ import pytest
 from spark_log.errors import AuthenticationFailed, FencedInstanceId, IllegalGeneration, InvalidRequest
 from spark_log.model import TopicPartition
 from spark_log.net.tokens import parse_tokens
+from tests.client.half_open import Proxy
 from tests.client.team import ALL, Listener, Team
 from tests.node.test_serve import Process, free_port
 from tests.services import Services
@@ -34,6 +35,28 @@ def test_a_consumer_that_does_not_poll_gives_its_partitions_up(team: Team) -> No
     team.members.append(slow)
     team.poll_until(team.is_shared)
     assert [what for what, _ in listener.told][-2:] == ["lost", "assigned"]
+
+
+@pytest.mark.slow
+def test_a_member_outlives_a_connection_that_went_dead(tmp_path: Path) -> None:
+    """Another heartbeat, on another connection, reaches the coordinator within the session."""
+    services, port = Services(), free_port()
+    proxy = Proxy(port)
+    try:
+        services.start(tmp_path / "log", listen=f"127.0.0.1:{port}", advertise=f"127.0.0.1:{proxy.port}")
+        team, listener = Team(f"pylog://127.0.0.1:{proxy.port}"), Listener()
+        member = team.join(listener, session_timeout_ms=12_000)
+        team.poll_until(lambda: member.assignment() == ALL)
+        proxy.forget()
+        until = time.monotonic() + 15
+        while time.monotonic() < until:
+            member.poll(500)
+        assert listener.told == [("assigned", [0, 1, 2, 3])]
+        member.commit({TopicPartition("t", 0): 0})
+        member.close()
+    finally:
+        services.close()
+        proxy.close()
 
 
 def test_a_static_member_that_starts_again_has_its_partitions_and_nobody_rebalances(team: Team) -> None:

@@ -108,3 +108,4 @@ def test_what_is_shipped_shows_no_secret(url: str, log: spark_log.Log) -> None:
     shipped = seen(url)
     secret = replace(shipped, token="sesame", roots=replace(shipped.roots, storage=(("secret", "sesame"),)))
     assert "sesame" not in repr(secret)
+    assert "sesame" not in repr(Location(url=url, storage={"secret": "sesame"}, token="sesame"))

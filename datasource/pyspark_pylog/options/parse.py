@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 
 from pyspark_pylog.options.bounds import Bounds, check_batch, check_named, check_order, parse_bounds, parse_json
@@ -51,9 +51,9 @@ class Location:
     """The location of the log."""
 
     url: str
-    storage: Mapping[str, str]
+    storage: Mapping[str, str] = field(repr=False)
     durability: str = "disk"
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     """The token for a coordinator."""
 
 

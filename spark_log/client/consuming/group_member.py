@@ -49,7 +49,7 @@ from spark_log.metadata.commands import UNFENCED, Committer
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import GroupState, State, Topic
 from spark_log.model import TopicPartition
-from spark_log.net.client import HttpLink
+from spark_log.net.client import ANSWER_S, HttpLink
 
 RETRY_PAUSE_S = 0.25
 """Pause between two attempts to reach a coordinator."""
@@ -442,7 +442,7 @@ class SharedMembership(Membership):
                 self._leave_idle(epoch)
                 continue
             wait_ms = int(min(self._settings.heartbeat_ms, left_ms))
-            answer = self._ask(request, wait_ms)
+            answer = self._ask(request, wait_ms, self._settings.answer_s)
             with self._changed:
                 late = epoch != self._epoch or self._joining or self.generation != request.generation_id
                 if answer is None or late or answer.error is Code.NONE:
@@ -470,10 +470,11 @@ class SharedMembership(Membership):
 
     # --------------------------------------------------------------------------------------------------------- requests
 
-    def _ask(self, request: Request, wait_ms: int = 0) -> Any:
-        """The reply, for which the coordinator may wait `wait_ms`; None, after a pause, without a reply."""
+    def _ask(self, request: Request, wait_ms: int = 0, limit_s: float = ANSWER_S) -> Any:
+        """The reply, for which the coordinator may wait `wait_ms`; None, after a pause, without a reply `limit_s`
+        later."""
         try:
-            answer = self._link.ask_group(self._journal.state.coordinator, request, wait_ms)
+            answer = self._link.ask_group(self._journal.state.coordinator, request, wait_ms, limit_s)
         except (CoordinatorNotAvailable, NotCoordinator) as error:
             if not self._unreachable:
                 logger.warning("group %s: the coordinator does not respond; retrying: %s", self.group, error)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest
 from spark_log.groups.assignors import Assignor, make_assignor
+from spark_log.net.client import ANSWER_S
 
 
 class MemberSettings(NamedTuple):
@@ -21,6 +22,15 @@ class MemberSettings(NamedTuple):
     instance: str | None = None
     client_id: str = ""
     rack: str | None = None
+
+    @property
+    def answer_s(self) -> float:
+        """Timeout for the reply to a heartbeat, after the time that it waits.
+
+        A reply may get lost with its connection.  With two waits of a third of the session, this leaves time to send
+        another heartbeat before the session ends.
+        """
+        return min(max(self.session_ms / 6000, 1.0), ANSWER_S)
 
 
 def member_settings(settings: Mapping[str, Any]) -> MemberSettings:
