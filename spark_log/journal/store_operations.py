@@ -1,8 +1,8 @@
 """The storage operations of the protocol, as values.
 
-The protocol (`commit_protocol.py`, `upkeep.py`) is written as generators that yield an operation, or a list of operations that
-may run in parallel, and are resumed with the answer.  `run` executes them on real stores; the simulation executes the
-same generators on a simulated store, in an order drawn from a seed.
+The protocol (`commit_protocol.py`, `upkeep.py`) is written as generators that yield an operation, or a list of
+operations that may run in parallel, and are resumed with the answer.  `run` executes them on real stores; the
+simulation executes the same generators on a simulated store, in an order drawn from a seed.
 
 A log has two kinds of stores: one for its metadata, and the roots of its objects.  An operation names its root.
 """

@@ -3,9 +3,9 @@
 If every version of a log can be restored, it is rewritten: its damaged files are moved to `meta/damaged/`, and two new
 checkpoints replace them.  If a version is lost, the offsets of its records could be given to other records.  Then
 nothing is changed, and the report lists the loss, unless the loss is accepted: the log continues with the state that
-is certain, and every topic gets a new id (metadata/accepted_loss.py).  A lost `meta/format` is rebuilt: nothing in the log
-depends on its id, so the log gets a new one if no record has it.  Clients and coordinators must not use the log
-meanwhile.
+is certain, and every topic gets a new id (metadata/accepted_loss.py).  A lost `meta/format` is rebuilt: nothing in
+the log depends on its id, so the log gets a new one if no record has it.  Clients and coordinators must not use the
+log meanwhile.
 """
 
 from __future__ import annotations
