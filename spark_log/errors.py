@@ -174,7 +174,7 @@ class NotCoordinator(SparkLogError):
 
 
 class InconsistentClusterId(SparkLogError):
-    """The coordinator serves another log than the expected one."""
+    """The coordinator serves another log than the expected one, or the original of a copied log."""
 
 
 class ClockSkewed(SparkLogError):

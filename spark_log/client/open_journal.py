@@ -36,8 +36,9 @@ def open_journal(
             "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
             "coordinator's address, pylog://host:9550, as the URL"
         )
-    link = HttpLink(Target(()))
-    journal = Journal.open(open_store(url, storage_options, durability), create=create, link=link)
+    store = open_store(url, storage_options, durability)
+    link = HttpLink(Target(()), storage=store.url)
+    journal = Journal.open(store, create=create, link=link)
     link.cluster_id = journal.cluster_id
     return journal
 
@@ -45,7 +46,10 @@ def open_journal(
 def reopen_journal(url: str, store: ObjectStore, cluster_id: str, token: str | None = None) -> Journal:
     """The journal of a known log with known storage: a coordinator is not asked for them again."""
     served = is_coordinator(url)
-    link = HttpLink(parse_target(url) if served else Target(()), _token(token) if served else None, cluster_id)
+    if served:
+        link = HttpLink(parse_target(url), _token(token), cluster_id)
+    else:
+        link = HttpLink(Target(()), cluster_id=cluster_id, storage=store.url)
     return Journal.open(store, create=False, link=link, served=served)
 
 

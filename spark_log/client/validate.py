@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from typing import TypeVar
 
 from spark_log.errors import InvalidPartitions, InvalidRequest
@@ -58,3 +60,10 @@ def url_text(given: object) -> str:
     if not isinstance(found, str):
         raise InvalidRequest(f"url: {given!r} is not a URL; give a path, as /data/log, or s3://bucket/folder")
     return found
+
+
+def timeout(given: object) -> float:
+    """The timeout of a call in ms.  Raises InvalidRequest for anything but a number."""
+    if isinstance(given, bool) or not isinstance(given, Real) or math.isnan(given):
+        raise InvalidRequest(f"invalid value {given!r} for timeout_ms: expected a number of milliseconds")
+    return float(given)

@@ -18,6 +18,7 @@ from spark_log.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
     CorruptObject,
+    InconsistentClusterId,
     InvalidRequest,
     LogRestored,
     NotCoordinator,
@@ -234,7 +235,7 @@ class Journal:
         assert self.link is not None, "only a link reports changes"
         try:
             changes = self.link.changes(known.coordinator, known.version, wait_ms, group, topics)
-        except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InvalidRequest):
+        except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest):
             # A client that may read the storage may read the log, even if the coordinator rejects it or requires TLS.
             self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))
             return self._look()

@@ -45,6 +45,7 @@ from spark_log.net.messages import (
     encode,
     error_of,
 )
+from spark_log.store.open import is_other_storage
 
 logger = logging.getLogger("spark_log")
 
@@ -84,11 +85,22 @@ class HttpLink:
     """The connections to the coordinators of one log.  Safe for threads and forks."""
 
     def __init__(
-        self, target: Target, token: str | None = None, cluster_id: str = "", resolve: Resolve = resolve
+        self,
+        target: Target,
+        token: str | None = None,
+        cluster_id: str = "",
+        resolve: Resolve = resolve,
+        storage: str = "",
     ) -> None:
+        """
+        storage:  URL of the log's storage, if the log was opened there and names its coordinator.
+        """
         self.cluster_id = cluster_id
         """The id of the log; empty until known."""
         self._target = target
+        self._storage = storage
+        self._checked_storage: tuple[str, int] | None = None
+        """The coordinator, by address and epoch, that has the log in `storage`."""
         self._token = None if token is None else _checked_token(token)
         self._tls = None if target.ca is None else ca_context(target.ca)
         self._resolve = resolve
@@ -221,6 +233,7 @@ class HttpLink:
         failures = []
         for endpoint in self._candidates(holder):
             try:
+                self._check_storage(endpoint, holder)
                 data = self._request(endpoint, method, path, body, wait_ms, limit_s)
             except (CoordinatorNotAvailable, NotCoordinator) as error:
                 if error.maybe_applied and not changes_nothing:
@@ -231,6 +244,23 @@ class HttpLink:
             return data
         hint = "" if self._target.addresses else GONE
         raise CoordinatorNotAvailable("; ".join(failures) + hint)
+
+    def _check_storage(self, endpoint: Endpoint, holder: Leadership) -> None:
+        """Raises InconsistentClusterId if the log is a copy of the coordinator's log.
+
+        A copy names the coordinator of the original and has its id: changes would be made in the original.
+        """
+        if not self._storage or self._checked_storage == (endpoint.address, holder.epoch):
+            return
+        data = self._request(endpoint, "GET", "/v1/cluster", limit_s=FIRST_ANSWER_S)
+        found: ClusterInfo = decode(data, ClusterInfo, f"the reply of {endpoint.address}")
+        if is_other_storage(self._storage, found.storage, same_machine=holder.host == this_host()):
+            raise InconsistentClusterId(
+                f"{self._storage} is a copy of the log at {found.storage}, whose coordinator is at {endpoint.address}: "
+                f"nothing was changed. To use the copy as a separate log, first run `pylog -u {self._storage} "
+                "cluster release --force`"
+            )
+        self._checked_storage = endpoint.address, holder.epoch
 
     def _candidates(self, holder: Leadership) -> list[Endpoint]:
         """Endpoints in the order to try.  Raises NotCoordinator if the leader's address cannot be reached from this
@@ -384,10 +414,15 @@ class HttpLink:
         _close_all(self._free)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"cluster_id": self.cluster_id, "target": self._target, "token": self._token}
+        return {
+            "cluster_id": self.cluster_id,
+            "target": self._target,
+            "token": self._token,
+            "storage": self._storage,
+        }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        HttpLink.__init__(self, state["target"], state["token"], state["cluster_id"])
+        HttpLink.__init__(self, state["target"], state["token"], state["cluster_id"], storage=state["storage"])
 
 
 _Free = dict[Endpoint, list[tuple[float, Connection]]]

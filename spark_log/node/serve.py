@@ -308,6 +308,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         storage_timeout_ms=config.storage_timeout_ms,
     )
     context = coordinator.journal.context
+    await asyncio.to_thread(coordinator.storage_health.check_writable, context.unique())
     groups = Groups(coordinator, context.clock, context.unique, config.groups)
     coordinator.held = groups.held_positions
     server = Server(

@@ -6,9 +6,10 @@ Records of the metadata log count.  Without records, the coordinator overwrites 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 from spark_log.clock import Clock
-from spark_log.errors import ClockSkewed, StorageError, StorageUnavailable
+from spark_log.errors import ClockSkewed, NoSpace, StorageError, StorageUnavailable
 from spark_log.store.base import ObjectStore
 
 MARKS = "meta/alive/"
@@ -76,6 +77,13 @@ class StorageHealth:
             return False
         self.note_write()
         return True
+
+    def check_writable(self, unique: str) -> None:
+        """Raises StorageError if the storage denies writes.  A full or silent one may recover."""
+        key = f"{MARKS}start-{unique}"
+        with suppress(StorageUnavailable, NoSpace):
+            self._store.put(key, (unique.encode(),))
+            self._store.delete((key,))
 
     def remove_marks(self, *, but: str = "") -> None:
         """Delete the objects of coordinators that are gone; a running one writes its object again."""

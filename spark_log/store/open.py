@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -42,6 +43,26 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None, durab
     from spark_log.store.remote import FsspecStore
 
     return FsspecStore(f"{scheme}:{rest}", storage_options or {})
+
+
+def is_other_storage(url: str, other: str, *, same_machine: bool) -> bool:
+    """Whether two URLs of stores certainly name two different storages.
+
+    Folders are compared if both URLs are of this machine; elsewhere one folder may be mounted at different paths.
+
+    same_machine:  both URLs are of this machine.
+    """
+    if url == other:
+        return False
+    paths = [url.startswith("file://"), other.startswith("file://")]
+    if not all(paths):
+        return not any(paths) and url.partition(":")[0] == other.partition(":")[0]
+    try:
+        return same_machine and not os.path.samefile(
+            *(_path_of(one, one.removeprefix("file:")) for one in (url, other))
+        )
+    except OSError:  # one of them is not there, or not for this user
+        return False
 
 
 def _local(url: str, path: str, storage_options: Mapping[str, Any] | None, durability: str) -> LocalStore:

@@ -27,6 +27,8 @@ ASKS: list[tuple[Ask, str]] = [
     (lambda log: log.admin.delete_consumer_groups("ab"), "delete_consumer_groups: 'ab' is not a list"),
     (lambda log: log.admin.delete_records({"orders": 1}), "delete_records: 'orders' is not a TopicPartition"),  # type: ignore[dict-item]
     (lambda log: log.admin.list_offsets({TP: -7}), "list_offsets: -7 for orders-0 is not a time in milliseconds"),
+    (lambda log: log.consumer("orders").poll("5"), "invalid value '5' for timeout_ms: expected a number of"),  # type: ignore[arg-type]
+    (lambda log: log.consumer("orders").poll_arrow(None), "invalid value None for timeout_ms"),  # type: ignore[arg-type]
     (lambda log: log.consumer().offsets_for_times({TP: "noon"}), "offsets_for_times: 'noon' for orders-0 is not a time"),  # type: ignore[dict-item]
     (lambda log: log.read("orders", partition="0"), "partition '0' of topic 'orders' is not a number"),  # type: ignore[arg-type]
     (lambda log: log.scan("orders", partitions=0), r"partitions: 0 is not a list; give \[0\]"),  # type: ignore[arg-type]

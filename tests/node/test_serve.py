@@ -18,12 +18,19 @@ import pytest
 
 import spark_log
 from spark_log.client.open_journal import open_journal
-from spark_log.errors import CommitUnknown, CoordinatorNotAvailable, InconsistentClusterId, NotCoordinator
+from spark_log.errors import (
+    CommitUnknown,
+    CoordinatorNotAvailable,
+    InconsistentClusterId,
+    NotCoordinator,
+    StorageError,
+)
 from spark_log.journal.journal import Journal
 from spark_log.net.address import this_host
 from spark_log.node.serve import Running
 from spark_log.node.storage_health import MARKS
 from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
 from tests.processes import Process, free_port
 from tests.services import Services
 
@@ -222,6 +229,21 @@ def test_an_idle_coordinator_overwrites_its_mark_and_adds_no_records(services: S
     assert running.coordinator.health().healthy
     services.stop(running)
     assert store.list(MARKS) == []
+
+
+class Denying(Wrapper):
+    """A storage that rejects writes."""
+
+    def put(self, key: str, chunks: object) -> None:
+        raise StorageError(f"{key}: read-only file system")
+
+
+def test_a_coordinator_does_not_start_on_a_storage_that_denies_writes(services: Services, folder: Path) -> None:
+    """It could not lead, however often it tried."""
+    with spark_log.connect(folder, durability="os"):
+        pass
+    with pytest.raises(StorageError, match="read-only file system"):
+        services.start(folder, Denying(LocalStore(str(folder), "os")))
 
 
 def test_a_coordinator_that_takes_over_removes_the_marks_of_others(services: Services, folder: Path) -> None:

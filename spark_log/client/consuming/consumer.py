@@ -37,7 +37,7 @@ from spark_log.client.consuming.subscribed_topics import SubscribedTopics
 from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.resolve import bounds, offsets_for_times, partition_of, timestamp_ms
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA, to_batch
-from spark_log.client.validate import times_ms
+from spark_log.client.validate import timeout, times_ms
 from spark_log.errors import (
     InvalidRequest,
 )
@@ -209,6 +209,7 @@ class Consumer:
     def _wait(self, timeout_ms: float, rows: int, size: int | None) -> list[Fetched]:
         """Available records; nothing only after `timeout_ms`."""
         self._check_open()
+        timeout_ms = timeout(timeout_ms)
         if self._assignment.subscribed is None and not self._assignment.positions:
             raise InvalidRequest("the consumer has no partitions: call subscribe() or assign() first")
         with self._waiter.within(max(timeout_ms, 0) + READ_GRACE_MS):
