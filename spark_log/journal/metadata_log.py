@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 
 
 class View(Protocol):
-    """A state of the log, and how the implementation found it, which only the implementation reads."""
+    """A state of the log, with private data of the implementation."""
 
     @property
     def state(self) -> State:
@@ -35,10 +35,10 @@ class LogStatus(NamedTuple):
 
 
 class MetadataLog(Protocol[AnyView]):
-    """One metadata log, for all threads of a process.  It remembers no view: the caller does."""
+    """One metadata log, for all threads of a process.  It keeps no view: the caller passes one in."""
 
     context: Context
-    """Of this process.  A coordinator has its epoch in it."""
+    """The environment of this process; on a coordinator, with its epoch."""
 
     @property
     def cluster_id(self) -> str:
@@ -58,7 +58,7 @@ class MetadataLog(Protocol[AnyView]):
         """The view with the changes that a coordinator reported."""
 
     def newer(self, one: AnyView, other: AnyView) -> AnyView:
-        """The newer of two views, with what both have found out about the log, such as damaged checkpoints."""
+        """The newer of two views, with the findings of both, such as damaged checkpoints."""
 
     def state_at(self, version: int) -> Steps[State | None]:
         """The state at a recent version; None if it cannot be rebuilt any more."""
@@ -80,7 +80,7 @@ class MetadataLog(Protocol[AnyView]):
         """Remove claims below the fence; returns their number."""
 
     def check_clock(self, state: State) -> Steps[None]:
-        """Raises ClockSkewed if this process's clock is far from the log's."""
+        """Raises ClockSkewed if this process's clock is far from the log's time and from the storage's."""
 
     def is_due(self, view: AnyView) -> bool:
         """Whether upkeep and a checkpoint are due."""
@@ -92,7 +92,7 @@ class MetadataLog(Protocol[AnyView]):
         """Write a checkpoint of the view, unless a readable one of its version or a later one exists."""
 
     def truncate(self, view: AnyView) -> Steps[int]:
-        """Delete everything that checkpoints replace; returns the number of deletes."""
+        """Delete some of what checkpoints replace, up to the fence; returns the number of deletes."""
 
     def checkpoint_and_truncate(self, view: AnyView, fence_before: int) -> Steps[AnyView]:
         """Write a checkpoint after a commit, and delete what it replaces.
@@ -101,14 +101,17 @@ class MetadataLog(Protocol[AnyView]):
         """
 
     def status(self) -> Steps[LogStatus]:
-        """The condition of the log."""
+        """The newest checkpoint."""
 
     def is_still_there(self) -> Steps[bool]:
         """Whether the log still exists: it was not deleted or replaced."""
 
 
 def decided(log: MetadataLog[AnyView], view: AnyView, steps: Steps[Result]) -> Steps[tuple[AnyView, Result]]:
-    """Carry out `steps` that began with the state of `view`, and their decisions.  Also returns the view after them."""
+    """Run `steps`, which began with the state of `view`, and propose each decision that they request.
+
+    Returns the view afterwards, and their result.
+    """
     answer: Any = None
     failed: Exception | None = None
     while True:

@@ -1,4 +1,4 @@
-"""The deadlines of many groups, in a heap: one request or timer does not visit the other groups."""
+"""The deadlines of many groups, in a heap, so that a request or timer need not scan all groups."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ SPARE = 100
 
 
 class Deadlines:
-    """One deadline for each name.  Replaced deadlines stay in the heap until they come first, or are too many."""
+    """One deadline for each name.  Replaced deadlines stay in the heap until they reach the top or the heap is rebuilt."""
 
     def __init__(self) -> None:
         self._of_names: dict[str, int] = {}

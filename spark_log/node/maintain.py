@@ -110,7 +110,8 @@ def plan_round(log: Log) -> Plan:
 
 
 def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:
-    """Apply retention, advance the fence, collect garbage, merge, seal, checkpoint, and truncate.
+    """Apply retention, advance the fence, delete garbage, merge small slices, seal, write a checkpoint, and delete the
+    metadata that it replaces.
 
     progress:  called with (name of the work, progress, total).
     Raises the first failure after all duties were tried.  Completed work is kept, and the next run does the rest.

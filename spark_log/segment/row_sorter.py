@@ -65,8 +65,8 @@ class RowSorter:
     def take_sorted(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         """All held rows as (destination, batch), by ascending destination.  Afterwards, no rows are held.
 
-        The rows of a batch are in the order in which they were added.  With one destination, its batch is all that was
-        added; otherwise each batch is a copy.
+        The rows of a batch are in the order in which they were added.  If all rows have one destination, they are
+        returned as one batch, and a single added batch is not copied.
         """
         if not self._batches:
             return

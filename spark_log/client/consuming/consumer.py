@@ -176,7 +176,9 @@ class Consumer:
         )
 
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Available records, at most `max_records` (default `max_poll_records`); waits for the first of them.
+        """Available records, at most `max_records` (default `max_poll_records`).
+
+        Waits up to `timeout_ms` until at least one record is available; {} if none is.
 
         Raises IllegalGeneration if a newer consumer has taken over the group; NoOffsetForPartition and
         OffsetOutOfRange with auto_offset_reset="none"; RecordDeserialization if the first record cannot be
