@@ -151,7 +151,7 @@ def test_a_stream_starts_where_its_options_say(
         ),
         (
             {"startingOffsets": {"t": {"0": "soon"}}},
-            "option startingOffsets, t-0: 'soon' is not a position; possible are",
+            "option startingOffsets, t-0: 'soon' is not a position; expected",
         ),
         ({"startingOffsets": {"t": {"0": -3}}}, "option startingOffsets, t-0: -3 is not a position"),
         ({"startingOffsets": {"t": {"0": 1.5}}}, "option startingOffsets, t-0: 1.5 is not a position"),

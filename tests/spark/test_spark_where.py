@@ -219,9 +219,9 @@ def test_what_cannot_match_is_not_fetched(url: str, log: spark_log.Log) -> None:
         ({"where": "value = 'x'"}, "option where: \"value = 'x'\" cannot be used by a read"),
         (
             {"where": "timestamp > '2026-01-31'", "timezone": "Mars/Base"},
-            "option timeZone: 'Mars/Base' is not a time zone",
+            "option timeZone: 'Mars/Base' is an unknown time zone",
         ),
-        ({"timezone": "+99:00"}, "option timeZone: '\\+99:00' is not a time zone"),
+        ({"timezone": "+99:00"}, "option timeZone: '\\+99:00' is an unknown time zone"),
     ],
 )
 @pytest.mark.parametrize("streaming", [False, True, None])
