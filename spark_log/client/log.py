@@ -97,8 +97,8 @@ class Log:
         data:  Arrow table, batch or stream, pandas or Polars frame, list of dicts, with `value` and any of `key`,
                `timestamp`, `headers`, `partition`.
         txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic). A version
-               at or below the last one is skipped with a warning, and returns the offsets of the original append of that
-               version, or {} if the log does not know it.
+               at or below the last one is skipped with a warning, and returns the offsets of the original append of
+               that version, or {} if the log does not know it.
         Raises InvalidRecord and its subclasses, UnknownTopicOrPartition, CommitUnknown; and SequenceConflict if the
         last version has a different number of rows in the log.
         """

@@ -8,7 +8,7 @@ SPARE = 100
 
 
 class Deadlines:
-    """One deadline for each name.  Replaced deadlines stay in the heap until they reach the top or the heap is rebuilt."""
+    """One deadline for each name.  Replaced deadlines stay in the heap until they are at its top or it is rebuilt."""
 
     def __init__(self) -> None:
         self._of_names: dict[str, int] = {}

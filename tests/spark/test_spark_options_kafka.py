@@ -173,7 +173,9 @@ def test_kafkas_partitioners_are_taken_by_their_class(name: str, ours: str) -> N
 
 def test_another_partitioner_of_the_jvm_is_refused() -> None:
     """With those that are possible, and how to bring one in Python."""
-    with pytest.raises(InvalidRequest, match="'com.acme.Mine' is a JVM class without an equivalent .* partitioner=module:Class"):
+    with pytest.raises(
+        InvalidRequest, match="'com.acme.Mine' is a JVM class without an equivalent .* partitioner=module:Class"
+    ):
         written(**{"kafka.partitioner.class": "com.acme.Mine"})
 
 

@@ -313,12 +313,12 @@ def test_ratios_of_the_readme_are_those_of_the_page() -> None:
         for line in ("batch read, all columns", "batch read, the value only", "stream copy", "batch write")
     )
     assert (
-        f"reads {read:g} times, a projection {value:g} times, copies from topic to topic {copy:g} and writes {write:g} times as fast"
-        in README
+        f"reads are {read:g} times as fast, projections {value:g} times, copies from topic to topic {copy:g} times, "
+        f"writes {write:g} times." in README
     )
     ours, kafkas = stock("record in → record out, p50")[1].split(", ")
-    assert f"a record through a running query in {ours} where that takes {kafkas.removesuffix(' ms')}" in README
-    assert round(stock("bytes on disk")[0]) == 3 and "on a third of the disk" in README
+    assert f"A record passes a running query in {ours} (Kafka: {kafkas})" in README
+    assert round(stock("bytes on disk")[0]) == 3 and "The data takes a third of the disk" in README
 
 
 def test_the_latency_of_a_record_is_the_same_on_every_page() -> None:
