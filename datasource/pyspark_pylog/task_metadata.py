@@ -49,7 +49,10 @@ def journal_since(log: PlannedLog) -> Journal:
 
 
 def agreed_value(log: PlannedLog, name: str, make: Callable[[], bytes]) -> bytes:
-    """The value under `name` on which all tasks agree.  The first claim wins; a task that finds it opens no log."""
+    """The value under `name` on which all tasks agree.
+
+    The first claim wins.  A task that finds a claim returns its value without opening the log.
+    """
     found = run(claimed(name), Stores.of(log.roots.store()), SystemClock())
     if found is not None:
         return found

@@ -99,8 +99,8 @@ class Log:
         txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic). A version
                at or below the last one is skipped with a warning, and returns the offsets of the original append of
                that version, or {} if the log does not know it.
-        Raises InvalidRecord and its subclasses, UnknownTopicOrPartition, CommitUnknown; and SequenceConflict if the
-        last version has a different number of rows in the log.
+        Raises InvalidRecord and its subclasses, UnknownTopicOrPartition, CommitUnknown; and SequenceConflict if
+        `txn_version` repeats the last version, but `data` has another number of rows than the log has for it.
         """
         check_acks(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)

@@ -1,4 +1,4 @@
-"""The metadata log as a journal, upkeep and tools use it: what every implementation offers.
+"""The interface of the metadata log, for journals, upkeep and tools.
 
 `StorageLog` (`storage_log.py`) is the implementation on shared storage.  All methods that read or write are steps:
 their caller runs them on the log's stores.
@@ -58,7 +58,7 @@ class MetadataLog(Protocol[AnyView]):
         """The view with the changes that a coordinator reported."""
 
     def newer(self, one: AnyView, other: AnyView) -> AnyView:
-        """The newer of two views, with the findings of both, such as damaged checkpoints."""
+        """The newer of two views, with what either has found, such as damaged checkpoints."""
 
     def state_at(self, version: int) -> Steps[State | None]:
         """The state at a recent version; None if it cannot be rebuilt any more."""
@@ -89,10 +89,13 @@ class MetadataLog(Protocol[AnyView]):
         """The view, updated with the checkpoints that other processes have written."""
 
     def checkpoint(self, view: AnyView) -> Steps[AnyView]:
-        """Write a checkpoint of the view, unless a readable one of its version or a later one exists."""
+        """Write a checkpoint of the view, unless a readable checkpoint of the same or a later version exists."""
 
     def truncate(self, view: AnyView) -> Steps[int]:
-        """Delete some of what checkpoints replace, up to the fence; returns the number of deletes."""
+        """Delete old checkpoints, and some of the records up to the fence that newer checkpoints make unnecessary.
+
+        Returns the number of deletes.
+        """
 
     def checkpoint_and_truncate(self, view: AnyView, fence_before: int) -> Steps[AnyView]:
         """Write a checkpoint after a commit, and delete what it replaces.

@@ -1,4 +1,4 @@
-"""The metadata log on shared storage: `MetadataLog` by the protocol of `commit_protocol.py`.
+"""The metadata log on shared storage: implements `MetadataLog` with the protocol in `commit_protocol.py`.
 
 `meta/format` identifies the folder: one line of JSON with the format's version, the log's id, and the store library
 with which put-if-absent was probed.

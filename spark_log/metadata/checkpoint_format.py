@@ -3,7 +3,7 @@
 pylog-checkpoint 2\\n
 frames (frames.py): first the header, one row with the small values; then the maps of the state as rows [key, value]
 
-A reader may stop after the header, and skip frames without decoding them.
+A reader may stop after the header, or skip single frames without decoding them.
 """
 
 from __future__ import annotations

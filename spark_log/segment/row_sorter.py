@@ -25,7 +25,7 @@ HELD_BYTES = 16 << 20
 
 
 class RowSorter:
-    """Holds rows in the order in which they were added, until they are worth sorting."""
+    """Holds rows in the order in which they were added, until there are enough rows or bytes to sort."""
 
     def __init__(self, slice_rows: int = SLICE_ROWS, held_bytes: int = HELD_BYTES) -> None:
         self._slice_rows = slice_rows
@@ -51,7 +51,7 @@ class RowSorter:
     def fits(self, records: pa.RecordBatch) -> bool:
         """Whether the records may be added to those that are held.
 
-        A large batch would be copied to join them, and an Arrow array holds less than 2 GiB.
+        A large batch may not: joining it would copy it, and the joined array could exceed Arrow's 2 GiB.
         """
         return not self._batches or records.nbytes < self._held_bytes
 

@@ -340,7 +340,7 @@ def test_commits_a_second_are_those_of_the_page() -> None:
     """The README's figure for busy writers on an object store."""
     found = re.search(r"commits a second of 8 writers on an object store \| `object_store.py` \| ([0-9]+)", MEASURED)
     assert found is not None
-    assert f"about {found[1]} with 8 busy writers on an object store" in README
+    assert f"about {found[1]} in total from 8 busy writers on an object store" in README
 
 
 def test_partitions_cost_what_the_page_says() -> None:
