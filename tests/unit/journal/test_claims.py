@@ -29,7 +29,7 @@ def claim_in(store: ObjectStore, value: bytes) -> bytes:
 
 
 def test_the_first_value_wins(store: ObjectStore) -> None:
-    """A later claimant gets it, and so does a reader; before the first claim there is no value."""
+    """A later claimant and a reader get it.  Before the first claim, a reader gets None."""
     assert run(claimed(NAME), Stores.of(store), SystemClock()) is None
     assert claim_in(store, b"first") == b"first"
     assert claim_in(store, b"second") == b"first"

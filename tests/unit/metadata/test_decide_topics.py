@@ -44,7 +44,7 @@ def test_creating_a_topic_again_under_its_id_is_no_change(log: History) -> None:
 
 
 def test_partitions_can_only_be_added(log: History) -> None:
-    """As in Kafka there is no way down."""
+    """As in Kafka, partitions are never removed."""
     topic = log.create(partitions=2)
     with pytest.raises(InvalidPartitions, match="has 2 partitions already"):
         log.do(lambda state, now: decide_add_partitions(state, "t", 2))
