@@ -1,4 +1,4 @@
-# Prerequisites: Python 3.10 or newer with venv, and Java 17 or newer.
+# Prerequisites: Python 3.10 or newer with venv, and Java 17.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
@@ -74,10 +74,13 @@ chaos: setup
 bench: setup
 	set -e; for file in benchmarks/[!_]*.py; do echo "== $$file"; $(BIN)/python $$file; done
 
-# Measure how cost grows and what an object store costs; write docs/pictures and the tables of docs/measurements.md.
+# Measure how cost grows, what an object store costs, a busy month and a million commits (an hour); write docs/pictures
+# and the tables of docs/measurements.md.
 pictures: setup
 	$(BIN)/python benchmarks/growth.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/object_store.py --json docs/pictures/figures.json
+	$(BIN)/python benchmarks/busy_month.py --json docs/pictures/figures.json
+	$(BIN)/python benchmarks/million_commits.py --json docs/pictures/figures.json
 	$(BIN)/python benchmarks/_pictures.py
 
 # Compare pylog with Spark's Kafka connector and a real broker.

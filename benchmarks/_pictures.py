@@ -1,5 +1,5 @@
-"""Draw the figures of `growth.py` and `object_store.py`: SVG pictures, and the tables of docs/measurements.md between
-its marks.
+"""Draw the figures of `growth.py`, `object_store.py`, `busy_month.py` and `million_commits.py`: SVG pictures, and the
+tables of docs/measurements.md between its marks.
 
     python benchmarks/_pictures.py        from docs/pictures/figures.json, which `make pictures` measures first
 
@@ -30,10 +30,29 @@ TITLES = {
     "record_size": "A record, by its size",
     "writers": "Small commits, by writers",
     "slices": "Planning, by slices",
+    "objects": "Checkpoints, by live objects",
+    "upkeep": "A round of `pylog maintain`, by merged slices",
+    "groups": "Group members, by groups and members",
+    "topics": "A row that names its topic, by topics",
 }
+OVER_TIME = {
+    "busy_month": {
+        "sizes": "A busy month: what there is, by day",
+        "bytes": "A busy month: bytes, by day",
+        "requests": "A busy month: requests a day, by day",
+        "times": "A busy month: CPU time, by day",
+    },
+    "million_commits": {
+        "times": "Commits one after the other: times",
+        "sizes": "Commits one after the other: what there is",
+    },
+}
+"""By benchmark, the titles of its tables, which must be level."""
+SHOWN = (1, 2, 3, 5, 10, 15, 20, 30)
+"""Points of a long table that the page shows, and the last one."""
 WIDTH, HEIGHT = 720, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 24, 56, 44
-COLOURS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df")
+COLOURS = ("#1f6feb", "#d1570a", "#1a7f37", "#8250df", "#6e7781")
 
 
 def drawn(title: str, table: Mapping[str, Any]) -> str:
@@ -100,6 +119,22 @@ def growth_markdown(figures: Mapping[str, Any]) -> str:
     return "\n".join([*parts, f"Measured {machine_line(figures['machine'])}."])
 
 
+def over_time_markdown(name: str, figures: Mapping[str, Any]) -> str:
+    """The tables and pictures of figures that must not grow."""
+    parts = []
+    for part, title in OVER_TIME[name].items():
+        table = figures[name]["tables"][part]
+        count = len(table["x"])
+        shown = [at - 1 for at in sorted({*(at for at in SHOWN if at <= count), count})]
+        parts += [f"![{title}](pictures/{name}_{part}.svg)", ""]
+        parts.append(f"| {table['varied']} | {' | '.join(_number(table['x'][at]) for at in shown)} |")
+        parts.append("|---|" + "---|" * len(shown))
+        for cost, values in table["costs"].items():
+            parts.append(f"| {cost} | {' | '.join(_number(values[at]) for at in shown)} |")
+        parts.append("")
+    return "\n".join([*parts, f"Measured {machine_line(figures[name]['machine'])}."])
+
+
 def machine_line(machine: Mapping[str, Any]) -> str:
     return (
         f"on {machine['cores']} cores ({machine['system']}, load {machine['load']} when it was done), "
@@ -135,7 +170,12 @@ def files(figures: Mapping[str, Any], page: str) -> dict[Path, str]:
     """Every output of the figures: each picture, and the page."""
     page = between_marks(page, "growth", growth_markdown(figures))
     page = between_marks(page, "object stores", object_store_markdown(figures))
-    return {**{FOLDER / f"{name}.svg": drawn(title, figures[name]) for name, title in TITLES.items()}, PAGE: page}
+    for name in OVER_TIME:
+        page = between_marks(page, name.replace("_", " "), over_time_markdown(name, figures))
+    pictures = {name: (title, figures[name]) for name, title in TITLES.items()}
+    for name, titles in OVER_TIME.items():
+        pictures |= {f"{name}_{part}": (title, figures[name]["tables"][part]) for part, title in titles.items()}
+    return {**{FOLDER / f"{name}.svg": drawn(*picture) for name, picture in pictures.items()}, PAGE: page}
 
 
 def main() -> None:

@@ -3,9 +3,10 @@
 *Idle*: groups of one member each whose heartbeats wait for a change, in simulated time, at a hundredth of the groups
 and at all of them: CPU of the event loop for a heartbeat.  By hand: no heartbeat and no timer depends on other groups,
 so the two are equal. *Joins*: all members of one group join and sync: CPU for half of the members and for all.  By
-hand: twice as much. *Service*: a real coordinator of a log with all these groups: the longest pause of its event loop
-while it takes over, and while `/metrics` is read; and its CPU for a heartbeat over HTTP.  Pauses are those of a busy
-machine, and the shortest of the rounds.
+hand: twice as much. *Service*: a real coordinator of a log with all these groups, and ten partitions for each: the
+longest pause of its event loop while it takes over, and while `/metrics` is read, for the first time and again after
+ten commits; CPU for such a scrape, by hand some milliseconds, because a hundred lines changed; and CPU for a heartbeat
+over HTTP.  Pauses are those of a busy machine, and the shortest of the rounds.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ ROUNDS = 6
 MEMBERS = 3_000
 PARTITIONS = 4
 """Positions of each group."""
+WIDE = 100
+"""Partitions of each other topic; there is one for each ten groups."""
 CALLERS, CALLS, WAIT_MS = 200, 20, 100
 """Members that send heartbeats over HTTP, how many each, and how long each of them waits."""
 SUBSCRIPTION = encode(Subscription(topics=("t",)))
@@ -143,6 +146,8 @@ def fill(folder: str, groups: int) -> None:
     journal = spark_log.connect(folder, durability="os").journal
     epoch = journal.take_over(0, "127.0.0.1:1", "bench")
     journal.propose(CreateTopic(name="t", partitions=PARTITIONS, topic_id="id"))
+    for number in range(groups // 10):
+        journal.propose(CreateTopic(name=f"wide{number}", partitions=WIDE, topic_id=f"wide{number}"))
     for first in range(0, groups, 500):
         names = [f"g{number}" for number in range(first, min(first + 500, groups))]
         entries = tuple(OffsetEntry("id", number, 0) for number in range(PARTITIONS))
@@ -184,7 +189,7 @@ async def longest_pause(steps: Callable[[], Awaitable[Any]]) -> float:
 
 async def service(folder: str, groups: int, rounds: int) -> dict[str, float]:
     config = Config(url=folder, listen="127.0.0.1:0", maintain_ms=None, durability="os")
-    taken, scraped, text = [], [], b""
+    taken, first, scraped, cpu, text = [], [], [], [], b""
     for _ in range(rounds):
         running: Any = None
 
@@ -200,17 +205,31 @@ async def service(folder: str, groups: int, rounds: int) -> dict[str, float]:
         async def scrape(running: Any = running) -> None:
             nonlocal text
             url = f"http://{running.coordinator.address}/metrics"
+            begun = time.process_time()
             text = await asyncio.to_thread(lambda: urllib.request.urlopen(url, timeout=60).read())
+            cpu.append(time.process_time() - begun)
 
-        scraped += [await longest_pause(scrape) for _ in range(3)]
+        first.append(await longest_pause(scrape))
+        for _ in range(3):
+            await asyncio.to_thread(commit, running)
+            scraped.append(await longest_pause(scrape))
         assert f'pylog_groups{{state="Stable"}} {groups}'.encode() in text
         called = await heartbeats(running.coordinator.address, running.coordinator.cluster_id, min(CALLERS, groups))
         await running.stop()
     return {
         "take_over_pause_ms": min(taken) * 1e3,
+        "first_metrics_pause_ms": min(first) * 1e3,
         "metrics_pause_ms": min(scraped) * 1e3,
+        "metrics_cpu_ms": min(cpu) * 1e3,
         "http_heartbeat_us": called * 1e6,
     }
+
+
+def commit(running: Any) -> None:
+    """Ten commits of positions."""
+    for number in range(10):
+        position = CommitOffsets(commit=GroupCommit(f"other{number}", -1, (OffsetEntry("id", 0, 0),)))
+        assert running.coordinator.submit([position]).result(60).outcomes == [None]
 
 
 async def heartbeats(address: str, cluster_id: str, callers: int) -> float:

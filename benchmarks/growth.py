@@ -7,7 +7,9 @@ local without fsync, so that Python's and the log's own work is visible.
 By hand: a commit is one object and one record, whatever its partitions, so the cost of a row is constant except for
 short runs. Commits and writers go one after the other through one log, so the cost of a commit is constant and writers
 share one rate.  The cost of a record is per record up to about 1 kB and per byte above.  The cost of a plan is per
-slice that it names.
+slice that it names.  An open reads the columns of all objects, and the next checkpoint encodes what changed.  The first
+round of upkeep looks at the whole log, the next ones at what changed.  No heartbeat depends on other groups.  A row of
+a Spark write that names its topic costs more when its batches are short.
 
     --only partitions,writers    some of the tables
     --json FILE                  points and fits, from which `_pictures.py` draws
@@ -16,6 +18,7 @@ slice that it names.
 from __future__ import annotations
 
 import argparse
+import gc
 import math
 import multiprocessing
 import os
@@ -26,8 +29,12 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import checkpoint
 import common
+import groups
 import pyarrow as pa
+import upkeep
+import write_task
 
 import spark_log
 from spark_log.client.producing.commit import PlainProducer
@@ -65,6 +72,12 @@ class Sizes(NamedTuple):
     writers: Sequence[int]
     span_s: float
     slices: Sequence[int]
+    objects: Sequence[int]
+    merged: Sequence[int]
+    new_commits: int
+    groups: Sequence[int]
+    topics: Sequence[int]
+    topic_rows: int
     tries: int
 
 
@@ -78,9 +91,32 @@ FULL = Sizes(
     (1, 2, 4, 8),
     SPAN_S,
     (10_000, 100_000, 1_000_000),
+    (10_000, 100_000, 1_000_000),
+    (10_000, 100_000, 1_000_000),
+    60,
+    (10, 100, 1000, 10_000),
+    (1, 10, 100, 1000),
+    1_000_000,
     3,
 )
-QUICK = Sizes((1, 2), 1000, (20, 100), (20, 100), (10, 1000), 1 << 16, (1, 2), 0.2, (1000, 3000), 1)
+QUICK = Sizes(
+    (1, 2),
+    1000,
+    (20, 100),
+    (20, 100),
+    (10, 1000),
+    1 << 16,
+    (1, 2),
+    0.2,
+    (1000, 3000),
+    (1000, 3000),
+    (1000, 3000),
+    3,
+    (10, 30),
+    (1, 3),
+    1000,
+    1,
+)
 
 
 class Table(NamedTuple):
@@ -336,6 +372,93 @@ def by_slices(sizes: Sizes) -> Table:
     )
 
 
+def by_objects(sizes: Sizes) -> Table:
+    """Opening from a checkpoint with this many live objects, a partition for every ten, and writing the next one."""
+    opened, written, size = "open, CPU ms", "the next checkpoint, CPU ms", "its file, MB"
+    costs: dict[str, list[float]] = {name: [] for name in (opened, written, size)}
+    for count in sizes.objects:
+        tries = [checkpoint.measured(count) for _ in range(sizes.tries)]
+        costs[opened].append(min(one["decode_ms"] for one in tries))
+        costs[written].append(min(one["changed_encode_ms"] for one in tries))
+        costs[size].append(tries[0]["file_mb"])
+    return Table(
+        "objects",
+        "live objects",
+        list(map(float, sizes.objects)),
+        costs,
+        "an open decompresses the columns of all objects and partitions; the next checkpoint encodes the blocks that "
+        f"{checkpoint.CHANGES:,} changed objects are in, and copies the rest",
+    )
+
+
+def by_merged_slices(sizes: Sizes) -> Table:
+    """Rounds of `pylog maintain` in a log with this many merged slices, ten in each partition."""
+    first, idle = "the first round, CPU s", "without changes, CPU s"
+    new = f"after {sizes.new_commits} commits of {upkeep.PER_TOPIC} slices, CPU s"
+    costs: dict[str, list[float]] = {first: [], new: [], idle: []}
+    for count in sizes.merged:
+        log = upkeep.Measured(count // 10, count)
+        run = upkeep.Maintainer(log.open()).round
+        costs[first].append(log.measure(run)["cpu_seconds"])
+        log.write(sizes.new_commits)
+        costs[new].append(log.measure(run)["cpu_seconds"])
+        log.measure(run)
+        costs[idle].append(min(log.measure(run)["cpu_seconds"] for _ in range(sizes.tries)))
+    return Table(
+        "upkeep",
+        "merged slices in the log",
+        list(map(float, sizes.merged)),
+        costs,
+        "the first round of a process looks at all partitions, the next ones at those that changed: a commit of 100 "
+        "slices changes as many; a round without changes reads the end of the log",
+    )
+
+
+def by_groups(sizes: Sizes) -> Table:
+    """Heartbeats of this many groups of one member, and joins of as many members of one group, without HTTP.
+
+    Garbage is collected as often as in a coordinator.
+    """
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*groups.GARBAGE)
+    beat, join = "a heartbeat that waits, CPU µs", "a join and a sync, CPU µs a member"
+    costs: dict[str, list[float]] = {beat: [], join: []}
+    for count in sizes.groups:
+        costs[beat].append(min(groups.heartbeat_us(count) for _ in range(sizes.tries)))
+        costs[join].append(min(groups.joins_s(count) for _ in range(sizes.tries)) / count * 1e6)
+    gc.set_threshold(*thresholds)
+    return Table(
+        "groups",
+        "groups, or members of one group",
+        list(map(float, sizes.groups)),
+        costs,
+        "timers wait in one heap, and a heartbeat reads its own group; a member joins once, and the leader is sent "
+        "the list of members",
+    )
+
+
+def by_topics(sizes: Sizes) -> Table:
+    """A task of a Spark write whose rows name their topics, this many, rows of 100 bytes with keys."""
+    cost: list[float] = []
+    for count in sizes.topics:
+        batches = write_task.make_batches(sizes.topic_rows, 100, True, count)
+        with common.folder() as url:
+            admin = spark_log.connect(url).admin
+            admin.create_topics([spark_log.NewTopic(write_task.name_of(number), 1) for number in range(count)])
+            run = write_task.task(url, batches, {})
+            run()
+            took = min(common.clock(run, time.process_time) for _ in range(sizes.tries))
+        cost.append(took / sizes.topic_rows * 1e6)
+    return Table(
+        "topics",
+        "topics that rows name",
+        list(map(float, sizes.topics)),
+        {"a row, CPU µs": cost},
+        "32 MiB of rows wait to be sorted by topic and partition; with many topics their batches are short, and "
+        "compression begins again for each column of a batch",
+    )
+
+
 def named(topic: str, made: int, count: int, partitions: int, state: State) -> Uploaded:
     """A commit of `count` slices, ten per object."""
     epoch = f"data/{state.version:016x}"
@@ -362,6 +485,10 @@ TABLES: dict[str, Callable[[Sizes], Table]] = {
     "record_size": by_record_size,
     "writers": by_writers,
     "slices": by_slices,
+    "objects": by_objects,
+    "upkeep": by_merged_slices,
+    "groups": by_groups,
+    "topics": by_topics,
 }
 
 

@@ -18,6 +18,7 @@ from pyspark_pylog.tune import tune
 import spark_log
 from spark_log import errors, model
 from spark_log.client.administering import admin
+from spark_log.client.administering.erasure import ErasureReport
 from spark_log.client.client_settings import CONSUMER, PRODUCER, TRANSACTION, ClientSetting
 from spark_log.client.consuming.bookmark import Bookmark
 from spark_log.client.consuming.consumer import Consumer
@@ -40,6 +41,7 @@ CLASSES = (Log, Producer, RecordFuture, Consumer, Transaction, Bookmark, admin.A
 INTERNAL = {
     Producer: {"after_fork"},
     Consumer: {"committer", "group_commit"},
+    Log: {"journal"},
 }
 """Methods that other modules of pylog call, and users do not."""
 SETTINGS = {"producer": PRODUCER, "consumer": CONSUMER, "transaction": TRANSACTION}
@@ -49,6 +51,7 @@ TYPES = (
     model.OffsetAndMetadata,
     model.RecordMetadata,
     model.ConsumerRecord,
+    ErasureReport,
     *(kind for kind in vars(admin).values() if inspect.isclass(kind) and kind.__module__ == admin.__name__),
 )
 HEAD = """\

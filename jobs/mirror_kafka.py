@@ -34,7 +34,7 @@ from spark_log import Log, NewTopic, OffsetAndMetadata, TopicPartition
 from spark_log.cli.base import parse_duration
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, with_map
 from spark_log.errors import GroupIdNotFound, InvalidConfig, InvalidRequest, NoLog, SequenceConflict, SparkLogError
-from spark_log.settings import TOPIC_CONFIGS, validate_topic_configs
+from spark_log.settings import TOPIC_CONFIGS, has_cleanup_policy, validate_topic_configs
 from spark_log.text import counted
 
 TIMEOUT_MS = 60_000
@@ -334,7 +334,8 @@ def start_copy(
     The sink writes a micro-batch once, records and map in one commit.  If Spark or a new checkpoint repeats it, the
     map shows where to continue.  The producer's name fences other copiers of the topic.
     """
-    topic_id = log.admin.describe_topics([topic])[topic].topic_id
+    known = log.admin.describe_topics([topic])[topic]
+    topic_id, compacted = known.topic_id, has_cleanup_policy(known.configs, "compact")
     starts = {str(n): reached(copied, topic, n) or -2 for n in range(source.partitions)}
     options = {
         "kafka.isolation.level": "read_committed",
@@ -352,7 +353,7 @@ def start_copy(
         .select("topic", "partition", "offset", "key", "value", "timestamp", "headers")
     )
     return (
-        records.mapInArrow(partial(with_map, Copy(topic, topic_id, source.id, args.map)), RECORD)
+        records.mapInArrow(partial(with_map, Copy(topic, topic_id, source.id, args.map, compacted)), RECORD)
         .writeStream.format("pylog")
         .options(**{f"storage.{name}": value for name, value in args.storage_option})
         .option("producerId", f"{args.map}/{topic}")

@@ -76,11 +76,14 @@ def sink(url: str, **options: Any) -> Any:
     return make(url, **options)
 
 
-def tune(spark: SparkSession) -> dict[str, tuple[str, str]]:
-    """Set the Spark settings that help pylog, unless the user has set them; returns name -> (before, after)."""
+def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
+    """Set the Spark settings that help pylog, unless the user has set them; returns name -> (before, after).
+
+    largest_record: no record that the session writes has more bytes; writes of small records are faster with it.
+    """
     from pyspark_pylog.tune import tune as set_them
 
-    return set_them(spark)
+    return set_them(spark, largest_record)
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:

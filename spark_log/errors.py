@@ -41,7 +41,7 @@ class InvalidRecord(InvalidRequest):
 
 
 class InvalidTimestamp(InvalidRecord):
-    """A record's timestamp lies outside what the topic accepts (`message.timestamp.before.max.ms`, `.after.max.ms`)."""
+    """A record's timestamp is not in the topic's range (`message.timestamp.before.max.ms`, `.after.max.ms`)."""
 
 
 class MessageTooLarge(InvalidRecord):
@@ -116,7 +116,7 @@ class OutOfOrderSequence(SparkLogError):
 
 
 class SequenceConflict(OutOfOrderSequence):
-    """A commit's sequence is older than its producer's last one, or equal to it with other content."""
+    """A commit's sequence is older than its producer's last one, or is the same with different content."""
 
     def __init__(self, message: str, *, last: int, version: int) -> None:
         super().__init__(message)
@@ -133,7 +133,7 @@ class UnknownProducerId(SparkLogError):
 
 
 class IllegalGeneration(SparkLogError):
-    """A newer consumer owns the group's partitions; the commit was rejected."""
+    """The consumer is no longer a member of its group, or a newer one took over; the commit was rejected."""
 
     def __init__(self, message: str, *, current: int) -> None:
         super().__init__(message)
@@ -152,7 +152,7 @@ class FencedInstanceId(SparkLogError):
 
 
 class GroupInUse(SparkLogError):
-    """A live stream owns the group; nothing was changed.  It is free when the stream ends or its session expires."""
+    """A stream or other members hold the group until they end or their session expires; nothing was changed."""
 
     def __init__(self, message: str, *, owner: str) -> None:
         super().__init__(message)
@@ -161,7 +161,7 @@ class GroupInUse(SparkLogError):
 
 
 class NotCoordinator(SparkLogError):
-    """A coordinator writes the log, and another process was called.  Nothing was applied."""
+    """A coordinator writes the log, but the request went to another process.  Nothing was applied."""
 
     retriable = True
 
@@ -174,7 +174,7 @@ class NotCoordinator(SparkLogError):
 
 
 class InconsistentClusterId(SparkLogError):
-    """The coordinator serves another log than the expected one, or the original of a copied log."""
+    """The coordinator serves a different log than expected, or the original of a copied log."""
 
 
 class ClockSkewed(SparkLogError):
@@ -200,7 +200,7 @@ class ConcurrentChange(SparkLogError):
 
 
 class StorageError(SparkLogError, OSError):
-    """The storage rejected a request: permissions, no space, no such bucket.  The message quotes the storage."""
+    """The storage rejected a request: permissions, no space, no such bucket.  The message has the storage's error."""
 
 
 class NoSpace(StorageError):
@@ -208,7 +208,7 @@ class NoSpace(StorageError):
 
 
 class StorageUnavailable(StorageError):
-    """The storage did not answer, or was busy, until retries ended.  Unless `maybe_applied`, nothing was committed."""
+    """The storage did not answer, or was busy, during all retries.  Unless `maybe_applied`, nothing was committed."""
 
     retriable = True
 
@@ -242,12 +242,12 @@ class CorruptObject(SparkLogError):
 
 
 class LogRestored(SparkLogError):
-    """An older copy of the log was restored while this process used it: restart it, and compare its commits with the
-    log."""
+    """An older copy of the log was restored while this process used it.  Restart the process, and check which of its
+    last writes are missing."""
 
 
 class RecordDeserialization(SparkLogError):
-    """The user's deserializer fails at a record.  `poll` returns the records before it first; `seek` skips it."""
+    """The user's deserializer fails at a record.  `poll` first returns the records before it; `seek` skips it."""
 
     def __init__(self, message: str, *, topic: str, partition: int, offset: int) -> None:
         super().__init__(message)
@@ -296,6 +296,6 @@ class RequestTimedOut(SparkLogError, TimeoutError):
 
 
 class CommitUnknown(SparkLogError):
-    """The storage failed during a commit, which may be applied.  A retry with the same identity applies it once."""
+    """The storage failed during a commit, which may have been applied.  A retry with its identity applies it once."""
 
     maybe_applied = True

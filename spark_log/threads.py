@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -93,3 +94,11 @@ class SystemThreads:
 
 
 SYSTEM_THREADS = SystemThreads()
+
+
+def at_exit(work: Callable[[], None]) -> None:
+    """Call `work` before the process ends; what was registered last is called first.
+
+    Functions of `atexit` run after the thread pools of remote storage have been closed.
+    """
+    getattr(threading, "_register_atexit", atexit.register)(work)

@@ -74,14 +74,16 @@ class Pylog(Side):
 
     name = "pylog"
 
-    def __init__(self, spark: SparkSession, folder: Path) -> None:
+    def __init__(self, spark: SparkSession, folder: Path, compression: str | None = None) -> None:
+        """compression: of topics; None for the default."""
         self.spark, self.folder = spark, folder / "pylog"
+        self.configs = {} if compression is None else {"compression.type": compression}
 
     def url(self, topic: str) -> str:
         return str(self.folder / topic)
 
     def create(self, topic: str) -> None:
-        spark_log.connect(self.url(topic)).create_topic(spark_log.NewTopic(topic, PARTITIONS))
+        spark_log.connect(self.url(topic)).create_topic(spark_log.NewTopic(topic, PARTITIONS, configs=self.configs))
 
     def drop(self, topic: str) -> None:
         shutil.rmtree(self.folder / topic)

@@ -1,4 +1,4 @@
-"""`DefaultSource`: Spark's entry point for readers and writers.  It checks options, where Spark shows errors best."""
+"""`DefaultSource`: Spark's entry point for readers and writers.  It checks options before any task runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ HEADERS = "headers array<struct<key: string, value: binary>>"
 
 
 class DefaultSource(DataSource):
-    """`spark.read.format("pylog")` and the three other entry points."""
+    """The data source `pylog`: creates the readers and writers of batches and streams, from the options."""
 
     @classmethod
     def name(cls) -> str:
         return "pylog"
 
     def schema(self) -> str:
-        """Columns of Kafka's connector; a user's schema may select fewer, which reads less."""
+        """Columns of Kafka's connector.  A user's schema may name fewer of them: then only those are decoded."""
         from pyspark_pylog.options.parse import check_load
         from pyspark_pylog.options.values import flag
         from pyspark_pylog.plain_errors import plain_errors
@@ -48,6 +48,10 @@ class DefaultSource(DataSource):
                 from pyspark_pylog.source.consumer_offsets_topic import ProgressReader
 
                 return ProgressReader(options, arrow_schema(schema))
+            if options.latest:
+                from pyspark_pylog.source.latest_view import LatestReader
+
+                return LatestReader(options, arrow_schema(schema))
             return LogReader(options, arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -8,7 +8,6 @@ nothing has changed, which also shows that it is still the same log.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -31,10 +30,11 @@ Seen = TypeVar("Seen")
 
 
 class KeptJournals:
-    """The journals that this process used last."""
+    """The journals that this process used last.  Safe for threads, and without a lock that a fork would copy."""
 
     def __init__(self) -> None:
-        self._journals: OrderedDict[Key, Journal] = OrderedDict()
+        self._journals: dict[Key, Journal] = {}
+        """The one that was used last is the last."""
 
     def __len__(self) -> int:
         return len(self._journals)
@@ -43,14 +43,22 @@ class KeptJournals:
         """The journal as it was left."""
         return self._journals.get(key)
 
-    def refreshed(self, key: Key, open_log: Callable[[], Journal]) -> Journal:
-        """The journal with the state at the end of the log, as if it had just been opened."""
-        journal = self._journals.pop(key, None)
-        if journal is None or not journal.refresh_if_there():
-            journal = open_log()
+    def refreshed(self, key: Key, open_log: Callable[[], Journal], *, peek: bool = False) -> Journal:
+        """The journal with the state at the end of the log, as if it had just been opened.
+
+        peek:  `newest` is at the end, in fewer rounds of requests; `state` may be behind.
+        """
+        journal = self._journals.get(key)  # it stays: other threads continue to use it meanwhile
+        try:
+            if journal is None or not journal.refresh_if_there(peek=peek):
+                journal = open_log()
+        except BaseException:
+            self._journals.pop(key, None)
+            raise
+        self._journals.pop(key, None)
         self._journals[key] = journal
-        while len(self._journals) > KEPT_MAX:
-            self._journals.popitem(last=False)
+        for oldest in tuple(self._journals)[:-KEPT_MAX]:
+            self._journals.pop(oldest, None)
         return journal
 
 
@@ -63,14 +71,16 @@ def journal_of(location: Location, *, create: bool = False) -> Journal:
 
 
 def kept_journal(location: Location, *, create: bool = False) -> Journal:
-    """The log's journal with the state at its end; a coordinator is asked once per process where its storage is."""
+    """The log's journal, with `newest` at the end of the log; a coordinator is asked once per process where its storage
+    is."""
     root = open_store(storage_url(location.url, location.token), dict(location.storage), location.durability).url
-    return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create))
+    return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create), peek=True)
 
 
-def planned_log(location: Location, journal: Journal) -> PlannedLog:
-    """The log at the version of the journal's state, for tasks."""
-    return PlannedLog(*_key(location, journal.objects.url), journal.cluster_id, journal.state.version)
+def planned_log(location: Location, journal: Journal, version: int | None = None) -> PlannedLog:
+    """The log at a version, for tasks; None: that of the journal's state."""
+    version = journal.state.version if version is None else version
+    return PlannedLog(*_key(location, journal.objects.url), journal.cluster_id, version)
 
 
 def _key(location: Location, root: str) -> Key:

@@ -8,7 +8,11 @@ A task never uses a log that is older than its plan, or another log at the same 
 
 from __future__ import annotations
 
+import os
+from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 from pyspark_pylog.open_log import KEPT
 from pyspark_pylog.planned_log import PlannedLog
@@ -20,41 +24,68 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Stores, run
 from spark_log.net.client import check_cluster
 
+AGREED_MAX = 4
+"""Values that a process keeps: the pins of the last queries, of up to a few MB each."""
+_agreed: OrderedDict[tuple[str, str], bytes] = OrderedDict()
+"""By cluster id and name."""
 
-def newest_journal(log: PlannedLog) -> Journal:
+
+def newest_journal(log: PlannedLog, *, peek: bool = False) -> Journal:
     """The journal with the state at the end of the log.
 
+    peek:  for a change: `newest` is at the end, in fewer rounds of requests, and `state` may be behind.
     Raises InconsistentClusterId for another log, and DataLoss for an older copy of the log.
     """
     key = (log.url, log.token, log.roots)
-    journal = KEPT.refreshed(key, lambda: reopen_journal(log.url, log.roots.store(), log.cluster_id, log.token))
+    journal = KEPT.refreshed(
+        key, lambda: reopen_journal(log.url, log.roots.store(), log.cluster_id, log.token), peek=peek
+    )
     check_cluster(journal.cluster_id, log.cluster_id, log.roots.store().url)
-    if journal.state.version < log.version:
+    if journal.newest.version < log.version:
         raise DataLoss(
-            f"the log at {log.roots.store().url} ends at version {journal.state.version}, and this query was planned at version "
+            f"the log at {log.roots.store().url} ends at version {journal.newest.version}, and this query was planned at version "
             f"{log.version}: an older copy of the log was restored; load again"
         )
     return journal
 
 
 def journal_since(log: PlannedLog) -> Journal:
-    """The journal at any version from `log.version` on.  Sends no request if this process already has one.
+    """The journal with `newest` at any version from `log.version` on.  Sends no request if this process already has
+    one.
 
     Raises as `newest_journal` does.
     """
     journal = KEPT.get((log.url, log.token, log.roots))
-    if journal is None or journal.cluster_id != log.cluster_id or journal.state.version < log.version:
+    if journal is None or journal.cluster_id != log.cluster_id or journal.newest.version < log.version:
         return newest_journal(log)
     return journal
 
 
-def agreed_value(log: PlannedLog, name: str, make: Callable[[], bytes]) -> bytes:
+def agreed_value(log: PlannedLog, name: str, make: Callable[[Journal], bytes]) -> bytes:
     """The value under `name` on which all tasks agree.
 
-    The first claim wins.  A task that finds a claim returns its value without opening the log.
+    The first claim wins; a process asks once.  `make` gets the journal with the state at the end of the log.  A process
+    that has read the log before refreshes it while it looks for a claim; if it finds one, it needs nothing else.
     """
+    key = (log.cluster_id, name)
+    if key not in _agreed:
+        _agreed[key] = _agreed_on(log, name, make)
+        while len(_agreed) > AGREED_MAX:
+            _agreed.popitem(last=False)
+    return _agreed[key]
+
+
+def _agreed_on(log: PlannedLog, name: str, make: Callable[[Journal], bytes]) -> bytes:
+    is_known = KEPT.get((log.url, log.token, log.roots)) is not None
+    refreshed = _pool(os.getpid()).submit(newest_journal, log) if is_known else None
     found = run(claimed(name), Stores.of(log.roots.store()), SystemClock())
     if found is not None:
         return found
-    value, journal = make(), journal_since(log)
-    return journal.run(journal.metadata_log.claim(name, value))
+    journal = newest_journal(log) if refreshed is None else refreshed.result()
+    return journal.run(journal.metadata_log.claim(name, make(journal)))
+
+
+@cache
+def _pool(pid: int) -> ThreadPoolExecutor:
+    """One pool per process: Spark forks its workers, and threads do not survive that."""
+    return ThreadPoolExecutor(1, thread_name_prefix=f"pylog-refresh-{pid}")

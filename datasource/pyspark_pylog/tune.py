@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from spark_log.errors import InvalidRequest
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -14,26 +16,49 @@ class TunedSetting(NamedTuple):
     reason: str
 
 
+BATCH_BYTES = 8 << 20
+"""Of an Arrow batch on its way to Python; docs/decisions/0031 has the figures."""
+BATCH_ROWS = 10_000
+"""Spark's default."""
+BYTES = "spark.sql.execution.arrow.maxBytesPerBatch"
+ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 SETTINGS = (
     TunedSetting(
-        "spark.sql.execution.arrow.maxBytesPerBatch",
-        "8388608",
+        BYTES,
+        str(BATCH_BYTES),
         "the JVM holds a batch for Python in each task that writes: with "
         "8 MiB instead of 64, large records fit and are faster",
     ),
 )
-"""conf/spark-defaults.conf recommends them too; docs/decisions/0031 has the figures."""
+"""conf/spark-defaults.conf recommends them too."""
 
 
-def tune(spark: SparkSession) -> dict[str, tuple[str, str]]:
-    """Set settings that nobody has set in the session or at Spark's start; returns name -> (before, after).
+def tune(spark: SparkSession, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
+    """Set the Spark settings that help pylog, unless they were set in the session or when Spark started.
 
+    Returns name -> (before, after).
+
+    largest_record: no record that the session writes has more bytes.  Spark then limits a batch by its rows, and no
+                    longer computes its bytes after each row.
     A repeated call changes nothing.  `spark.conf.unset(name)` undoes a setting.
     """
-    chosen = spark.conf.getAll
-    changed = {}
-    for setting in SETTINGS:
-        if setting.name not in chosen:
-            changed[setting.name] = (str(spark.conf.get(setting.name)), setting.value)
-            spark.conf.set(setting.name, setting.value)
+    chosen, changed = spark.conf.getAll, {}
+    wanted = SETTINGS if largest_record is None or ROWS in chosen else _limited_by_rows(largest_record)
+    recommended = {setting.name: setting.value for setting in SETTINGS}
+    for name, value, _ in wanted:
+        # A known size of records takes precedence over the recommended limit.
+        if name not in chosen or (wanted is not SETTINGS and chosen[name] == recommended.get(name)):
+            changed[name] = (str(spark.conf.get(name)), value)
+            spark.conf.set(name, value)
     return changed
+
+
+def _limited_by_rows(largest_record: int) -> tuple[TunedSetting, ...]:
+    """Batches of at most `BATCH_BYTES`, by their rows."""
+    if largest_record < 1:
+        raise InvalidRequest(f"invalid value {largest_record} for largest_record: expected bytes, at least 1")
+    rows = max(min(BATCH_ROWS, BATCH_BYTES // largest_record), 1)
+    return (
+        TunedSetting(ROWS, str(rows), f"{rows} records of {largest_record} bytes are at most a batch"),
+        TunedSetting(BYTES, str(2**31 - 1), "Spark does not compute the bytes of a batch without this limit"),
+    )

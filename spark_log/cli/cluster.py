@@ -10,7 +10,7 @@ from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, v
 from spark_log.cli.output import emit_fields, emit_line, emit_rows, emit_value
 from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text
-from spark_log.errors import SparkLogError
+from spark_log.errors import SparkLogError, StorageError
 from spark_log.net.address import is_coordinator
 from spark_log.text import counted
 
@@ -30,18 +30,21 @@ def cluster() -> None:
 @verb(cluster)
 @pass_session
 def info(session: CommandSession) -> None:
-    """Show the log's id and version, its coordinator, and the number of topics, records, objects, bytes and groups.
+    """Show the log's id, version and level, its coordinator, and how many topics, records, objects and groups it has.
 
     \b
     Example:
       pylog cluster info
     """
+    from spark_log.metadata.features import METADATA_VERSION
+
     log = session.connect()
     state = log.journal.refresh()
     fields = {
         "url": log.url,
         "cluster_id": log.cluster_id,
         "version": state.version,
+        "metadata_level": state.levels[METADATA_VERSION],
         "checkpoint": log.journal.run(log.journal.metadata_log.status()).checkpoint,
         "fence": state.fence,
         "coordinator": state.coordinator.address,
@@ -113,6 +116,30 @@ def reset_clock(session: CommandSession, force: bool, dry_run: bool, yes: bool) 
         emit_line(session, f"the log's time was put back by {duration_text(ahead)}", {"ahead_ms": ahead})
 
 
+@verb(cluster)
+@guarded
+@pass_session
+def upgrade(session: CommandSession, dry_run: bool, yes: bool) -> None:
+    """Raise a log that an older pylog created to the newest level of its metadata that this pylog supports.
+
+    A new log begins at the newest level of the pylog that creates it.  Update every pylog that uses the log first: one
+    that does not support the level cannot open the log afterwards.  A level is never lowered.
+
+    \b
+    Example:
+      pylog cluster upgrade --yes
+    """
+    from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+
+    log = session.connect()
+    level, newest = log.journal.refresh().levels[METADATA_VERSION], SUPPORTED[METADATA_VERSION]
+    if level == newest:
+        emit_line(session, f"the log is at level {level} of {METADATA_VERSION}: nothing to raise", {"level": level})
+    elif confirmed(f"raise {METADATA_VERSION} from {level} to {newest}", dry_run=dry_run, yes=yes):
+        log.admin.update_features({METADATA_VERSION: newest})
+        emit_line(session, f"the log is at level {newest} of {METADATA_VERSION}", {"level": newest})
+
+
 # --------------------------------------------------------------------------------------------------------------- health
 
 
@@ -127,7 +154,9 @@ class Check(NamedTuple):
 @verb(cluster)
 @pass_session
 def health(session: CommandSession) -> None:
-    """Check the coordinators of the URL, the log, its coordinator, its checkpoints and its clock.
+    """Check the coordinators of the URL, the log, its coordinator, its storage, its checkpoints and its clock.
+
+    A coordinator checks its own storage. Without a coordinator, a small object is written and deleted.
 
     The exit status is 1 if a check fails.
 
@@ -141,6 +170,7 @@ def health(session: CommandSession) -> None:
         checks += [
             _log(log),
             *holder_checks(log, session.url or "", [check.check for check in checks]),
+            *_storage(log),
             _upkeep(log),
             _clock(log),
         ]
@@ -206,6 +236,22 @@ def holder_checks(log: Log, url: str, asked: list[str]) -> list[Check]:
         return []
     ca = parse_target(url).ca if is_coordinator(url) else None
     return [_coordinator(held.address, (False, True) if ca is None else (True,), held, ca=ca)]
+
+
+def _storage(log: Log) -> list[Check]:
+    """Whether embedded writers can write.  A user who may only read is not told that the log is unhealthy."""
+    from spark_log.net.address import this_host
+    from spark_log.node.storage_health import mark_key, write_probe
+
+    if log.journal.state.coordinator.address:
+        return []
+    try:
+        write_probe(log.journal.metadata, mark_key(this_host(), "health"))
+    except StorageError as error:
+        if isinstance(error.__cause__, PermissionError):
+            return [Check("storage", True, "not checked: this user may only read")]
+        return [Check("storage", False, str(error))]
+    return [Check("storage", True, "accepts writes")]
 
 
 def _clock(log: Log) -> Check:

@@ -50,6 +50,11 @@ COMMIT_MS = 1000
 @click.option("-n", "--count", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 @click.option("-f", "--format", "form", metavar="FORMAT", help=f"How to print a record: {FORMS}.  The default is %v.")
 @click.option("--follow", is_flag=True, help="Wait for more records at the end.")
+@click.option(
+    "--latest",
+    is_flag=True,
+    help="Print only the latest record of each key, and leave out deleted keys.",
+)
 @pass_session
 def consume(
     session: CommandSession,
@@ -61,6 +66,7 @@ def consume(
     count: int | None,
     form: str | None,
     follow: bool,
+    latest: bool,
 ) -> None:
     """Print the records of a topic, from the earliest to the end.
 
@@ -72,10 +78,17 @@ def consume(
     Example:
       pylog consume orders -o latest-100 -f '%p:%o %k %v\\n' --follow
       pylog consume --include 'orders|payments' -f '%t %v\\n'
+      pylog consume customers --latest -f '%k %v\\n'
     """
     wanted = Wanted(topic, include)
     columns, header, write = form_of_output(session.output) if form is None else form_of_format(form)
     log = session.connect()
+    if latest:
+        if topic is None or group is not None or position is not None or follow:
+            raise click.UsageError("--latest needs TOPIC, and excludes --include, --group, --offset and --follow")
+        with suppress(KeyboardInterrupt):
+            _print_latest(log, topic, partition, columns, header, write, count)
+        return
     sys.stdout.buffer.write(header)
     if topic == PROGRESS_TOPIC:
         if group is not None:
@@ -88,6 +101,27 @@ def consume(
         return
     with suppress(KeyboardInterrupt):
         _Consumption(log, wanted, partition, position or Earliest()).print(columns, write, count, follow)
+
+
+def _print_latest(
+    log: Log,
+    topic: str,
+    partition: int | None,
+    columns: Sequence[str],
+    header: bytes,
+    write: Printer,
+    count: int | None,
+) -> None:
+    """Print the latest record of each key."""
+    from spark_log.client.reading.latest import scan_latest
+
+    partitions = None if partition is None else [partition]
+    batches, out, left = scan_latest(log.journal, topic, partitions, "latest", columns, None), sys.stdout.buffer, count
+    out.write(header)
+    while left != 0 and (batch := next(batches, None)) is not None:
+        out.writelines(write(batch.slice(0, left)))
+        left = None if left is None else max(0, left - batch.num_rows)
+    out.flush()
 
 
 def _print_progress(
@@ -162,8 +196,10 @@ class _Consumption:
         while left is None or left > 0:
             printed = 0
             for part in self._parts(columns):
-                part = part if left is None else part.head(left - printed)
-                out.writelines(write(to_batch(part, schema)))
+                if left is not None and left - printed < part.records.num_rows:
+                    part = part.head(left - printed)
+                if part.records.num_rows:
+                    out.writelines(write(to_batch(part, schema)))
                 self._at[TopicPartition(part.read.topic, part.read.partition)] = part.end
                 printed += len(part.offsets)
                 if left is not None and printed >= left:

@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import POSITION, Noun, Verb, config_option, pass_session, verb
+from spark_log.cli.base import POSITION, Failed, Noun, Verb, config_option, pass_session, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import emit_line, emit_rows, emit_value
 from spark_log.cli.session import CommandSession
-from spark_log.cli.topics import alter_configs
+from spark_log.cli.topics import all_configs_option, alter_configs, config_table
 from spark_log.cli.units import human
+from spark_log.errors import CorruptObject
 from spark_log.positions import Position, format_timestamp_ms
+from spark_log.text import counted
 
 if TYPE_CHECKING:
     from spark_log.client.log import Log
@@ -120,7 +122,8 @@ def metadata() -> None:
 def dump_metadata(session: CommandSession, of_state: bool) -> None:
     """Show the records of the metadata log that have not been deleted yet.
 
-    With -o json, each version is one line with its complete records.
+    With -o json, each version is one line with its complete records.  A damaged record is reported, and the exit
+    status is then 1.
 
     \b
     Example:
@@ -137,9 +140,13 @@ def dump_metadata(session: CommandSession, of_state: bool) -> None:
     if of_state:
         click.echo(msgspec.json.format(state_json(log.journal.refresh()), indent=2))
         return
-    rows = []
+    rows, damaged = [], []
     for key in store.list(LOG):
-        batch = decode_batch(store.get(key), key)
+        try:
+            batch = decode_batch(store.get(key), key)
+        except CorruptObject as error:
+            damaged.append(str(error))
+            continue
         version = int(key.removeprefix(LOG)[:20])
         if session.output == "json":
             click.echo(msgspec.json.encode({"version": version, **msgspec.structs.asdict(batch)}))
@@ -147,6 +154,9 @@ def dump_metadata(session: CommandSession, of_state: bool) -> None:
         rows.append({"version": version, "time": format_timestamp_ms(batch.time), "id": batch.id, "records": kinds})
     if session.output != "json":
         emit_rows(session, ["version", "time", "id", "records"], rows)
+    if damaged:
+        hint = "`pylog repair --dry-run` shows whether the log needs them"
+        raise Failed(f"{counted(len(damaged), 'record')} cannot be read: {'; '.join(damaged)}. {hint}")
 
 
 # --------------------------------------------------------------------------------------------------------------- config
@@ -161,7 +171,7 @@ def config() -> None:
 @click.option(
     "--topic", metavar="TOPIC", shell_complete=complete_topics, help="Configs of this topic, instead of the log's."
 )
-@click.option("--all", "everything", is_flag=True, help="Include configs that are accepted without effect.")
+@all_configs_option
 @pass_session
 def describe_config(session: CommandSession, topic: str | None, everything: bool) -> None:
     """Show configs of the log or of a topic, with their values and meanings.
@@ -170,21 +180,8 @@ def describe_config(session: CommandSession, topic: str | None, everything: bool
     Example:
       pylog config describe --topic orders
     """
-    entries = session.connect().admin.describe_configs([topic])[topic]
-    rows = [
-        {
-            "config": name,
-            "value": entry.value,
-            "source": "default" if entry.is_default else "set",
-            "in_force": entry.in_force,
-            "meaning": entry.doc,
-        }
-        for name, entry in entries.items()
-        if everything or entry.in_force or not entry.is_default
-    ]
-    force = ["in_force"]
-    columns = ["config", "value", "source", *(force if everything else ()), "meaning"]
-    emit_rows(session, columns, rows, wide=() if everything else force)
+    table = config_table(session.connect(), topic, everything=everything)
+    emit_rows(session, [*table.columns, "meaning"], table.rows, table.wide)
 
 
 @verb(config, "alter")

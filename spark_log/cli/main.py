@@ -8,6 +8,7 @@ from spark_log.cli.base import Root, Verb, common_options
 from spark_log.cli.bench import bench
 from spark_log.cli.cluster import cluster
 from spark_log.cli.consume import consume
+from spark_log.cli.erase import erase
 from spark_log.cli.groups import group
 from spark_log.cli.inspect import config, metadata, plan, producer
 from spark_log.cli.produce import produce
@@ -67,6 +68,7 @@ SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
     ("Tools", (bench, completion)),
 )
 
+topic.add_command(erase)
 for _, commands in SECTIONS:
     for command in commands:
         pylog.add_command(command)

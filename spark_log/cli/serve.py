@@ -92,7 +92,4 @@ def serve(
 
     config = read()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    try:
-        asyncio.run(serve(config, lambda line: click.echo(line), reread=read))
-    except OSError as error:
-        raise Failed(f"cannot listen on {config.listen}: {error}") from error
+    asyncio.run(serve(config, lambda line: click.echo(line), reread=read))

@@ -32,7 +32,7 @@ existing_topic = click.argument("name", metavar="TOPIC", shell_complete=complete
 
 @click.group(cls=Noun)
 def topic() -> None:
-    """Create, list, describe, alter, trim and delete topics."""
+    """Create, list, alter, trim, erase from and delete topics."""
 
 
 @verb(topic)
@@ -114,26 +114,51 @@ def topic_rows(state: State, *, internal: bool) -> list[dict[str, Any]]:
     return rows
 
 
+all_configs_option = click.option(
+    "--all", "everything", is_flag=True, help="Include configs that are accepted without effect."
+)
+
+
 @verb(topic)
 @existing_topic
+@all_configs_option
 @pass_session
-def describe(session: CommandSession, name: str) -> None:
-    """Show a topic's configs, and the contents of its partitions.
+def describe(session: CommandSession, name: str, everything: bool) -> None:
+    """Show a topic's configs and where each is set, and the contents of its partitions.
+
+    A config's source is topic if the topic sets it, else default.
 
     \b
     Example:
       pylog topic describe orders
     """
-    found = session.connect().admin.describe_topics([name])[name]
-    fields = {
-        "topic": name,
-        "id": found.topic_id,
-        "created": format_timestamp_ms(found.created_ms),
-        "configs": found.configs,
-    }
+    log = session.connect()
+    found = log.admin.describe_topics([name])[name]
+    fields = {"topic": name, "id": found.topic_id, "created": format_timestamp_ms(found.created_ms)}
     columns = ["partition", "start", "end", "records", "bytes", "objects"]
     rows = [{**part._asdict(), "records": part.rows} for part in found.partitions]
-    emit_parts(session, fields, {"partitions": Table(columns, rows)})
+    configs = config_table(log, name, everything=everything)
+    emit_parts(session, fields, {"configs": configs, "partitions": Table(columns, rows)})
+
+
+def config_table(log: Log, name: str | None, *, everything: bool) -> Table:
+    """The configs of a topic, or of the log for None: those in force, and those that were set.
+
+    everything:  all of them.
+    """
+    entries = log.admin.describe_configs([name])[name]
+    rows = [
+        {
+            "config": config,
+            "value": entry.value,
+            "source": entry.source,
+            "in_force": entry.in_force,
+            "meaning": entry.doc,
+        }
+        for config, entry in entries.items()
+        if everything or entry.in_force or not entry.is_default
+    ]
+    return Table(["config", "value", "source", "in_force"], rows)
 
 
 @verb(topic)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Show the changes of one run, and write nothing.")
 @pass_session
 def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> None:
-    """Run retention, merging, sealing, checkpointing and gc, once.
+    """Run retention, compaction, merging and other upkeep, once.
 
     Several processes may run it concurrently, beside writers and readers. A duty that fails, or a partition that
     cannot be read, is reported and does not stop the others. The exit status of a single run is then 1. If the log's
@@ -57,9 +57,12 @@ def maintain(session: CommandSession, every_ms: int | None, dry_run: bool) -> No
 
 
 def _say_plan(session: CommandSession, plan: Plan) -> None:
+    compacts = ""
+    if plan.cleaned_partitions:
+        compacts = f"compact {counted(plan.cleaned_partitions, 'partition')} ({size_text(plan.cleaned_bytes)} new), "
     text = (
-        f"would expire {counted(plan.expired_records, 'record')}, merge {counted(plan.merged_slices, 'slice')} "
-        f"({size_text(plan.merged_bytes)}), and delete {counted(plan.collected, 'object')} "
+        f"would expire {counted(plan.expired_records, 'record')} ({size_text(plan.expired_bytes)}), merge {counted(plan.merged_slices, 'slice')} "
+        f"({size_text(plan.merged_bytes)}), {compacts}and delete {counted(plan.collected, 'object')} "
         f"({size_text(plan.collected_bytes)})"
     )
     emit_line(session, text, asdict(plan))
@@ -75,16 +78,30 @@ def next_step(report: MaintainReport) -> str:
     )
 
 
+def compacted_text(partitions: int, records: int, size: int) -> str:
+    """The result of compaction, in partitions and removed records and bytes; less than 0 bytes: segments grew."""
+    removed, change = counted(records, "record"), size_text(abs(size))
+    less = f"{removed} less, {change} more" if size < 0 else f"{removed} and {change} less"
+    return f"{counted(partitions, 'partition')} compacted ({less})"
+
+
 def _say(session: CommandSession, report: MaintainReport) -> None:
+    compacted = ""
+    if report.cleaned_partitions or report.removed_records:
+        compacted = f"{compacted_text(report.cleaned_partitions, report.removed_records, report.removed_bytes)}, "
     text = (
-        f"version {report.version}: {counted(report.expired_records, 'record')} expired, "
+        f"version {report.version}: {counted(report.expired_records, 'record')} ({size_text(report.expired_bytes)}) expired, "
         f"{counted(report.merged_slices, 'slice')} merged into {counted(report.segments, 'segment')} "
-        f"({size_text(report.segment_bytes)}), {counted(report.collected, 'object')}, "
+        f"({size_text(report.segment_bytes)}), {compacted}{counted(report.collected, 'object')}, "
         f"{counted(report.truncated, 'old record')}, "
         f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
     )
     if report.waiting:
         text += f"; {counted(report.waiting, 'object')} can be deleted after {duration_text(report.fence_age_ms)} (gc.fence.age.ms)"
+    if report.uncleaned:
+        text += f"; {counted(report.uncleaned, 'partition')} left to compact"
+    if report.uncleanable:
+        text += f"; compaction skips {', '.join(report.uncleanable)}, which it could not read"
     if report.problems:
         text += f"; {counted(len(report.problems), 'problem')}"
     emit_line(session, text, asdict(report))

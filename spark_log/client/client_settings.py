@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest
-from spark_log.segment.schema import COMPRESSIONS
+from spark_log.segment.compression import COMPRESSIONS
 
 INT_MAX = 2**31 - 1
 

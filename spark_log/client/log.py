@@ -18,7 +18,7 @@ from spark_log.client.topics import create_topic
 from spark_log.conditions import Condition
 from spark_log.journal.journal import Journal
 from spark_log.model import NewTopic, TopicPartition
-from spark_log.segment.schema import DEFAULT_COMPRESSION
+from spark_log.segment.compression import DEFAULT_COMPRESSION
 
 if TYPE_CHECKING:
     from spark_log.client.administering.admin import Admin
@@ -36,35 +36,44 @@ def connect(
     create: bool = True,
     durability: str = "disk",
 ) -> Log:
-    """Open the log at `url`: a path or any fsspec URL, or a coordinator, `pylog://host:9550[,host2:9550]`.
+    """Open the log at `url`: a path, any fsspec URL, or a coordinator's address, `pylog://host:9550[,host2:9550]`.
 
-    On storage, a new log is created if there is none and `create` is true.  A coordinator's address opens the log that
-    it leads.
+    If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator's address
+    opens the log that the coordinator writes.  The process then keeps in memory only the metadata of the topics that it
+    uses.  It loads the metadata of all topics when that is needed, for example by `log.admin`.
 
     storage_options:  passed to fsspec: credentials, endpoints.
-    token:            for a coordinator; default: the environment variable PYLOG_TOKEN.
-    durability:       "disk" syncs files before it acknowledges a write, "os" leaves that to the operating system.
-    Raises NoLog, StoreNotExclusive, UnsupportedVersion, StorageError, CoordinatorNotAvailable.
+    token:            authenticates to a coordinator; default: the environment variable PYLOG_TOKEN.
+    durability:       on a disk, "disk" syncs files before a write is acknowledged, and "os" leaves that to the
+                      operating system; a bucket ignores it.
+    Raises NoLog, StoreNotExclusive, UnsupportedVersion, StorageError, CoordinatorNotAvailable, AuthenticationFailed;
+    InvalidRequest for an invalid URL or option, or if `token` is given with a storage URL.
     """
-    return Log(open_journal(url, storage_options, token, create=create, durability=durability))
+    return Log(open_journal(url, storage_options, token, create=create, durability=durability, partial=True))
 
 
 class Log:
-    """One log.  Thread-safe; a context manager."""
+    """An open log, as `connect` returns it.  Thread-safe; a context manager that closes the log."""
 
     def __init__(self, journal: Journal) -> None:
-        self.journal = journal
+        self._journal = journal
         self._appender = Appender(journal)
+
+    @property
+    def journal(self) -> Journal:
+        """The log's metadata, with that of all topics loaded."""
+        self._journal.require(None)
+        return self._journal
 
     @property
     def url(self) -> str:
         """URL of the log's root."""
-        return self.journal.metadata.url
+        return self._journal.metadata.url
 
     @property
     def cluster_id(self) -> str:
         """The log's id, a random value from its creation."""
-        return self.journal.cluster_id
+        return self._journal.cluster_id
 
     def __enter__(self) -> Log:
         return self
@@ -75,9 +84,11 @@ class Log:
         self.close()
 
     def close(self) -> None:
-        """Close connections to a coordinator; a log on storage has nothing to close."""
-        if self.journal.link is not None:
-            self.journal.link.close()
+        """Wait until checkpoints and other upkeep that this process has begun are written, at most a minute, and close
+        connections to a coordinator."""
+        self._journal.finish_upkeep()
+        if self._journal.link is not None:
+            self._journal.link.close()
 
     # ---------------------------------------------------------------------------------------------------------- append
 
@@ -94,21 +105,28 @@ class Log:
     ) -> dict[TopicPartition, range]:
         """Append records, all or none, and return the offsets they got.
 
+        A topic that does not exist is created, if `auto.create.topics.enable` allows it.
+
         data:  Arrow table, batch or stream, pandas or Polars frame, list of dicts, with `value` and any of `key`,
-               `timestamp`, `headers`, `partition`.
-        txn_app_id, txn_version:  both or neither: the append happens once per (application, version, topic). A version
-               at or below the last one is skipped with a warning, and returns the offsets of the original append of
-               that version, or {} if the log does not know it.
-        Raises InvalidRecord and its subclasses, UnknownTopicOrPartition, CommitUnknown; and SequenceConflict if
-        `txn_version` repeats the last version, but `data` has another number of rows than the log has for it.
+               `timestamp`, `headers`, `partition`.  key, value: str (as UTF-8) or bytes.  timestamp: a timestamp, or
+               milliseconds since 1970; None or no column: the current time.
+        txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
+               topic).  If the version is at or below the last one, the append is skipped with a warning, and the call
+               returns the offsets of the original append of that version, or {} if the log does not know them.
+        partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
+        compression:  "zstd", "lz4" or "none", for topics whose `compression.type` is `producer`, the default.
+        acks:  0, 1 or "all", accepted as in Kafka, without effect: every append waits until it is durable and visible.
+        Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
+        UnknownTopicOrPartition, CommitUnknown; and SequenceConflict if `txn_version` repeats the last version, but
+        `data` has a different number of rows than the log has for it.
         """
         check_acks(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)
         return self._appender.append(topic, data, identity, partitioner=partitioner, compression=compression)
 
     def create_topic(self, topic: NewTopic) -> str:
-        """Create a topic and return its id.  Logs a warning for configs that are accepted but have no effect."""
-        return create_topic(self.journal, topic)
+        """Create a topic and return its id.  Gives a UserWarning for configs that are accepted but have no effect."""
+        return create_topic(self._journal, topic)
 
     # ------------------------------------------------------------------------------------------------------------ read
 
@@ -123,12 +141,16 @@ class Log:
     ) -> pa.RecordBatchReader:
         """Records between two positions as a stream of Arrow batches, partition by partition, in offset order.
 
-        start, end:  positions (an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", …); half-open.
-        columns:     of topic, partition, offset, key, value, timestamp, headers; only these are decoded.
-        where:       as in SQL, "timestamp >= '2026-01-31 10:00' and offset < 99"; data that cannot match is not read.
-                     Timestamps without a zone are UTC.
+        start, end:  positions (an offset, "latest-100", "now-10m", "@2026-01-31T10:00Z", …); the record at `end` is
+                     not included.
+        columns:     any of topic, partition, offset, key, value, timestamp, headers; only these are decoded.
+        where:       a condition as in SQL: "timestamp >= '2026-01-31 10:00' and offset < 99".  Only matching records
+                     are returned, and batches that cannot match are not fetched.  Times without a zone are UTC.
+        The columns are topic string, partition int32, offset int64, key and value binary, timestamp in microseconds
+        (UTC), and headers, a list of structs of key and value.
+        Raises UnknownTopicOrPartition, OffsetOutOfRange, InvalidRequest.
         """
-        return scan(self.journal, topic, partitions, start, end, columns, where)
+        return scan(self._journal, topic, partitions, start, end, columns, where)
 
     def read(
         self,
@@ -139,8 +161,31 @@ class Log:
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
     ) -> pa.Table:
-        """As `scan`, but one table: of one partition, or of all."""
+        """Like `scan`, but returns one table, with the records of `partition` or, by default, of all partitions."""
         return self.scan(topic, None if partition is None else [partition], start, end, columns, where).read_all()
+
+    def table(
+        self,
+        topic: str,
+        at: object = "latest",
+        partitions: Sequence[int] | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | Condition | None = None,
+    ) -> pa.Table:
+        """The latest record of each key as one table: what compaction would leave, without waiting for it.
+
+        Columns as in `scan`: topic string, partition int32, offset int64, key binary, value binary, timestamp
+        timestamp[us, UTC], headers list<struct<key, value>>; sorted by partition and offset.  Deleted keys, whose
+        latest record has no value, and records without a key are left out.  A key that has records in several
+        partitions has a row of each.
+
+        at:     a position: the table as it was before the record at this position, e.g. "@2026-01-31T10:00Z".
+        where:  a condition on the latest records, as in `scan`.
+        Raises InvalidRequest, UnknownTopicOrPartition.
+        """
+        from spark_log.client.reading.latest import scan_latest
+
+        return scan_latest(self._journal, topic, partitions, at, columns, where).read_all()
 
     def plan(
         self,
@@ -150,39 +195,40 @@ class Log:
         end: object = "latest",
         where: str | Condition | None = None,
     ) -> list[SliceRead]:
-        """The parts of objects that a scan with the same arguments reads."""
-        return plan_scan(self.journal, topic, partitions, start, end, where)
+        """The parts of objects that `scan` with these arguments would read."""
+        return plan_scan(self._journal, topic, partitions, start, end, where)
 
     # --------------------------------------------------------------------------------------------------------- clients
 
     @property
     def admin(self) -> Admin:
-        """Topics, configs, offsets, groups and producers."""
+        """Administration of topics, configs, offsets, groups and producers."""
         from spark_log.client.administering.admin import Admin
 
         return Admin(self.journal)
 
     def producer(self, **settings: Any) -> Producer:
-        """A producer that takes one record at a time; settings are Kafka's, with underscores."""
+        """A producer that takes one record at a time.  Settings have Kafka's names, with underscores: `linger_ms`."""
         from spark_log.client.producing.producer import Producer
 
-        return Producer(self.journal, **settings)
+        return Producer(self._journal, **settings)
 
     def consumer(self, *topics: str, **settings: Any) -> Consumer:
-        """A consumer of these topics; without topics, call `subscribe` or `assign`.  Settings are Kafka's, with
-        underscores."""
+        """A consumer of these topics; without topics, call `subscribe` or `assign`.  Settings have Kafka's names, with
+        underscores: `group_id`."""
         from spark_log.client.consuming.consumer import Consumer
 
-        return Consumer(self.journal, *topics, **settings)
+        return Consumer(self._journal, *topics, **settings)
 
     def transaction(self, transactional_id: str, **settings: Any) -> Transaction:
-        """A transaction over topics and consumer offsets.  It takes over the id: the previous owner is fenced."""
+        """A transaction over topics and consumer offsets.  Entering it takes over the id and fences the previous
+        owner."""
         from spark_log.client.producing.transaction import Transaction
 
         return Transaction(self.journal, transactional_id, **settings)
 
     def bookmark(self, name: str, *topics: str) -> Bookmark:
-        """The position of a batch job, which continues where its last run ended."""
+        """The position of a batch job: each run continues where the last one ended."""
         from spark_log.client.consuming.bookmark import Bookmark
 
         return Bookmark(self.journal, name, *topics)

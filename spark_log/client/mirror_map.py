@@ -1,9 +1,9 @@
 """A mirror's offset map: the offsets of a source log, and the offsets of their copies in this log.
 
 A mirror copies partitions record by record, in order.  Offsets in the source have gaps (compaction, transaction
-markers), offsets here have none.  So the map keeps *runs* of source offsets without a gap, and the offset of a copy is
-the number of records before it.  That is exact as long as only the mirror writes to the copy; `MirrorMap.check`
-verifies it.
+markers), and the copies get offsets without gaps.  So the map keeps *runs* of source offsets without a gap, and the
+offset of a copy is the number of records copied before it.  That is exact as long as only the mirror writes to the
+copy; `MirrorMap.check` verifies it.  Compaction of the copy removes records and changes no offset, so the map holds.
 
 The map is a topic with one partition.  Each record is JSON, and was committed together with the records it describes:
 
@@ -69,6 +69,8 @@ class Copy(NamedTuple):
     id: str
     source: str
     map: str
+    compacted: bool = False
+    """Records without a key are left out, as compaction of the source does later: a compacted topic refuses them."""
 
 
 def runs_of(offsets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[OffsetRun]:
@@ -89,6 +91,8 @@ def with_map(copy: Copy, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Recor
     found: dict[int, list[OffsetRun]] = defaultdict(list)
     schema = None
     for batch in batches:
+        if copy.compacted:
+            batch = batch.filter(batch.column("key").is_valid())
         partitions, offsets = batch.column("partition").to_numpy(), batch.column("offset").to_numpy()
         for number in np.unique(partitions):
             _extend(found[int(number)], runs_of(offsets[partitions == number]))

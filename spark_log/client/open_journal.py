@@ -26,11 +26,15 @@ def open_journal(
     *,
     create: bool,
     durability: str = "disk",
+    partial: bool = False,
 ) -> Journal:
-    """The journal at a URL.  A coordinator's reply names the storage of its log, which is opened from here."""
+    """The journal at a URL.  A coordinator's reply names the storage of its log, which is opened from here.
+
+    partial:  through a coordinator, hold only the topics that are required (`Journal.require`).
+    """
     url = url_text(url)
     if is_coordinator(url):
-        return _served(url, storage_options, _token(token), durability)
+        return _served(url, storage_options, _token(token), durability, partial)
     if token is not None:
         raise InvalidRequest(
             "token: a log on storage is guarded by the storage's own permissions and takes no token; give the "
@@ -69,14 +73,15 @@ def _token(token: str | None) -> str | None:
     return token or os.environ.get(TOKEN_VARIABLE)
 
 
-def _served(url: str, storage_options: Mapping[str, Any] | None, token: str | None, durability: str) -> Journal:
+def _served(
+    url: str, storage_options: Mapping[str, Any] | None, token: str | None, durability: str, partial: bool
+) -> Journal:
     link = HttpLink(parse_target(url), token)
     info = link.info()
     link.cluster_id = info.cluster_id
     try:
-        journal = Journal.open(
-            open_store(info.storage, storage_options, durability), create=False, link=link, served=True
-        )
+        store = open_store(info.storage, storage_options, durability)
+        journal = Journal.open(store, create=False, link=link, served=True, partial=partial)
     except NoLog as error:
         raise NoLog(
             f"the coordinator at {url} has its log at {info.storage}, which this machine cannot read: clients read "

@@ -12,9 +12,12 @@ from spark_log.metadata.state import State
 from spark_log.model import NewTopic
 from spark_log.settings import cluster_config, validate_topic_configs
 
+DEAD_LETTER_CONFIGS = {"max.message.bytes": str(2**31 - 1), "message.timestamp.after.max.ms": str(2**63 - 1)}
+"""Configs of a dead-letter topic that pylog creates: the defaults would reject rows that other topics reject."""
+
 
 def create_topic(journal: Journal, topic: NewTopic, deadline_ms: int | None = None) -> str:
-    """Create a topic and return its id.  Logs a warning for configs that are accepted but have no effect."""
+    """Create a topic and return its id.  Gives a UserWarning for configs that are accepted but have no effect."""
     _, notes = validate_topic_configs(topic.configs)
     for note in notes:
         warnings.warn(note, stacklevel=3)
@@ -33,7 +36,8 @@ def ensure_topic(
                   default for changes.
     Raises UnknownTopicOrPartition.
     """
-    if topic in journal.state.names:
+    journal.require([topic], deadline_ms=deadline_ms)
+    if topic in journal.newest.names:
         return
     state = journal.refresh(deadline_ms)
     if topic in state.names:

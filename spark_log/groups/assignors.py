@@ -79,8 +79,13 @@ def what_members_read(partitions: Mapping[str, int], members: Sequence[JoinedMem
 
     partitions:  partition counts of all existing topics.
     """
-    read = {topic for member in members for topic in _subscriber(member).topics}
+    read = topics_of(members)
     return Cluster({topic: count for topic, count in sorted(partitions.items()) if topic in read})
+
+
+def topics_of(members: Sequence[JoinedMember]) -> set[str]:
+    """The topics that members subscribe to."""
+    return {topic for member in members for topic in _subscriber(member).topics}
 
 
 def assign_members(

@@ -10,6 +10,7 @@ from enum import Enum
 from typing import NamedTuple, TypeAlias
 
 import msgspec
+from immutables import Map
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -136,9 +137,9 @@ class Group(Struct):
     protocol: str | None = None
     leader: str | None = None
     members: Members = msgspec.field(default_factory=Members)
-    static_ids: dict[str, str] = msgspec.field(default_factory=dict)
+    static_ids: Map[str, str] = Map()
     """Instance id to member id."""
-    pending: dict[str, int] = msgspec.field(default_factory=dict)
+    pending: Map[str, int] = Map()
     """Ids that were assigned to clients but not yet used to join, and when they expire."""
     initial: InitialDelay | None = None
     """In PreparingRebalance of a group that was empty."""
@@ -155,13 +156,7 @@ class Group(Struct):
     next_ticket: int = 0
 
     def copy(self) -> Group:
-        return replace(
-            self,
-            members=self.members.copy(),
-            static_ids=self.static_ids.copy(),
-            pending=self.pending.copy(),
-            writes=self.writes.copy(),
-        )
+        return replace(self, members=self.members.copy(), writes=self.writes.copy())
 
     @property
     def rebalance_timeout_ms(self) -> int:
@@ -229,7 +224,7 @@ def restore(group_id: str, roster: Roster, now_ms: int) -> Group:
         roster.protocol,
         roster.leader,
         members,
-        {m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id is not None},
+        Map({m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id is not None}),
         state_ms=roster.state_ms,
         wake_ms=min((m.deadline_ms for m in members.values()), default=None),
     )

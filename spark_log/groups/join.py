@@ -69,12 +69,12 @@ def _has_room(step: Step, member_id: str) -> bool:
 def _forget(step: Step, member_id: str) -> None:
     """Remove a member without room in the new generation, or an id that was assigned to a client."""
     group = step.group
-    group.pending.pop(member_id, None)
+    step.forget_pending(member_id)
     member = group.members.get(member_id)
     if member is not None:
         del group.members[member_id]
         if member.group_instance_id is not None:
-            del group.static_ids[member.group_instance_id]
+            group.static_ids = group.static_ids.delete(member.group_instance_id)
         if group.leader == member_id:
             group.leader = next(iter(group.members), None)
 
@@ -95,8 +95,9 @@ def _join_new(step: Step, request: JoinGroupRequest) -> None:
     elif request.group_instance_id is not None or not request.require_known_member_id:
         _add(step, request, request.new_member_id)
     else:
-        group.pending[request.new_member_id] = step.now_ms + request.session_timeout_ms
-        step.wake(group.pending[request.new_member_id])
+        until_ms = step.now_ms + request.session_timeout_ms
+        group.pending = group.pending.set(request.new_member_id, until_ms)
+        step.wake(until_ms)
         step.answer(JoinGroupResponse(error=Code.MEMBER_ID_REQUIRED, member_id=request.new_member_id))
 
 
@@ -166,7 +167,7 @@ def _replace_static(step: Step, request: JoinGroupRequest) -> None:
     leader_before = group.leader
     if group.leader == before.member_id:
         group.leader = request.new_member_id
-    group.static_ids[instance_id] = request.new_member_id
+    group.static_ids = group.static_ids.set(instance_id, request.new_member_id)
     quiet = replace(before, member_id=request.new_member_id, join=None, sync=None, is_new=False)
     after = _park(step, request, quiet)
     step.touch(after)
@@ -214,7 +215,7 @@ def _roll_back(step: Step, write: ReplaceWrite, error: Code) -> None:
     group, before, after = step.group, write.before, write.after
     assert before.group_instance_id is not None and after.join is not None
     del group.members[after.member_id]
-    group.static_ids[before.group_instance_id] = before.member_id
+    group.static_ids = group.static_ids.set(before.group_instance_id, before.member_id)
     if group.leader == after.member_id:
         group.leader = before.member_id
     step.touch(before)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
 
+from immutables import Map
 from msgspec import Struct
 
 from spark_log.groups.messages import MemberProtocol
@@ -41,17 +43,18 @@ class Member(Struct, frozen=True):
         return next((known.metadata for known in self.protocols if known.name == protocol), b"")
 
 
-class Members(dict[str, Member]):
+class Members(Mapping[str, Member]):
     """Members by id, in the order of joining.
 
-    The counts save a request of one member from visiting all others: joins of thousands take linear time.
-    Only `members[id] = member` and `del members[id]` change it.
+    A copy takes constant time, and counts save a request of one member from visiting all others: so joins of thousands
+    take linear time.  Only `members[id] = member` and `del members[id]` change it.
     """
 
-    __slots__ = ("_supporting", "changes", "joining", "unsynced")
+    __slots__ = ("_numbered", "_supporting", "changes", "joining", "unsynced")
 
     def __init__(self, members: Iterable[Member] = ()) -> None:
-        super().__init__()
+        self._numbered = Map[str, tuple[int, Member]]()
+        """Each with the count of changes when it was added: in this order the members joined."""
         self.joining = 0
         """Members whose JoinGroup waits."""
         self.unsynced = 0
@@ -65,28 +68,39 @@ class Members(dict[str, Member]):
 
     def copy(self) -> Members:
         other = Members()
-        dict.update(other, self)
+        other._numbered, other._supporting = self._numbered, self._supporting.copy()
         other.joining, other.unsynced, other.changes = self.joining, self.unsynced, self.changes
-        other._supporting = self._supporting.copy()
         return other
 
+    def __getitem__(self, member_id: str) -> Member:
+        return self._numbered[member_id][1]
+
+    def __contains__(self, member_id: object) -> bool:
+        return member_id in self._numbered
+
+    def __len__(self) -> int:
+        return len(self._numbered)
+
+    def __iter__(self) -> Iterator[str]:
+        return (member.member_id for _, member in sorted(self._numbered.values(), key=itemgetter(0)))
+
     def __setitem__(self, member_id: str, member: Member) -> None:
-        before = self.get(member_id)
+        number, before = self._numbered.get(member_id, (self.changes + 1, None))
         if before is None:
-            self.changes += 1
+            self.changes = number
         if before is None or before.protocols is not member.protocols:
             self._count_protocols(before, -1)
             self._count_protocols(member, 1)
         self._count_waits(before, -1)
         self._count_waits(member, 1)
-        super().__setitem__(member_id, member)
+        self._numbered = self._numbered.set(member_id, (number, member))
 
     def __delitem__(self, member_id: str) -> None:
         before = self[member_id]
         self.changes += 1
         self._count_protocols(before, -1)
         self._count_waits(before, -1)
-        super().__delitem__(member_id)
+        self._numbered = self._numbered.delete(member_id)
 
     def supporting(self, protocols: Iterable[str]) -> list[str]:
         """The `protocols` that all members support."""

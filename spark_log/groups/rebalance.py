@@ -56,6 +56,11 @@ class Step:
         self.group.members[member.member_id] = replace(member, deadline_ms=deadline)
         self.wake(deadline)
 
+    def forget_pending(self, member_id: str) -> None:
+        """An id that was assigned to a client, if it was, is used or not valid any more."""
+        if member_id in self.group.pending:
+            self.group.pending = self.group.pending.delete(member_id)
+
     def enter(self, state: GroupState) -> None:
         self.group.state = state
         self.group.state_ms = self.now_ms
@@ -76,9 +81,9 @@ def add_member(step: Step, member: Member) -> None:
     group = step.group
     if group.leader is None:
         group.leader = member.member_id
-    group.pending.pop(member.member_id, None)
+    step.forget_pending(member.member_id)
     if member.group_instance_id is not None:
-        group.static_ids[member.group_instance_id] = member.member_id
+        group.static_ids = group.static_ids.set(member.group_instance_id, member.member_id)
     step.touch(replace(member, is_new=True), step.config.new_member_join_timeout_ms)
 
 
@@ -87,7 +92,7 @@ def remove_member(step: Step, member: Member) -> None:
     group = step.group
     del group.members[member.member_id]
     if member.group_instance_id is not None:
-        del group.static_ids[member.group_instance_id]
+        group.static_ids = group.static_ids.delete(member.group_instance_id)
     answer_parked(step, member, Code.UNKNOWN_MEMBER_ID)
     if group.leader == member.member_id:
         group.leader = next(iter(group.members), None)

@@ -257,7 +257,7 @@ def _leave_one(at: Step, leaving: LeavingMember) -> Code:
     if not member_id:
         member_id = group.static_ids.get(leaving.group_instance_id or "", "")
     elif member_id in group.pending:
-        del group.pending[member_id]
+        at.forget_pending(member_id)
         return Code.NONE
     else:
         error = validate(group, member_id, leaving.group_instance_id)
@@ -337,7 +337,7 @@ def _run_out(at: Step, timer: _Timer) -> None:
     """Handle a timer, unless an earlier one has stopped it."""
     group, at_ms = at.group, timer.at_ms
     if timer.kind == _PENDING and group.pending.get(timer.member_id) == at_ms:
-        del group.pending[timer.member_id]
+        at.forget_pending(timer.member_id)
         maybe_complete_join(at)
     elif timer.kind == _SESSION:
         member = group.members.get(timer.member_id)

@@ -17,7 +17,7 @@ from spark_log.journal.object_names import (
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Delete, Get, List, Put, Steps
-from spark_log.metadata.checkpoint_format import check_checkpoint, decode_checkpoint, encode_checkpoint
+from spark_log.metadata.checkpoint_format import check_checkpoint, encode_checkpoint, folded, reads_back
 from spark_log.metadata.records import decode_batch
 from spark_log.settings import cluster_config
 
@@ -59,6 +59,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
     is written, so that the newest two are intact.
     Raises CorruptObject if the storage returns other bytes than were put.
     """
+    view = view._replace(state=folded(view.state))
     data = encode_checkpoint(view.state)
     names: list[str] = yield List(CHECKPOINTS)
     intact = frozenset[str]()
@@ -71,7 +72,7 @@ def checkpoint(view: View, context: Context) -> Steps[tuple[View, frozenset[str]
         names = yield List(CHECKPOINTS)
         if key not in names[-KEPT_CHECKPOINTS:]:
             break  # newer ones exist, and another process may have deleted this one
-        if found != data or decode_checkpoint(data, key) != view.state:
+        if found != data or not reads_back(data, key, view.state):
             raise CorruptObject(f"{key} cannot be read back as it was written: older checkpoints and records are kept")
         others, damaged = yield from _read_checkpoints(frozenset(names[-KEPT_CHECKPOINTS:]) - intact - {key})
         intact |= others | {key}

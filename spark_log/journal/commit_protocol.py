@@ -20,10 +20,10 @@ two checkpoints at or beyond it exist, and from then on at least two do (docs/de
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import (
@@ -39,6 +39,7 @@ from spark_log.errors import (
     ThrottlingQuotaExceeded,
 )
 from spark_log.journal.clock_check import check_clock, stamp_of
+from spark_log.journal.metadata_log import AnyView
 from spark_log.journal.object_names import log_key
 from spark_log.journal.opening import (
     View,
@@ -65,6 +66,7 @@ from spark_log.journal.store_operations import (
     Steps,
 )
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.records import AnyRecord, Batch, encode_batch, first_line
 from spark_log.metadata.replay import end_version, next_version, replay, replay_records
 from spark_log.metadata.state import State
@@ -103,28 +105,35 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     """
     unique, attempts, stalled = context.unique(), dict[int, _Attempt](), 0
     for _ in range(ATTEMPTS_MAX):
+        if view.unconfirmed is not None and is_led_elsewhere(view.newest, context):
+            view = yield from refresh(view)
         if is_led_elsewhere(view.state, context) and not all(command.takes_over for command in commands):
             _mark_sent(attempts.values())
-            view = yield from _hand_over(view, commands, context)
+            view = yield from hand_over(view, commands, context, refresh, follow)
         stamp, releases = stamp_of(context.clock), all(command.releases for command in commands)
         # A coordinator with a wrong clock can stop, and does not move the log's time.
-        now = min(stamp.now_ms, view.state.time) if releases else stamp.now_ms
-        attempt, records = _decide_all(view.state, commands, now, attempts.values())
+        now = min(stamp.now_ms, view.newest.time) if releases else stamp.now_ms
+        attempt, records, refused = _decide_all(view.newest, commands, now)
+        if view.unconfirmed is not None and (refused or not records):
+            view = yield from refresh(view)  # nothing that is reported now would be confirmed by a read-back
+            continue
+        _refuse_all(refused, attempts.values())
         if not records:
             _set_replies(attempt)
             return view
         if not releases:
             try:
-                yield from check_clock(view.state, stamp, context.clock, context.watch, context.unique)
+                yield from check_clock(view.newest, stamp, context.clock, context.watch, context.unique)
             except (ClockSkewed, StorageError) as failed:
                 failed.maybe_applied |= bool(attempts)
                 raise
-        earlier, version = bool(attempts), view.state.version
+        earlier, version = bool(attempts), view.newest.version
         attempts[version + 1] = attempt
-        batch = Batch(id=unique, time=now, epoch=context.epoch, records=tuple(records))
+        # At version 0 no coordinator leads: in a batch of another epoch, only its take-over would count.
+        batch = Batch(id=unique, time=now, epoch=context.epoch if version else 0, records=tuple(records))
         try:
             view, seen = yield from append(view, batch, attempt.state)
-        except StorageError as failed:
+        except (StorageError, LogRestored) as failed:
             failed.maybe_applied |= earlier
             raise
         if placed := seen.get(unique):
@@ -132,7 +141,7 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
             return view
         for taken in seen.values():
             attempts.pop(taken, None)
-        stalled = stalled + 1 if view.state.version == version else 0
+        stalled = stalled + 1 if view.newest.version == version else 0
         if stalled == STALLED_TRIES:
             unavailable = StorageUnavailable(f"the storage did not take a metadata record in {stalled} attempts")
             unavailable.maybe_applied = True
@@ -145,14 +154,21 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     raise error
 
 
-def _decide_all(
-    state: State, commands: Sequence[Proposal], now: int, unseen: Iterable[_Attempt]
-) -> tuple[_Attempt, list[AnyRecord]]:
+class _Decided(NamedTuple):
+    """The decisions on some commands, all on one state."""
+
+    attempt: _Attempt
+    records: list[AnyRecord]
+    refused: list[tuple[Proposal, SparkLogError]]
+
+
+def _decide_all(state: State, commands: Sequence[Proposal], now: int) -> _Decided:
     """Decide each command on the state that the previous ones leave; rejected commands are left out.
 
-    unseen: earlier attempts whose versions have not been read.
+    The first records of a new log precede those of the commands.
     """
-    attempt, records = _Attempt(next_version(state, now)), list[AnyRecord]()
+    bootstrap = bootstrap_records(state)
+    attempt, records, refused = _Decided(_Attempt(replay_records(next_version(state, now), bootstrap)), [], [])
     for command in commands:
         if command.done:
             continue
@@ -160,16 +176,22 @@ def _decide_all(
             decision = command.decide(attempt.state, now)
             attempt.state = replay_records(attempt.state, decision.records)
         except SparkLogError as error:
-            _refuse(command, error, unseen)
+            refused.append((command, error))
             continue
         except Exception as error:
             if not command.check:
                 raise
-            _refuse(command, InvalidRequest(f"the command is invalid: {error!r}"), unseen)
+            refused.append((command, InvalidRequest(f"the command is invalid: {error!r}")))
             continue
         records += decision.records
         attempt.decisions.append((command, decision))
-    return attempt, records
+    return _Decided(attempt, [*bootstrap, *records] if records else [], refused)
+
+
+def _refuse_all(refused: Iterable[tuple[Proposal, SparkLogError]], unseen: Iterable[_Attempt]) -> None:
+    """unseen: earlier attempts whose versions have not been read."""
+    for command, error in refused:
+        _refuse(command, error, unseen)
 
 
 def _refuse(command: Proposal, error: SparkLogError, unseen: Iterable[_Attempt] = ()) -> None:
@@ -186,20 +208,30 @@ def _mark_sent(unseen: Iterable[_Attempt]) -> None:
             command.sent = True
 
 
-def _hand_over(view: View, commands: Sequence[Proposal], context: Context) -> Steps[View]:
+def hand_over(
+    view: AnyView,
+    commands: Sequence[Proposal],
+    context: Context,
+    refresh: Callable[[AnyView], Steps[AnyView]],
+    follow: Callable[[AnyView, Answered], Steps[AnyView]],
+) -> Steps[AnyView]:
     """Send the open commands to the coordinator; returns the view after them.
+
+    refresh:  reads the newest view, with the coordinator that leads by now.
+    follow:   adds what the coordinator answered to a view.
 
     While no coordinator answers, check the log for a new coordinator, or for a release, after which the caller writes.
     A command whose answer was lost is sent again: the retry is recognised, or its rejection says that it may be
     applied.
     """
     clock, wait = context.clock, ASK_AGAIN_MS
-    deadline = clock.monotonic_ms() + context.patience_ms
+    deadline = clock.monotonic_ms() + context.coordinator_wait_ms
     while is_led_elsewhere(view.state, context):
         waiting = [command for command in commands if not command.done]
         ends = [deadline, *(command.deadline_ms for command in waiting if command.deadline_ms is not None)]
         limit_ms = max(min(ends) - clock.monotonic_ms(), ASK_MS_MIN)
-        asked = Ask(view.state.coordinator, [command.decide for command in waiting], view.state.version, limit_ms)
+        decisions, version = [command.decide for command in waiting], view.state.version
+        asked = Ask(view.state.coordinator, decisions, version, limit_ms, view.head, view.held)
         try:
             answered: Answered = yield asked
         except CoordinatorNotAvailable as error:
@@ -237,10 +269,17 @@ def _hand_over(view: View, commands: Sequence[Proposal], context: Context) -> St
                     outcome.maybe_applied |= command.sent  # by an earlier attempt; the coordinator has not checked
             else:
                 command.reply, command.done = outcome, True
-        with suppress(StorageUnavailable):
+        try:
             # The change is applied.  If this read fails, the next change asks the coordinator or reads the log first: a
             # view from before the coordinator led lacks this change.
-            view = yield from follow(view, answered)
+            with suppress(StorageUnavailable):
+                view = yield from follow(view, answered)
+        except LogRestored as restored:
+            # Otherwise a process that only writes would never learn that its earlier changes are lost.
+            restored.maybe_applied = True
+            for command in waiting:
+                command.error, command.done = command.error or restored, True
+            return view
         if not pause_ms:
             return view
         yield Sleep(pause_ms * (1 + context.rng.random()))  # so that clients of a token do not retry simultaneously
@@ -266,34 +305,53 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
     before the listing began, and the new view ends at this batch.  After any other answer the put may still be in
     progress, so the reads come first and the listing last.
 
+    The records after the view that were read and not confirmed are confirmed in the same way: by a listing without a
+    checkpoint beyond the view.
+
     decided:  the state after the batch's valid records.
     """
-    key, data = log_key(view.state.version + 1), encode_batch(batch)
+    before, heads = view.newest, view.heads
+    key, data = log_key(before.version + 1), encode_batch(batch)
     put = PutNew(key, data)
     answer = (yield from with_reserve(put)) if makes_room(batch.records) else (yield put)
+    seen: dict[str, int] = {}
+    withdrawn = 0
     try:
         if answer is PutAnswer.CREATED:
             reads: list[Op] = [Get(key), *confirming_reads(view)]
             found, *last, names = yield reads
-            counts = batch.epoch == view.state.coordinator.in_force
-            state = end_version(view.state, batch, decided) if counts else replay(view.state, batch)
-            known = not last or last == [view.head]
+            counts = batch.epoch == before.coordinator.in_force
+            state = end_version(before, batch, decided) if counts else replay(before, batch)
             if (
                 found == data
-                and known
+                and last == [head for _, head in heads]
                 and follows_checkpoint(view, newest_checkpoint(names))
                 and not went_back(view, names)
             ):
-                return view.moved(state, names, first_line(data)), {batch.id: view.state.version + 1}
-            if None in last and (yield from newest_checkpoint_from(view)) is None:
-                # When the restored log reaches this version, it takes this record for its own.  If it has done so by
-                # now, the record stays.
-                if (yield Get(log_key(view.state.version))) is None:
-                    yield Delete([key])
-                raise restored_error(f"version {view.state.version}")
-        seen: dict[str, int] = {}
-        view = yield from refresh(view, seen)
+                return view.moved(state, names, first_line(data)), {batch.id: state.version}
+            gone = max((version for (version, _), start in zip(heads, last, strict=True) if start is None), default=0)
+            if gone and (yield from newest_checkpoint_from(gone)) is None:
+                if not (yield from _withdraw(key, gone)):
+                    raise restored_error(f"version {gone}")
+                withdrawn = gone
+        if not withdrawn:
+            view = yield from refresh(view, seen)
     except (StorageError, CorruptObject, LogRestored) as error:
         error.maybe_applied = True
         raise
+    if withdrawn:
+        raise restored_error(f"version {withdrawn}")
     return view, seen
+
+
+def _withdraw(key: str, gone: int) -> Steps[bool]:
+    """Delete a record that was put behind an absent version; whether it is certain that nobody has replayed it.
+
+    When the restored log reaches the record's version, it takes the record for its own.  If it has done so by now, the
+    record stays.
+    """
+    before = log_key(gone)
+    if (yield Get(before)) is not None:
+        return False
+    yield Delete([key])
+    return (yield Get(before)) is None  # nobody reads beyond an absent version

@@ -2,33 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
-from spark_log.journal.object_names import (
-    DATA,
-    upload_epoch,
-)
+from spark_log.journal.dropped_lists import read_lists
+from spark_log.journal.object_names import DATA, epoch_prefixes, upload_epoch
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, List, Steps
 from spark_log.metadata.state import State
 
+logger = logging.getLogger("spark_log")
 
-def garbage(state: State, names: Iterable[str]) -> list[str]:
-    """Objects of a listing of `data/` without a current or future reference: uploads at or below the fence.
+SCANNED_KEYS = 10
+"""Finding a name in a large map takes as long as a scan of this many of its keys."""
 
-    The state remembers dropped objects until the fence has passed, so that readers can finish.
+
+class Collected(NamedTuple):
+    """A collection that has left no garbage.
+
+    Later garbage is what was uploaded above its fence, and what was dropped since: `dropped`, and what is in
+    `dropped_lists`, if it was dropped before.
     """
-    return [
-        name
-        for name in names
-        if upload_epoch(name) <= state.fence and name not in state.objects and name not in state.dropped
-    ]
+
+    version: int
+    fence: int
+    dropped: Mapping[str, int]
+    dropped_lists: frozenset[str]
 
 
-def collect(state: State, context: Context) -> Steps[list[str]]:
-    """Delete garbage; returns the names.  The state must be confirmed before the listing begins."""
-    names = yield List(DATA, OWN_ROOT)
-    old = garbage(state, names)[: context.limits.deletes_max]
-    if old:
-        yield Delete(old, OWN_ROOT)
-    return old
+def garbage(state: State, names: Iterable[str]) -> Steps[list[str] | None]:
+    """Objects of a listing of `data/` without a current or future reference, in order: uploads at or below the fence.
+
+    The state or its lists remember dropped objects until the fence has passed, so that readers can finish.  If a list
+    cannot be read, any of these objects may be in it: None until the fence has passed the list.
+    """
+    found = {name for name in names if upload_epoch(name) <= state.fence}
+    for kept in (state.objects, state.dropped, state.dropped_lists):
+        found = _without(found, kept)
+    lost = (yield from read_lists(state.dropped_lists, found.difference_update)) if found else {}
+    for name, reason in lost.items():
+        upto = state.dropped_lists[name].upto
+        logger.warning(
+            "no objects are deleted until the fence has passed version %d, at %d: %s", upto, state.fence, reason
+        )
+    return None if lost else sorted(found)
+
+
+def _without(names: set[str], kept: Mapping[str, object]) -> set[str]:
+    if len(names) * SCANNED_KEYS < len(kept):
+        return {name for name in names if name not in kept}
+    names.difference_update(kept)
+    return names
+
+
+def collect(
+    state: State, context: Context, before: Collected | None = None
+) -> Steps[tuple[list[str], Collected | None]]:
+    """Delete garbage; returns the names, and what the next collection of this process needs to know.
+
+    The state must be confirmed before the listing begins.
+    """
+    old = yield from garbage(state, (yield from _candidates(before, state)))
+    if old is None:
+        return [], before
+    # In order: a list comes after the objects in it, because its upload epoch is higher than theirs.
+    for at in range(0, len(old), context.limits.deletes_max):
+        yield Delete(old[at : at + context.limits.deletes_max], OWN_ROOT)
+    return old, Collected(state.version, state.fence, state.dropped, frozenset(state.dropped_lists))
+
+
+def _candidates(before: Collected | None, state: State) -> Steps[Iterable[str]]:
+    """The objects that may have become garbage."""
+    # Before a longer pause, objects may have been dropped that the fence has passed since.
+    if before is None or not before.fence <= state.fence < before.version:
+        return (yield List(DATA, OWN_ROOT))
+    if state.fence == before.fence:
+        return []
+    names = {name for name, version in before.dropped.items() if version <= state.fence}
+    if (yield from read_lists(before.dropped_lists.difference(state.dropped_lists), names.update)):
+        return (yield List(DATA, OWN_ROOT))  # another process has deleted a list that the fence has passed
+    for listed in (yield [List(prefix, OWN_ROOT) for prefix in epoch_prefixes(before.fence + 1, state.fence)]):
+        names.update(listed)
+    return names

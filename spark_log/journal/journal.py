@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -27,7 +28,7 @@ from spark_log.errors import (
     StorageUnavailable,
 )
 from spark_log.journal.fork_safety import renew_after_fork
-from spark_log.journal.metadata_log import MetadataLog, View, decided
+from spark_log.journal.metadata_log import LogReader, MetadataLog, View, decided
 from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import (
@@ -38,25 +39,28 @@ from spark_log.journal.store_operations import (
     beside,
     run,
 )
+from spark_log.journal.topic_feed import UNANSWERED_MS, FeedView, TopicFeed
 from spark_log.journal.upkeep import seal_and_expire
 from spark_log.journal.upkeep_limits import LIMITS, StepLimits
+from spark_log.journal.upkeep_thread import UpkeepThread
 from spark_log.metadata.decide.coordinators import decide_release, decide_take_over
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.state import State
-from spark_log.settings import cluster_config
+from spark_log.metadata.projection import holds, is_projected
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.settings import check_topic_name, cluster_config
 from spark_log.store.base import ObjectStore
 from spark_log.store.retry import answer_until, with_retries, with_retries_for
 from spark_log.threads import SYSTEM_THREADS, Threads
 
-HEAR_MS_MAX = 5000
+LONG_POLL_MS_MAX = 5000
 """Maximum time of one request to a coordinator for changes: the caller has other work."""
-AWAY_MS = 250
+UNREACHABLE_WAIT_MS = 250
 """Wait for an unreachable coordinator before the storage is read instead."""
-UPKEEP_RETRY_MS = 10_000
-"""Minimum time before a later commit retries failed upkeep."""
 LATE_S, LATE_TRIES = 2.0, 20
 """A change past its deadline waits this much longer if another thread is about to learn its outcome."""
 
+UNANSWERED = (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest)
+"""A client that may read the storage may read the log, even if the coordinator rejects it, is older or requires TLS."""
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
 
@@ -64,16 +68,28 @@ logger = logging.getLogger("spark_log")
 class Journal:
     """The metadata of one log.  Thread-safe; concurrent proposals share one put."""
 
-    def __init__(self, metadata_log: MetadataLog[Any], stores: Stores, link: Link | None = None) -> None:
+    def __init__(
+        self, metadata_log: MetadataLog[Any], stores: Stores, link: Link | None = None, *, partial: bool = False
+    ) -> None:
         self.metadata_log = metadata_log
+        self._log: LogReader[Any] = TopicFeed(metadata_log) if partial else metadata_log
+        """Where the view comes from: the log, or a coordinator that sends the changes of some topics."""
         self.stores = stores
         self.link = link
         self.cluster_id = metadata_log.cluster_id
         self.after_fork()
         renew_after_fork(self)
-        self._view: View = self.run(metadata_log.open())
-        self._upkeep_from = 0
-        """Time on the monotonic clock before which no upkeep runs."""
+        self._view: View = self._opened()
+
+    def _opened(self) -> View:
+        try:
+            view: View = self.run(self._log.open())
+        except UNANSWERED:
+            if self._log is self.metadata_log:
+                raise
+            self._log = self.metadata_log
+            view = self.run(self._log.open())
+        return view
 
     def after_fork(self) -> None:
         """Creates new locks; proposals that the parent's threads had queued stay with the parent."""
@@ -85,7 +101,7 @@ class Journal:
         self._installing = threads.lock()
         self._queue: list[Proposal] = []
         self._queue_lock = threads.lock()
-        self._keeping = threads.lock()
+        self._upkeep = UpkeepThread(self._do_upkeep, threads, self.context.clock, self.metadata.url)
 
     @classmethod
     def open(
@@ -98,6 +114,7 @@ class Journal:
         rng: random.Random | None = None,
         link: Link | None = None,
         served: bool = False,
+        partial: bool = False,
         limits: StepLimits = LIMITS,
         threads: Threads = SYSTEM_THREADS,
     ) -> Journal:
@@ -106,6 +123,7 @@ class Journal:
         objects: the store of its records; None: also `metadata`.
         link:    connects to the coordinator of the log, if it has one.
         served:  all changes go through a coordinator.
+        partial: of a served log, hold the topics that `require` names, as long as nothing needs the whole state.
         limits:  bounds of the log's upkeep.
         Raises NoLog if there is none and `create` is False, UnsupportedVersion for a newer format, another kind of
         file or a lost `meta/format`, StoreNotExclusive if the storage cannot hold a log.
@@ -117,7 +135,7 @@ class Journal:
         if objects is not None:
             objects = with_retries(objects, context.clock, context.random())
         stores = Stores.of(metadata, objects)
-        return cls(open_storage_log(stores, context, create=create), stores, link)
+        return cls(open_storage_log(stores, context, create=create), stores, link, partial=partial)
 
     @property
     def context(self) -> Context:
@@ -138,24 +156,45 @@ class Journal:
         """Carry out steps of the protocol on this log's stores."""
         return run(steps, self.stores, self.context.clock, self.link)
 
-    def refresh_if_there(self) -> bool:
+    def refresh_if_there(self, *, peek: bool = False) -> bool:
         """`refresh`, and in the same round whether the log still exists; False if it was deleted or replaced: then this
         journal must not be used any more.
 
+        peek:  only `newest` has to be refreshed, in one round if possible.
         Raises LogRestored if an older copy of this log was restored.
         """
+        read = self._log.peek if peek else self._log.refresh
         try:
-            _, is_there = self.refresh_beside(self.metadata_log.is_still_there())
+            view, there = self._read_beside(read, self.metadata_log.is_still_there())
         except (CorruptObject, LogRestored):
             if self.run(self.metadata_log.is_still_there()):
                 raise
             return False
-        return is_there
+        if there and self.newest.version < view.newest.version:
+            self.refresh()  # another thread has installed a view without the records that the peek found
+        return there
 
     @property
     def state(self) -> State:
         """The newest state in this process."""
         return self._view.state
+
+    @property
+    def view(self) -> View:
+        """The newest view in this process, from which upkeep begins.  It does not wait for other threads' changes."""
+        return self._view
+
+    def adopt(self, view: View, known: View) -> None:
+        """Continue with a view that follows `known`, or with that of another thread if it is newer."""
+        self._install(view, known)
+
+    @property
+    def newest(self) -> State:
+        """The state on which the next change is decided: what `refresh_if_there` has seen, confirmed or not.
+
+        Only changes may depend on it, and what is prepared for them, such as uploads.
+        """
+        return self._view.newest
 
     def state_at(self, version: int) -> State | None:
         """The state at a recent version; None if it cannot be rebuilt any more."""
@@ -167,12 +206,86 @@ class Journal:
 
         deadline_ms:  on the monotonic clock, for a bucket.  Raises StorageUnavailable then.
         """
-        if deadline_ms is not None and not self.metadata.local:
+        if deadline_ms is not None and not (self.metadata.local and self._view.held is None):
             return answer_until(deadline_ms, self.context.clock, self.metadata.url, self.refresh)
+        return self._or_whole(self._refresh)
+
+    def _refresh(self) -> State:
         with self._reading:
             known = self._view
-            self._install(self.run(self.metadata_log.refresh(known)), known)
+            self._install(self.run(self._log.refresh(known)), known)
         return self._view.state
+
+    def require(
+        self, topics: Iterable[str] | None, groups: Iterable[str] = (), deadline_ms: int | None = None
+    ) -> State:
+        """A state that has these topics, by name, and groups; None: all.  Call it before you look for them in a state.
+
+        deadline_ms:  as in `refresh`.
+        """
+        if topics is None:
+            return self._require_all()
+        wanted, of_groups = tuple(topics), tuple(groups)
+        if holds(self.newest, wanted, of_groups):
+            return self._view.state
+        for name in wanted:
+            if not (isinstance(name, str) and name.isascii()):
+                check_topic_name(name)
+        if deadline_ms is not None:
+            url, clock = self.metadata.url, self.context.clock
+            return answer_until(deadline_ms, clock, url, lambda: self.require(wanted, of_groups))
+        return self._or_whole(lambda: self._require(wanted, of_groups))
+
+    def _require(self, topics: Sequence[str], groups: Sequence[str]) -> State:
+        # Both locks: no read or change in progress installs a view without these topics afterwards.
+        if not self._lock.acquire(timeout=UNANSWERED_MS / 1000):
+            return self._require_all()  # a change waits for a coordinator
+        try:
+            with self._reading:
+                known = self._view
+                if isinstance(self._log, TopicFeed) and isinstance(known, FeedView):
+                    self._view = self.run(self._log.require(known, topics, groups))
+        finally:
+            self._lock.release()
+        return self._view.state
+
+    def _require_all(self) -> State:
+        """Reads the log, and follows it from now on.  Does not wait for a change that waits for a coordinator."""
+        if self._view.held is not None:
+            with self._reading:
+                if self._log is not self.metadata_log:
+                    whole = self.run(self.metadata_log.open())
+                    with self._installing:
+                        self._view, self._log = whole, self.metadata_log
+        return self._view.state
+
+    def _or_whole(self, read: Callable[[], State]) -> State:
+        """The result of `read`; if no coordinator sends topics, the whole state from the log."""
+        try:
+            return read()
+        except UNANSWERED:
+            if self._view.held is None:
+                raise
+        return self._require_all()
+
+    def object_rows(self, state: State, names: Iterable[str]) -> Mapping[str, ObjectRow] | None:
+        """The rows of objects; None if some are gone by now: then a newer state does not refer to them.
+
+        A state of some topics lacks those whose slices are in indexes: a coordinator is asked for them.
+        """
+        if not is_projected(state):
+            return state.objects
+        wanted = set(names)
+        rows = {name: row for name in wanted if (row := state.objects.get(name)) is not None}
+        if absent := sorted(wanted - rows.keys()):
+            assert self.link is not None, "topics are held through a coordinator"
+            try:
+                found = self.link.objects(state.coordinator, absent)
+            except UNANSWERED:
+                self._require_all()
+                return None
+            rows |= {name: ObjectRow(*row, live=0) for name, row in found.items()}
+        return rows if len(rows) == len(wanted) else None
 
     def recent(self, deadline_ms: int | None = None) -> State:
         """The newest state in this process, refreshed if it is old.
@@ -187,69 +300,96 @@ class Journal:
 
     def refresh_beside(self, steps: Steps[Result]) -> tuple[State, Result]:
         """`refresh`, and other reads in the same rounds of requests."""
+        _, result = self._read_beside(self._log.refresh, steps)
+        return self._view.state, result
+
+    def _read_beside(self, read: Callable[[View], Steps[View]], steps: Steps[Result]) -> tuple[View, Result]:
+        """The view that was read, and the result of `steps`."""
         with self._reading:
             known = self._view
-            view, result = self.run(beside(self.metadata_log.refresh(known), steps))
+            if known.held is None:
+                view, result = self.run(beside(read(known), steps))
+            else:
+                view, result = self.run(read(known)), self.run(steps)
             self._install(view, known)
-        return self._view.state, result
+        return view, result
 
     def _install(self, view: View, known: View) -> None:
         """Install a view that follows `known`.  Readers and changes do not wait for each other.
 
-        If another thread has installed a view meanwhile, the newer one is kept.
+        If another thread has installed a view meanwhile, the newer one is kept; one of the whole state in any case.
         """
         with self._installing:
             now = self._view
+            if now.held is None and view.held is not None:
+                return
             follows = now is known and view.state.version >= known.state.version
-            self._view = view if follows else self.metadata_log.newer(view, now)
+            self._view = view if follows else self._log.newer(view, now)
 
     def poll(self) -> State:
         """Like `refresh`, for a waiting reader: one get if nothing happened, or one request to the coordinator."""
-        return self._hear(0) if self._is_told() else self._look()
+        return self._or_whole(lambda: self._ask_coordinator(0) if self._follows_coordinator() else self._look())
 
     def wait(
         self,
-        look_ms: float,
+        poll_ms: float,
         timeout_ms: float,
         clock: Clock | None = None,
         group: str = "",
         topics: Sequence[str] | None = None,
     ) -> State:
-        """Wait for a change.  A coordinator reports one immediately; a storage is polled after `look_ms`.
+        """Wait for a change.  A coordinator reports one immediately; a storage is polled after `poll_ms`.
 
         clock:  the caller's clock, if it is not the journal's: the time must pass on the clock that the caller reads.
         group:  a coordinator also reports the start of a rebalance of this group.
         topics: ids; a coordinator does not report records of other topics before the time is over.
         """
-        if self._is_told():
-            return self._hear(int(min(timeout_ms, HEAR_MS_MAX)), group, topics)
-        (clock or self.context.clock).sleep_ms(look_ms)
+        if self._follows_coordinator():
+            wait_ms = int(min(timeout_ms, LONG_POLL_MS_MAX))
+            return self._or_whole(lambda: self._ask_coordinator(wait_ms, group, topics))
+        (clock or self.context.clock).sleep_ms(poll_ms)
         return self._look()
 
-    def _is_told(self) -> bool:
+    def _follows_coordinator(self) -> bool:
         return self.link is not None and is_led_elsewhere(self._view.state, self.context)
 
-    def _hear(self, wait_ms: int, group: str = "", topics: Sequence[str] | None = None) -> State:
+    def _ask_coordinator(self, wait_ms: int, group: str = "", topics: Sequence[str] | None = None) -> State:
         """Ask the coordinator for changes; the lock is not held meanwhile."""
-        known = self._view.state
-        assert self.link is not None, "only a link reports changes"
+        known = self._view
         try:
-            changes = self.link.changes(known.coordinator, known.version, wait_ms, group, topics)
-        except (CoordinatorNotAvailable, NotCoordinator, AuthenticationFailed, InconsistentClusterId, InvalidRequest):
-            # A client that may read the storage may read the log, even if the coordinator rejects it or requires TLS.
-            self.context.clock.sleep_ms(min(wait_ms, AWAY_MS))
+            changed = self._changes(known, wait_ms, group, topics)
+        except UNANSWERED:
+            self.context.clock.sleep_ms(min(wait_ms, UNREACHABLE_WAIT_MS))
             return self._look()
-        if changes.version > known.version:
+        if changed is not None:
             with self._reading:
                 view = self._view
-                if view.state.version == known.version:
-                    self._install(self.run(self.metadata_log.follow(view, changes)), view)
+                if view.state.version == known.state.version and view.held is known.held:
+                    self._install(changed(view), view)
         return self._view.state
+
+    def _changes(
+        self, known: View, wait_ms: int, group: str, topics: Sequence[str] | None
+    ) -> Callable[[Any], View] | None:
+        """Makes the view that the coordinator reports from one at the version of `known`; None if nothing changed."""
+        assert self.link is not None, "only a link reports changes"
+        state, log = known.state, self._log
+        if known.held is not None and isinstance(log, TopicFeed):
+            found = self.link.topics(state.coordinator, known.held, wait_ms=wait_ms, group=group, topics=topics)
+            if found.version < state.version:  # a standby that is behind, or a restored log
+                return lambda view: self.run(log.refresh(view))
+            return lambda view: log.applied(view, found)
+        changes = self.link.changes(state.coordinator, state.version, wait_ms, group, topics, known.head)
+        if changes.lacks_head:
+            return lambda view: self.run(self.metadata_log.refresh(view))
+        if changes.version <= state.version:
+            return None
+        return lambda view: self.run(self.metadata_log.follow(view, changes))
 
     def _look(self) -> State:
         with self._reading:
             known = self._view
-            view = self.run(self.metadata_log.look(known))
+            view = self.run(self._log.look(known))
             if view is not known:
                 self._install(view, known)
         return self._view.state
@@ -263,8 +403,9 @@ class Journal:
     ) -> Result:
         """Apply a decision: when this returns its reply, the change is durable.
 
-        deadline_ms:  on the monotonic clock, limits the wait for a coordinator; None: `patience_ms` of the context.
-        upkeep:       run `upkeep_after_commit` afterwards; a caller with waiting threads calls it after releasing them.
+        deadline_ms:  limits the wait for a coordinator, on the monotonic clock; None: that of the context.
+        upkeep:       call `upkeep_after_commit` afterwards; a caller with waiting threads calls it after releasing
+                      them.
         Raises the decision's errors, CommitUnknown if the storage failed and the change may have been applied.
         """
         command = Proposal(decide, deadline_ms=self._deadline_ms() if deadline_ms is None else deadline_ms)
@@ -284,7 +425,11 @@ class Journal:
 
     def _deadline_ms(self) -> int | None:
         """The deadline of a change without one: it waits for a coordinator no longer than the changes before it."""
-        return self.context.clock.monotonic_ms() + self.context.patience_ms if self._is_told() else None
+        return (
+            self.context.clock.monotonic_ms() + self.context.coordinator_wait_ms
+            if self._follows_coordinator()
+            else None
+        )
 
     def _has_turn(self, command: Proposal) -> bool:
         """Wait for the lock, and take it.  False: another thread has applied the command.
@@ -313,7 +458,7 @@ class Journal:
 
     def _late(self) -> SparkLogError:
         why = "other changes of this process wait for its answer"
-        if self._is_told():
+        if self._follows_coordinator():
             return CoordinatorNotAvailable(f"{self._view.state.coordinator.address}: {why}")
         return StorageUnavailable(f"{self.metadata.url}: {why}")
 
@@ -329,9 +474,12 @@ class Journal:
 
     def _carry_out(self, commands: list[Proposal]) -> None:
         try:
-            known = self._view
-            steps = self.metadata_log.propose(known, commands)
+            with self._installing:
+                known, log = self._view, self._log
+            steps = log.propose(known, commands)
             self._install(run(steps, self._stores_for(commands), self.context.clock, self.link), known)
+            if known.held is not None and self._view.held is None:
+                self._see_own()
         except SparkLogError as error:
             failed: SparkLogError = error
             if isinstance(error, StorageError) and error.maybe_applied:
@@ -345,6 +493,14 @@ class Journal:
             # An interrupt, or a bug: threads that wait for other commands must not take them for applied.
             _fail(commands, CommitUnknown(f"a change was interrupted by {error!r} and may have been applied"))
             raise
+
+    def _see_own(self) -> None:
+        """Read the commands of this process, which were applied while another thread read the whole state.
+
+        If this fails, later reads see them.
+        """
+        with suppress(StorageError):
+            self._refresh()
 
     def _stores_for(self, commands: Sequence[Proposal]) -> Stores:
         """The stores, the metadata's limited to the latest deadline of the commands."""
@@ -366,9 +522,12 @@ class Journal:
         with self._lock:
             before = self.context
             self.metadata_log.context = replace(before, epoch=expected + 1)
-            self._carry_out([take])
+            try:
+                self._carry_out([take])
+            finally:
+                if take.error is not None:  # another process may have that epoch
+                    self.metadata_log.context = before
             if take.error is not None:
-                self.metadata_log.context = before
                 raise take.error
         return expected + 1
 
@@ -383,45 +542,38 @@ class Journal:
     # ------------------------------------------------------------------------------------------------------------ upkeep
 
     def upkeep_after_commit(self) -> None:
-        """Run upkeep after a change if it is due and no other thread runs it."""
-        if self.metadata_log.is_due(self._view) and not is_led_elsewhere(self._view.state, self.context):
-            self._try_upkeep()
+        """Start upkeep after a change, in its thread, if it is due and is not running."""
+        if not is_led_elsewhere(self._view.state, self.context) and self.metadata_log.is_due(self._view):
+            self._upkeep.start()
 
     def run_upkeep(self) -> None:
-        """Seal, prune and checkpoint if it is due."""
+        """Seal, prune and checkpoint if it is due; an error is logged, never raised."""
         self.poll()
         if self.metadata_log.is_due(self._view):
-            self._try_upkeep()
+            self._upkeep.run()
 
-    def _try_upkeep(self) -> None:
-        """Run upkeep after the acknowledgement: an error is logged, never raised, and a later commit retries.
+    def finish_upkeep(self) -> None:
+        """Wait for the upkeep that this process has started, at most a minute.
 
-        Only steps that change the log block other threads' commits; the first thread to arrive runs upkeep.
+        The end of a process waits too, unless it ends by `os._exit`.
         """
-        now = self.context.clock.monotonic_ms()
-        if now < self._upkeep_from or not self._keeping.acquire(blocking=False):
-            return
-        self._upkeep_from = now + UPKEEP_RETRY_MS
-        try:
-            self._do_upkeep()
-            self._upkeep_from = 0
-        except SparkLogError as error:
-            logger.warning("upkeep of %s was put off: %s", self.metadata.url, error)
-        except Exception:
-            logger.exception("upkeep of %s failed; a later commit retries", self.metadata.url)
-        finally:
-            self._keeping.release()
+        self._upkeep.join()
 
     def _do_upkeep(self) -> None:
         known = self._view
         self._install(self.run(self.metadata_log.look_again(known)), known)
-        if not self.metadata_log.is_due(self._view):
+        known = self._view
+        if not self.metadata_log.is_due(known):
             return  # another process has done it
-        with self._lock:
-            known = self._view
-            view, _ = self.run(decided(self.metadata_log, known, seal_and_expire(known.state, self.context)))
-            self._install(view, known)
-        self._install(self.run(self.metadata_log.checkpoint_and_truncate(view, known.state.fence)), view)
+        # With a separate view, as another process: commits do not wait for it.
+        view, _ = self.run(decided(self.metadata_log, known, seal_and_expire(known.state, self.context)))
+        self._install(view, known)
+        kept = self.run(self.metadata_log.checkpoint_and_truncate(view, known.state.fence))
+        self._install(kept, view)
+        if kept.state is not view.state:
+            with self._lock:  # a change in progress would install a state with the columns of before
+                known = self._view
+                self._install(self.metadata_log.rebased(known, view, kept), known)
 
 
 def _fail(commands: list[Proposal], error: SparkLogError) -> None:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import Answered, Changes, Decide, Refresh, Steps
+from spark_log.metadata.projection import Holdings
 from spark_log.metadata.state import State
 
 Result = TypeVar("Result")
@@ -23,6 +24,18 @@ class View(Protocol):
     def state(self) -> State:
         """The state; all of its records are final."""
 
+    @property
+    def newest(self) -> State:
+        """The state on which `propose` decides first; the records that `peek` has added may not be final."""
+
+    @property
+    def head(self) -> bytes:
+        """First line of the record of the state's version: another one in a restored copy.  Empty if not known."""
+
+    @property
+    def held(self) -> Holdings | None:
+        """The contents of a state of some topics; None for the whole state."""
+
 
 AnyView = TypeVar("AnyView", bound=View)
 
@@ -34,8 +47,35 @@ class LogStatus(NamedTuple):
     """Version of the newest checkpoint; 0: there is none."""
 
 
-class MetadataLog(Protocol[AnyView]):
-    """One metadata log, for all threads of a process.  It keeps no view: the caller passes one in."""
+class LogReader(Protocol[AnyView]):
+    """Reads one metadata log, and proposes changes to it.  It keeps no view: the caller passes one in."""
+
+    def open(self) -> Steps[AnyView]:
+        """The view at the end of the log."""
+
+    def refresh(self, view: AnyView) -> Steps[AnyView]:
+        """The view at the end of the log: it includes every change that was acknowledged before."""
+
+    def peek(self, view: AnyView) -> Steps[AnyView]:
+        """The view, with `newest` as in `refresh`, in fewer rounds of requests where the log can do that."""
+
+    def look(self, view: AnyView) -> Steps[AnyView]:
+        """Like `refresh`, for a waiting reader: cheap if nothing changed.  The result may be behind the end of the log,
+        but never behind `view`."""
+
+    def newer(self, one: AnyView, other: AnyView) -> AnyView:
+        """The newer of two views, with what either has found, such as damaged checkpoints."""
+
+    def propose(self, view: AnyView, commands: Sequence[Proposal]) -> Steps[AnyView]:
+        """Decide commands at the end of the log, and write their records in one batch.
+
+        Sets the reply or the error of each.  Returns the view afterwards.
+        Raises if the outcome is unknown; the error is `maybe_applied` if the records may have been written.
+        """
+
+
+class MetadataLog(LogReader[AnyView], Protocol[AnyView]):
+    """One metadata log, for all threads of a process, with its upkeep."""
 
     context: Context
     """The environment of this process; on a coordinator, with its epoch."""
@@ -44,31 +84,14 @@ class MetadataLog(Protocol[AnyView]):
     def cluster_id(self) -> str:
         """The log's id, a random value from its creation."""
 
-    def open(self) -> Steps[AnyView]:
-        """The view at the end of the log."""
-
-    def refresh(self, view: AnyView) -> Steps[AnyView]:
-        """The view at the end of the log: it includes every change that was acknowledged before."""
-
-    def look(self, view: AnyView) -> Steps[AnyView]:
-        """Like `refresh`, for a waiting reader: cheap if nothing changed.  The result may be behind the end of the log,
-        but never behind `view`."""
-
     def follow(self, view: AnyView, told: Answered | Changes) -> Steps[AnyView]:
         """The view with the changes that a coordinator reported."""
 
-    def newer(self, one: AnyView, other: AnyView) -> AnyView:
-        """The newer of two views, with what either has found, such as damaged checkpoints."""
+    def rebased(self, view: AnyView, before: AnyView, kept: AnyView) -> AnyView:
+        """`view`, which follows from `before`, with the columns of `kept`, which is `before` after its checkpoint."""
 
     def state_at(self, version: int) -> Steps[State | None]:
         """The state at a recent version; None if it cannot be rebuilt any more."""
-
-    def propose(self, view: AnyView, commands: Sequence[Proposal]) -> Steps[AnyView]:
-        """Decide commands at the end of the log, and write their records in one batch.
-
-        Sets the reply or the error of each.  Returns the view afterwards.
-        Raises if the outcome is unknown; the error is `maybe_applied` if the records may have been written.
-        """
 
     def claim(self, name: str, value: bytes) -> Steps[bytes]:
         """Claim `value` under a name; returns the value that was claimed first, this one or another.

@@ -31,8 +31,8 @@ def damaged_object(name: str, topic: str, partition: int, start: int, end: int, 
     """The error for an object in which records [start, end) of a partition cannot be read."""
     return CorruptObject(
         f"{name} is damaged: offsets {start} to {end - 1} of topic {topic!r}, partition {partition} cannot be read: "
-        f"{why}. Restore it from a copy under the same name (`pylog verify --deep` lists all that is damaged), or read on at "
-        f"offset {end}, or remove what lies before: `pylog topic trim {topic} -p {partition} --to {end}`",
+        f"{why}. Restore it from a copy under the same name (`pylog verify --deep` lists all damaged objects), continue at "
+        f"offset {end}, or remove the records before it: `pylog topic trim {topic} -p {partition} --to {end}`",
         start=start,
         end=end,
     )

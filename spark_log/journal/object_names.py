@@ -42,3 +42,12 @@ def data_key(epoch: int, name: str) -> str:
 def upload_epoch(key: str) -> int:
     """Upload epoch in the name of a data object."""
     return int(key.removeprefix(DATA)[:16], 16)
+
+
+def epoch_prefixes(first: int, last: int) -> list[str]:
+    """At most 17 prefixes of data objects, of all uploads from `first` to `last` and of few others."""
+    digits = 0
+    while (last - first) >> 4 * (digits + 1):
+        digits += 1
+    blocks = range(first >> 4 * digits, (last >> 4 * digits) + 1)
+    return [f"{DATA}{block:0{16 - digits}x}" for block in blocks]

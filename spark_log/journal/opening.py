@@ -11,7 +11,7 @@ from spark_log.errors import CorruptObject, LogRestored, SparkLogError
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_version, log_key, log_version
 from spark_log.journal.store_operations import Answered, Changes, Get, List, Op, Steps
 from spark_log.metadata.checkpoint_format import decode_checkpoint
-from spark_log.metadata.records import decode_batch, first_line
+from spark_log.metadata.records import Batch, FenceRecord, ReleaseRecord, TakeOverRecord, decode_batch, first_line
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 
@@ -31,8 +31,24 @@ WAVE_MAX = 64
 """Maximum number of versions that are read ahead in parallel."""
 
 
+PEEK = 8
+"""Versions that a peek reads in its first round."""
+
+
 WAVE_FAR = 32
 """From this wave size on, check for a newer checkpoint: the records before it need not be read."""
+
+
+class Unconfirmed(NamedTuple):
+    """The end of the log as read after a view, before any listing has confirmed the records between.
+
+    None of them moves the fence.  A change may be decided on this state: its read-back confirms both, or neither
+    (docs/decisions/0054-unconfirmed-reads.md).
+    """
+
+    state: State
+    head: bytes
+    """First line of the last record."""
 
 
 class View(NamedTuple):
@@ -46,11 +62,29 @@ class View(NamedTuple):
     """First line of the record of its version, which identifies the log; empty if not known."""
     listed_ms: float = -math.inf
     """When a reader last listed the checkpoints, at the latest, on the monotonic clock (`storage_log.py`)."""
+    unconfirmed: Unconfirmed | None = None
+    """Records that `peek` has found after the state."""
+
+    @property
+    def newest(self) -> State:
+        """The state on which the next change is decided."""
+        return self.state if self.unconfirmed is None else self.unconfirmed.state
+
+    @property
+    def held(self) -> None:
+        """The state is the whole one."""
+        return None
+
+    @property
+    def heads(self) -> list[tuple[int, bytes]]:
+        """Versions with the first lines of their records, which identify the log."""
+        known = [(self.state.version, self.head)] if self.head else []
+        return known if self.unconfirmed is None else [*known, (self.newest.version, self.unconfirmed.head)]
 
     def moved(self, state: State, names: Sequence[str], head: bytes) -> View:
         """The view with another state, confirmed by a listing of checkpoints."""
         newest = newest_checkpoint([name for name in names if name not in self.damaged])
-        return self._replace(checkpoint=newest, state=state, head=head)
+        return self._replace(checkpoint=newest, state=state, head=head, unconfirmed=None)
 
 
 def open_view(names: Sequence[str] | None = None, ahead: int = 0) -> Steps[View]:
@@ -173,6 +207,7 @@ def catch_up(
     together: bool = False,
     wave: int = 1,
     base: Base | None = None,
+    peek: bool = False,
 ) -> Steps[View | None]:
     """The view at the end of the log; None if a newer checkpoint exists, so that the reads may be leftovers.
 
@@ -184,8 +219,10 @@ def catch_up(
                fence.
     wave:      number of versions to read at a time, at first.
     base:      the checkpoint from which the log is being opened: this also looks for records beyond the end.
+    peek:      leave the records that are found unconfirmed, unless one of them moves the fence.
     Raises CorruptObject for a record that is damaged or missing, LogRestored if an older copy of the log was restored.
     """
+    view = view._replace(unconfirmed=None)
     state, head, wave, names = view.state, view.head, len(found) or wave, None
     last: Sequence[bytes | None] = ()
     failed: SparkLogError | None = None
@@ -203,8 +240,11 @@ def catch_up(
                 *last, names = answers[wave:]
                 break
         before = state.version
-        state, head, failed = _replayed(state, head, zip(keys, answers, strict=False), seen)
+        state, head, failed, fenced = _replayed(state, head, zip(keys, answers, strict=False), seen)
+        peek &= not fenced and failed is None
         ended = failed is not None or state.version < before + wave
+        if ended and peek and state is not view.state:
+            return view._replace(unconfirmed=Unconfirmed(state, head))
         if ended and failed is None and base is not None:
             names = yield from _list_beyond(state.version, view, base)
         elif ended:
@@ -222,9 +262,8 @@ def catch_up(
 
 
 def confirming_reads(view: View) -> list[Op]:
-    """Reads the start of the record of the view's version, which identifies the log, and lists the checkpoints."""
-    first = [Get(log_key(view.state.version), 0, len(view.head))] if view.head else []
-    return [*first, List(CHECKPOINTS)]
+    """Reads the starts of the records that identify the log, and lists the checkpoints."""
+    return [*(Get(log_key(version), 0, len(head)) for version, head in view.heads), List(CHECKPOINTS)]
 
 
 def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None]) -> Steps[bool]:
@@ -237,7 +276,7 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     """
     version = view.state.version
     if last and last[0] != view.head:
-        newest = yield from newest_checkpoint_from(view)
+        newest = yield from newest_checkpoint_from(version)
         if newest is not None:
             return newest == view.checkpoint
         if last[0] is None:
@@ -255,14 +294,14 @@ def _is_same_log(view: View, names: Sequence[str], last: Sequence[bytes | None])
     return known is not None
 
 
-def newest_checkpoint_from(view: View) -> Steps[str | None]:
-    """The newest checkpoint, if it is at or beyond the view's version.
+def newest_checkpoint_from(version: int) -> Steps[str | None]:
+    """The newest checkpoint, if it is at or beyond a version.
 
     Otherwise the record of that version still exists: a writer deletes it only after two such checkpoints, which are
     kept.
     """
     newest = newest_checkpoint((yield List(CHECKPOINTS)))
-    return newest if checkpoint_version(newest) >= view.state.version else None
+    return newest if checkpoint_version(newest) >= version else None
 
 
 def restored_error(what: str) -> LogRestored:
@@ -318,22 +357,45 @@ def _unreadable(error: SparkLogError) -> SparkLogError:
     return CorruptObject(f"{error}; {REPAIR}") if isinstance(error, CorruptObject) else error
 
 
+class _Replayed(NamedTuple):
+    """Objects of the log, up to the first that is absent or unreadable."""
+
+    state: State
+    """After them."""
+    head: bytes
+    """First line of the last one."""
+    failed: SparkLogError | None
+    """The error of the unreadable one."""
+    fenced: bool
+    """Whether a record moves the fence, be it void or not."""
+
+
 def _replayed(
     state: State, head: bytes, objects: Iterable[tuple[str, bytes | None]], seen: dict[str, int] | None
-) -> tuple[State, bytes, SparkLogError | None]:
-    """The state after objects of the log, up to the first that is absent or unreadable; the first line of the last one
-    read; and the error of the unreadable one."""
+) -> _Replayed:
+    fenced = False
     for key, data in objects:
         if data is None:
             break
         try:
             batch = decode_batch(data, key)
         except SparkLogError as error:  # it may be a leftover below a newer checkpoint: a listing decides
-            return state, head, error
+            return _Replayed(state, head, error, fenced)
         state, head = replay(state, batch), first_line(data)
+        fenced |= moves_fence(batch)
         if seen is not None:
             seen[batch.id] = state.version
-    return state, head, None
+    return _Replayed(state, head, None, fenced)
+
+
+def moves_fence(batch: Batch) -> bool:
+    """Whether a batch has a fence, without which no record of the log is deleted."""
+    return any(isinstance(record, FenceRecord) for record in batch.records)
+
+
+def changes_leader(batch: Batch) -> bool:
+    """Whether a coordinator takes over the log with a batch, or releases it."""
+    return any(isinstance(record, TakeOverRecord | ReleaseRecord) for record in batch.records)
 
 
 def follows_checkpoint(view: View, newest: str) -> bool:
@@ -350,8 +412,16 @@ def refresh(
 ) -> Steps[View]:
     """The view at the end of the log, from this one if no newer checkpoint exists; arguments as of `catch_up`."""
     new = yield from catch_up(view, seen, found, together)
-    if new is not None:
-        return new
+    return new if new is not None else (yield from _open_again(seen))
+
+
+def peek(view: View) -> Steps[View]:
+    """Like `refresh`, but the view may end before records that it has read and not confirmed: one round of requests."""
+    new = yield from catch_up(view, together=True, wave=PEEK, peek=True)
+    return new if new is not None else (yield from _open_again())
+
+
+def _open_again(seen: dict[str, int] | None = None) -> Steps[View]:
     if seen is not None:
         seen.clear()  # they may be leftovers: no batch of ours among them is applied
     return (yield from open_view())
@@ -374,13 +444,16 @@ def poll(view: View, relist: bool, together: bool = False) -> Steps[View]:
 def follow(view: View, told: Answered | Changes) -> Steps[View]:
     """The view with the changes that the coordinator returned, or with those in the storage if it returned none."""
     if told.state is not None:
-        return view._replace(state=told.state, head=b"")
+        return view._replace(state=told.state, head=b"", unconfirmed=None)
     if not told.batches:
         return (yield from _skip_on(view))
     state = view.state
     for data in told.batches:
-        state = replay(state, decode_batch(data, log_key(state.version + 1)))
-    return view._replace(state=state, head=first_line(told.batches[-1]))
+        batch = decode_batch(data, log_key(state.version + 1))
+        if batch.epoch != state.coordinator.in_force and not changes_leader(batch):
+            return (yield from refresh(view))  # it is void, or the coordinator leads a restored copy of the log
+        state = replay(state, batch)
+    return view._replace(state=state, head=first_line(told.batches[-1]), unconfirmed=None)
 
 
 def _skip_on(view: View) -> Steps[View]:

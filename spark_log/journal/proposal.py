@@ -30,7 +30,7 @@ class Context:
     served: bool = False
     """Changes go through a coordinator, even while there is none."""
     watch: ClockWatch = field(default_factory=ClockWatch, compare=False)
-    patience_ms: int = 30_000
+    coordinator_wait_ms: int = 30_000
     """How long a change waits for a coordinator."""
     limits: StepLimits = LIMITS
     threads: Threads = SYSTEM_THREADS
@@ -61,7 +61,7 @@ class Proposal:
     sent: bool = False
     """It was sent to a coordinator or put into the log, and the outcome is unknown."""
     deadline_ms: int | None = None
-    """Limits the wait for a coordinator, on the monotonic clock; None: `Context.patience_ms`."""
+    """Limits the wait for a coordinator, on the monotonic clock; None: `Context.coordinator_wait_ms`."""
 
 
 def is_led_elsewhere(state: State, context: Context) -> bool:

@@ -13,24 +13,27 @@ from spark_log.journal.object_names import (
 from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.store_operations import OWN_ROOT, Decide, Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.column_blocks import inline_slices, maybe_trimmed
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.metadata.swaps import Rewrite, build_swap, prune_range, resolve, seal_range
 from spark_log.model import DataObject, Slice
 
 SWAP_TRIES = 6
+Entries = tuple[Slice | Piece, ...]
 
 
 def seal(state: State, context: Context) -> Steps[State]:
     """Move slices of topics that have many in the state into index objects."""
+    inline = inline_slices(state.partitions)
     keys = [
         (topic_id, number)
-        for topic_id in sorted(state.topics)
-        if _is_full(state, topic_id, context.limits)
-        for number, _ in state.topic_partitions(topic_id)
+        for topic_id, topic in sorted(state.topics.items())
+        if not topic.deleted and inline[topic_id] > _inline_max(topic, context.limits)
+        for number in range(topic.partitions)
     ]
-    return (yield from _rewrite_ranges(state, context, keys, _seal_range, sealed=True))
+    return (yield from _rewrite_ranges(state, context, keys, _seal_range, _all, sealed=True))
 
 
 def _seal_range(state: State, key: TopicKey) -> tuple[int, int]:
@@ -38,17 +41,25 @@ def _seal_range(state: State, key: TopicKey) -> tuple[int, int]:
     return (0, 0) if part is None or state.topics[key[0]].deleted else seal_range(part)
 
 
-def _is_full(state: State, topic_id: str, limits: StepLimits) -> bool:
-    topic = state.topics[topic_id]
-    if topic.deleted:
-        return False
-    inline = sum(isinstance(entry, Slice) for _, part in state.topic_partitions(topic_id) for entry in part.entries)
-    return inline > max(limits.inline_slices, limits.inline_per_partition * topic.partitions)
+def _inline_max(topic: Topic, limits: StepLimits) -> int:
+    return max(limits.inline_slices, limits.inline_per_partition * topic.partitions)
 
 
 def prune(state: State, context: Context) -> Steps[State]:
     """Remove slices below the partitions' starts, and those of deleted topics, from state and indexes."""
-    return (yield from _rewrite_ranges(state, context, state.partitions, _prune_range, sealed=False, keep=False))
+    return (yield from _rewrite_ranges(state, context, prunable(state), _prune_range, _none, sealed=False))
+
+
+def prunable(state: State) -> dict[TopicKey, Entries]:
+    """Entries below the partitions' starts, and those of deleted topics."""
+    deleted = (
+        (topic_id, number)
+        for topic_id, topic in state.topics.items()
+        if topic.deleted
+        for number in range(topic.partitions)
+    )
+    keys = {*maybe_trimmed(state.partitions), *deleted}
+    return {key: entries for key in sorted(keys) if (entries := _entries_in(state, key, _prune_range))}
 
 
 def _prune_range(state: State, key: TopicKey) -> tuple[int, int]:
@@ -56,14 +67,42 @@ def _prune_range(state: State, key: TopicKey) -> tuple[int, int]:
     return (0, 0) if part is None else prune_range(part, state.topics[key[0]].deleted)
 
 
+def prune_indexes(state: State, context: Context, keys: Iterable[TopicKey]) -> Steps[State]:
+    """Remove slices below the partitions' starts from the index objects that have others above, too."""
+    return (yield from _rewrite_ranges(state, context, keys, _piece_across_start, _above_start, sealed=True))
+
+
+def _piece_across_start(state: State, key: TopicKey) -> tuple[int, int]:
+    if (part := state.partitions.get(key)) is not None:
+        for number, entry in enumerate(part.entries):
+            if isinstance(entry, Piece) and entry.start < part.start < entry.end:
+                return number, number + 1
+    return 0, 0
+
+
+def _above_start(state: State, key: TopicKey, slices: Sequence[Slice]) -> Sequence[Slice]:
+    return [piece for piece in slices if piece.end > state.partitions[key].start]
+
+
+def _all(state: State, key: TopicKey, slices: Sequence[Slice]) -> Sequence[Slice]:
+    return slices
+
+
+def _none(state: State, key: TopicKey, slices: Sequence[Slice]) -> Sequence[Slice]:
+    return ()
+
+
 FindRange = Callable[[State, TopicKey], tuple[int, int]]
 """The entries of a partition to rewrite in a state; an empty range if it has none, or does not exist."""
 
+Kept = Callable[[State, TopicKey, Sequence[Slice]], Sequence[Slice]]
+"""Which slices of such a range stay."""
+
 
 def _rewrite_ranges(
-    state: State, context: Context, keys: Iterable[TopicKey], find: FindRange, *, sealed: bool, keep: bool = True
+    state: State, context: Context, keys: Iterable[TopicKey], find: FindRange, kept: Kept, *, sealed: bool
 ) -> Steps[State]:
-    """Replace ranges of entries by an index of them (`sealed`), or by nothing (not `keep`).
+    """Replace ranges of entries by the slices that stay, in an index (`sealed`) or in the state.
 
     Each swap is prepared on the state after the previous swap: other processes may have changed the partitions.
     """
@@ -79,7 +118,7 @@ def _rewrite_ranges(
                 state.partitions[key].edition,
                 old[key],
                 (slices := resolve(old[key], resolved)),
-                slices if keep else (),
+                kept(state, key, slices),
                 sealed,
             )
             for key in old
@@ -90,7 +129,7 @@ def _rewrite_ranges(
     return state
 
 
-def _entries_in(state: State, key: TopicKey, find: FindRange) -> tuple[Slice | Piece, ...]:
+def _entries_in(state: State, key: TopicKey, find: FindRange) -> Entries:
     low, high = find(state, key)
     return state.partitions[key].entries[low:high] if low < high else ()
 
@@ -101,10 +140,11 @@ def swap_in(
     rewrites: Sequence[Rewrite],
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
+    thinned: bool = False,
 ) -> Steps[tuple[State, bool]]:
     """Upload the index of `rewrites`, if they need one, and decide on their swap.  False: the swap was void."""
     name = data_key(epoch, f"{context.unique()}.idx")
-    swap, data = build_swap(epoch, rewrites, name, objects, uncounted)
+    swap, data = build_swap(epoch, rewrites, name, objects, uncounted, thinned)
     if data:
         yield Put(name, (data,), OWN_ROOT)
     command = Proposal(Swap(swap=swap))

@@ -29,6 +29,7 @@ from spark_log.journal.store_operations import (
     Stores,
     run,
 )
+from spark_log.metadata.checkpoint_format import rebased
 from spark_log.metadata.state import State
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
@@ -69,6 +70,15 @@ class StorageLog:
         after = yield from opening.refresh(view, together=together)
         return (yield from self._to_the_end(view, after, together))._replace(listed_ms=now)
 
+    def peek(self, view: View) -> Steps[View]:
+        if not self._reads_together(view):
+            return (yield from self.refresh(view))
+        now = self.context.clock.monotonic_ms()
+        after = yield from opening.peek(view)
+        if not self._is_young(view):
+            return (yield from self.refresh(after))
+        return after if after.unconfirmed is not None else after._replace(listed_ms=now)
+
     def look(self, view: View) -> Steps[View]:
         now, together = self.context.clock.monotonic_ms(), self._reads_together(view)
         relist = now - view.listed_ms > RELIST_MS or not self._is_young(view)
@@ -85,6 +95,13 @@ class StorageLog:
         newer, damaged = max(one, other, key=lambda view: view.state.version), one.damaged | other.damaged
         checkpoint = max((name for name in (one.checkpoint, other.checkpoint) if name not in damaged), default="")
         return View(checkpoint, newer.state, damaged, newer.head, max(one.listed_ms, other.listed_ms))
+
+    def rebased(self, view: View, before: View, kept: View) -> View:
+        """`view`, which follows from `before`, with the columns of `kept`, which is `before` after its checkpoint."""
+        unconfirmed = view.unconfirmed
+        if unconfirmed is not None:
+            unconfirmed = unconfirmed._replace(state=rebased(unconfirmed.state, before.state, kept.state))
+        return view._replace(state=rebased(view.state, before.state, kept.state), unconfirmed=unconfirmed)
 
     def state_at(self, version: int) -> Steps[State | None]:
         return (yield from opening.state_at(version))

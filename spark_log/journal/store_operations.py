@@ -16,10 +16,12 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from enum import Enum
 from functools import cache
+from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
+from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership, State
 from spark_log.store.base import Chunks, ObjectStore
 
@@ -72,7 +74,7 @@ class Put(NamedTuple):
 
 
 class List(NamedTuple):
-    """Answer: all keys under a prefix, sorted; puts that were answered are included."""
+    """Answer: all keys that begin with a prefix, sorted; puts that were answered are included."""
 
     prefix: str
     root: int = METADATA
@@ -112,6 +114,19 @@ class Ask(NamedTuple):
     """The version that this process has."""
     limit_ms: float = math.inf
     """Maximum wait for the answer; a link may have a lower limit."""
+    head: bytes = b""
+    """First line of the record of that version; empty if not known."""
+    held: Holdings | None = None
+    """The contents of this process's state, if that has only some topics."""
+
+
+class AskTopics(NamedTuple):
+    """A request of a process that holds some topics, for their changes.  Answer: a `Delta`."""
+
+    holder: Leadership
+    held: Holdings
+    confirmed: bool = False
+    """The answer must include every change that was acknowledged before."""
 
 
 class Decide(NamedTuple):
@@ -137,6 +152,8 @@ class Answered(NamedTuple):
     """The objects of the log after version `since`; empty: read them from the storage."""
     state: State | None = None
     """The state after them, if the coordinator is in this process."""
+    delta: Delta | None = None
+    """The changes after them, for a process that holds only some topics."""
 
 
 class Changes(NamedTuple):
@@ -148,56 +165,135 @@ class Changes(NamedTuple):
     """The objects of the log up to it; empty: read them from the storage."""
     state: State | None = None
     """The state at it, if the coordinator is in this process."""
+    lacks_head: bool = False
+    """The coordinator does not have the client's last record: the storage shows whether its log was restored."""
 
 
 class Link(Protocol):
     """Connects to coordinators."""
 
-    def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+    def ask(
+        self,
+        holder: Leadership,
+        commands: Sequence[Any],
+        since: int,
+        limit_ms: float = math.inf,
+        head: bytes = b"",
+        held: Holdings | None = None,
+    ) -> Answered:
         """Send commands to the coordinator.
 
         Raises CoordinatorNotAvailable if it did not answer; `maybe_applied` if the commands may have arrived.
         """
 
     def changes(
-        self, holder: Leadership, since: int, wait_ms: int, group: str = "", topics: Sequence[str] | None = None
+        self,
+        holder: Leadership,
+        since: int,
+        wait_ms: int,
+        group: str = "",
+        topics: Sequence[str] | None = None,
+        head: bytes = b"",
     ) -> Changes:
         """Wait for versions after `since`, for at most `wait_ms`; also returns when a rebalance of `group` begins.
 
+        head:    first line of the record of version `since`; empty if not known.
         topics:  ids; records of others, and positions of groups, end no wait.
         Raises CoordinatorNotAvailable.
         """
+
+    def topics(
+        self,
+        holder: Leadership,
+        held: Holdings,
+        *,
+        confirmed: bool = False,
+        wait_ms: int = 0,
+        group: str = "",
+        topics: Sequence[str] | None = None,
+    ) -> Delta:
+        """The changes of the topics that this process holds.  With `wait_ms`, waits for them as `changes` does.
+
+        confirmed:  the coordinator reads the log first: the answer has every change that was acknowledged before.
+        Raises CoordinatorNotAvailable.
+        """
+
+    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        """Size and index position of objects; those that are gone are left out.  Raises CoordinatorNotAvailable."""
 
     def close(self) -> None:
         """Close unused connections."""
 
 
 StoreOp: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | StoreTime
-Op: TypeAlias = StoreOp | Sleep | Ask | Decide | Refresh
+Op: TypeAlias = StoreOp | Sleep | Ask | AskTopics | Decide | Refresh
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
 
 def beside(steps: Steps[Result], others: Steps[Other]) -> Steps[tuple[Result, Other]]:
     """Run both in the same rounds until both end; neither may put, ask or sleep."""
-    made: list[Any] = [None, None]
-    rounds: list[Any] = [None, None]
-    under_way = [steps, others]
-    alive = [0, 1]
-    while alive:
-        asked: list[Op | list[Op]] = []
-        for number in tuple(alive):
-            try:
-                asked.append(under_way[number].send(rounds[number]))
-            except StopIteration as stop:
-                made[number] = stop.value
-                alive.remove(number)
-        ops = [request if isinstance(request, list) else [request] for request in asked]
-        answers = (yield [op for each in ops for op in each]) if ops else []
-        at = 0
-        for number, request, each in zip(alive, asked, ops, strict=True):
-            rounds[number] = answers[at : at + len(each)] if isinstance(request, list) else answers[at]
-            at += len(each)
-    return made[0], made[1]
+    first, second = yield from together([steps, others])
+    return first, second
+
+
+def together(under_way: Sequence[Steps[Any]]) -> Steps[list[Any]]:
+    """Run steps in the same rounds of requests until all end; returns their results.
+
+    If a request fails, only the steps that made it get the error: requests of a round that failed are made again, for
+    each of the steps.  So they may only be reads, and puts under unique names.  StorageUnavailable ends all of them.
+    """
+    results: list[Any] = [None] * len(under_way)
+    answers: dict[int, Any] = dict.fromkeys(range(len(under_way)))
+    try:
+        while answers:
+            asked: dict[int, Op | list[Op]] = {}
+            for number, answer in answers.items():
+                try:
+                    asked[number] = _resumed(under_way[number], answer)
+                except StopIteration as stop:
+                    results[number] = stop.value
+            answers = yield from _answered(asked)
+    finally:
+        for steps in under_way:
+            steps.close()
+    return results
+
+
+class _Failed(NamedTuple):
+    """The answer to a request that failed."""
+
+    error: Exception
+
+
+def _resumed(steps: Steps[Any], answer: Any) -> Op | list[Op]:
+    return steps.throw(answer.error) if isinstance(answer, _Failed) else steps.send(answer)
+
+
+def _answered(asked: Mapping[int, Op | list[Op]]) -> Steps[dict[int, Any]]:
+    """The answer to each request; all are made together."""
+    ops = {number: request if isinstance(request, list) else [request] for number, request in asked.items()}
+    if not ops:
+        return {}
+    try:
+        answers = iter((yield [op for some in ops.values() for op in some]))
+    except StorageUnavailable:
+        raise
+    except Exception:  # noqa: BLE001  thrown into the steps whose request fails again
+        return (yield from _answered_alone(asked))
+    found = {number: list(islice(answers, len(some))) for number, some in ops.items()}
+    return {number: some if isinstance(asked[number], list) else some[0] for number, some in found.items()}
+
+
+def _answered_alone(asked: Mapping[int, Op | list[Op]]) -> Steps[dict[int, Any]]:
+    found: dict[int, Any] = {}
+    for number, request in asked.items():
+        try:
+            found[number] = yield request
+        except StorageUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001  thrown into the steps that made the request
+            found[number] = _Failed(error)
+    return found
 
 
 class Stores(NamedTuple):
@@ -239,6 +335,9 @@ def run(steps: Steps[Result], stores: Stores, clock: Clock, link: Link | None = 
         try:
             if isinstance(request, Ask):
                 answer = _ask(request, link)
+            elif isinstance(request, AskTopics):
+                assert link is not None, "topics are held through a coordinator"
+                answer = link.topics(request.holder, request.held, confirmed=request.confirmed)
             else:
                 answer = (
                     _parallel(request, stores, clock) if isinstance(request, list) else _one(request, stores, clock)
@@ -273,7 +372,7 @@ def _pool(pid: int) -> ThreadPoolExecutor:
 def _one(op: Op, stores: Stores, clock: Clock) -> Any:
     if isinstance(op, Sleep):
         return clock.sleep_ms(op.milliseconds)
-    assert not isinstance(op, Ask | Decide | Refresh), f"{type(op).__name__} is not for a store"
+    assert not isinstance(op, Ask | AskTopics | Decide | Refresh), f"{type(op).__name__} is not for a store"
     store = stores.at(op.root)
     if isinstance(op, PutNew):
         try:

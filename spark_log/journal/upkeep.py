@@ -1,4 +1,4 @@
-"""Upkeep keeps a log small: sealing, pruning, checkpoints, truncation, and garbage collection.
+"""Upkeep keeps a log small: sealing, pruning, lists of dropped objects, checkpoints, truncation, garbage collection.
 
 A process that commits 100 versions after the newest checkpoint runs `seal_and_expire`, and writes a checkpoint;
 `pylog maintain` runs the other duties too.  Several processes may run a duty at the same time, and stop at any point:
@@ -7,21 +7,41 @@ only unique names are written, swaps re-check the entries that they replace, and
 
 from __future__ import annotations
 
-from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.dropped_lists import list_dropped
+from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere
 from spark_log.journal.sealing import prune, seal
 from spark_log.journal.store_operations import Decide, Steps
 from spark_log.metadata.commands import Expire, Fence
+from spark_log.metadata.decide import upkeep as decide
+from spark_log.metadata.records import DeleteOffsetsRecord, ExpireProducersRecord
+from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State
 
 
 def seal_and_expire(state: State, context: Context) -> Steps[State]:
-    """Seal, prune, advance the fence, expire."""
+    """Seal, prune, advance the fence, expire, list dropped objects."""
     state = yield from seal(state, context)
-    yield from prune(state, context)
-    return (yield from fence_and_expire())
+    state = yield from prune(state, context)
+    state = yield from fence_and_expire(state, context)
+    return (yield from list_dropped(state, context))
 
 
-def fence_and_expire() -> Steps[State]:
-    """Advance the fence as far as its age allows, and expire producers and positions."""
-    state: State = yield Decide([Proposal(Fence()), Proposal(Expire())])
+def fence_and_expire(state: State, context: Context) -> Steps[State]:
+    """Advance the fence as far as its age allows, and expire producers and positions.
+
+    Commits wait for a decision.  So it checks only those that are found here to have expired.  A coordinator decides by
+    its own clock, so it checks all.
+    """
+    if is_led_elsewhere(state, context):
+        return (yield Decide([Proposal(Fence()), Proposal(Expire())]))
+    now = context.clock.now_ms()
+    fence = decide.decide_fence(state, now).records
+    expired = decide.decide_expire(replay_records(next_version(state, now), fence), now).records
+    if fence or expired:
+        producers = [
+            name for record in expired if isinstance(record, ExpireProducersRecord) for name in record.producers
+        ]
+        groups = [record.group for record in expired if isinstance(record, DeleteOffsetsRecord)]
+        expire = Expire(only_producers=tuple(producers), only_groups=tuple(groups))
+        state = yield Decide([Proposal(Fence()), Proposal(expire)])
     return state

@@ -17,6 +17,8 @@ from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
 from spark_log.metadata.commands import TRANSACTIONAL
+from spark_log.metadata.features import SUPPORTED
+from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import GroupState, Leadership, ProducerState, State, TopicKey
 
@@ -120,29 +122,30 @@ def renew(state: State, version: int, ids: Mapping[str, str], stored: Iterable[s
         times=((version, state.time),),
         names=Map({name: names[key] for name, key in state.names.items()}),
         topics=Map({names[key]: topic for key, topic in state.topics.items()}),
-        partitions=Map(partitions),
+        partitions=LayeredMap(partitions),
         dropped=Map({name: version for name in stored if name not in state.objects}),
+        dropped_lists=Map(),
+        cleaned=Map(),  # the swaps of a pass may be lost
         producers=Map({name: _renew_producer(state, name, version, names) for name in state.producers}),
         groups=Map(
             {name: _renew_group(state, group, version, generation, names) for name, group in state.groups.items()}
         ),
         generations=generation,
         coordinator=Leadership(state.coordinator.epoch + RAISED),
+        features=Map(SUPPORTED),  # a lost version may have raised any
     )
 
 
 def _renew_producer(state: State, name: str, version: int, names: Mapping[str, str]) -> ProducerState:
-    """A transactional id gets a new epoch; other producers keep their commits under the new topic ids."""
+    """A transactional id gets a new epoch; other producers keep their last commit under the new topic ids."""
     known = state.producers[name]
     if name.startswith(TRANSACTIONAL):
         return ProducerState(epoch=known.epoch + RAISED, version=version, time=state.time, aborted=True)
-    kept = tuple(
-        commit._replace(
-            ranges=tuple((names.get(key, key), number, start, end) for key, number, start, end in commit.ranges)
-        )
-        for commit in known.kept
-    )
-    return known._replace(kept=kept)
+    last = known.last_commit
+    if last is None:
+        return known
+    topics = tuple(names.get(topic_id, topic_id) for topic_id in last.topics)
+    return known._replace(last_commit=last._replace(topics=topics))
 
 
 def _renew_group(

@@ -1,31 +1,37 @@
 """A checkpoint: the whole state at one version, in one file without references to other files.
 
-pylog-checkpoint 2\\n
-frames (frames.py): first the header, one row with the small values; then the maps of the state as rows [key, value]
+pylog-checkpoint 4\\n
+frames (frames.py): first the header, one row with the small values; then the base layers of large maps, in columns
+(column_blocks.py); then the other maps, and what changed since the base layers, as rows [key, value]
 
 A reader may stop after the header, or skip single frames without decoding them.
 """
 
 from __future__ import annotations
 
-import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from io import BytesIO
-from itertools import groupby
+from itertools import chain, groupby
 from operator import attrgetter, itemgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from immutables import Map, MapMutation
 
+from spark_log.collector_pause import collector_paused
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster
+from spark_log.metadata.column_blocks import Block, ColumnMap, ObjectBlock, PartitionBlock, fold
 from spark_log.metadata.features import check_level
 from spark_log.metadata.frames import Frame, encode_end, encode_frames, read_frames
+from spark_log.metadata.last_commit import shared
+from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece, check_format
 from spark_log.metadata.state import (
+    CleanedPart,
+    DroppedList,
     Forgotten,
     GroupState,
     Leadership,
@@ -40,9 +46,16 @@ from spark_log.metadata.state import (
 )
 from spark_log.model import Slice
 
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
 MAGIC = b"pylog-checkpoint"
-VERSION = 2
+VERSION = 4
 FIRST_LINE_MAX = 64
+CHANGES_MIN = 10_000
+"""So many rows that changed stay out of the columns in any case."""
+CHANGES_SHARE = 8
+"""The rows that changed are at most one in so many of those in columns."""
 HEADER = "header"
 
 
@@ -87,7 +100,7 @@ class GroupRow(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """One kind of rows."""
+    """One kind of rows of JSON."""
 
     rows: Callable[[State], Iterable[Any]]
     """The rows of a state, in order."""
@@ -95,10 +108,9 @@ class _Kind(NamedTuple):
     """Type of a row: key and value."""
 
 
-def _sorted(of: Map[Any, Any]) -> Iterator[tuple[Any, Any]]:
+def _sorted(of: Mapping[Any, Any]) -> Iterator[tuple[Any, Any]]:
     """Keys and values, in the order of keys."""
-    keys = sorted(of)
-    return zip(keys, map(of.__getitem__, keys), strict=True)
+    return iter(sorted(of.items(), key=itemgetter(0)))
 
 
 def _partition_row(part: Partition) -> PartitionRow:
@@ -118,6 +130,11 @@ def _partitions(state: State) -> Iterator[tuple[TopicKey, PartitionRow]]:
     return ((key, _partition_row(part)) for key, part in _sorted(state.partitions))
 
 
+def _sharing(known: ProducerState) -> ProducerState:
+    last = known.last_commit
+    return known if last is None else known._replace(last_commit=last._replace(topics=shared(last.topics)))
+
+
 def _groups(state: State) -> Iterator[tuple[str, GroupRow]]:
     return ((name, GroupRow(g.generation, g.member, g.seen, g.session, g.roster)) for name, g in _sorted(state.groups))
 
@@ -131,19 +148,56 @@ KINDS = {
     "partitions": _Kind(_partitions, tuple[TopicKey, PartitionRow]),
     "objects": _Kind(lambda state: _sorted(state.objects), tuple[str, ObjectRow]),
     "dropped": _Kind(lambda state: _sorted(state.dropped), tuple[str, int]),
+    "dropped_lists": _Kind(lambda state: _sorted(state.dropped_lists), tuple[str, DroppedList]),
+    "cleaned_partitions": _Kind(lambda state: _sorted(state.cleaned), tuple[TopicKey, CleanedPart]),
     "producers": _Kind(lambda state: _sorted(state.producers), tuple[str, ProducerState]),
     "positions": _Kind(_positions, tuple[str, TopicKey, Position]),
     "groups": _Kind(_groups, tuple[str, GroupRow]),
     "forgotten": _Kind(lambda state: _sorted(state.forgotten), tuple[tuple[str, str, int], Forgotten]),
 }
 """Kinds by name, in the order of the file: positions come before their groups."""
+REMOVED_KINDS = {
+    "removed_partitions": _Kind(lambda state: sorted(state.partitions.removed()), TopicKey),
+    "removed_objects": _Kind(lambda state: sorted(state.objects.removed()), str),
+}
+"""Keys of the base layers that are gone."""
+
+
+COLUMNS: dict[str, type[Block[Any, Any]]] = {block.KIND: block for block in (PartitionBlock, ObjectBlock)}
+"""Kinds of the blocks of base layers."""
 
 _encoder = msgspec.json.Encoder(enc_hook=lambda configs: dict(sorted(configs.items())))
 _decoders = {
-    name: msgspec.json.Decoder(kind.row, dec_hook=lambda _, configs: Map(configs)) for name, kind in KINDS.items()
+    name: msgspec.json.Decoder(kind.row, dec_hook=lambda _, configs: Map(configs))
+    for name, kind in (KINDS | REMOVED_KINDS).items()
 }
 _header_decoder = msgspec.json.Decoder(Header)
 _levels_decoder = msgspec.json.Decoder(_Levels)
+
+
+def folded(state: State) -> State:
+    """The same state; where many rows of a large map have changed since they were put into columns, this is done again.
+
+    So what changed is little beside the columns, in memory and in a checkpoint.
+    """
+    partitions, objects = _folded(state.partitions, PartitionBlock), _folded(state.objects, ObjectBlock)
+    if partitions is state.partitions and objects is state.objects:
+        return state
+    return replace(state, partitions=partitions, objects=objects)
+
+
+def _folded(rows: LayeredMap[Key, Value], block: type[Block[Key, Value]]) -> LayeredMap[Key, Value]:
+    limit = max(CHANGES_MIN, len(rows.base) // CHANGES_SHARE)
+    return fold(rows, block) if len(rows.changes) > limit else rows
+
+
+def rebased(state: State, before: State, after: State) -> State:
+    """The same state with the columns of `after`, which is `before` folded; `state` follows from `before`."""
+    return replace(
+        state,
+        partitions=state.partitions.rebased(before.partitions, after.partitions),
+        objects=state.objects.rebased(before.objects, after.objects),
+    )
 
 
 def encode_checkpoint(state: State) -> bytes:
@@ -153,15 +207,40 @@ def encode_checkpoint(state: State) -> bytes:
     return file.getvalue()
 
 
-def _parts(state: State) -> Iterator[bytes]:
+def _parts(state: State) -> Iterator[bytes | memoryview]:
     yield b"%s %d\n" % (MAGIC, VERSION)
     total = 0
-    tables = {HEADER: [_header(state)], **{name: kind.rows(state) for name, kind in KINDS.items()}}
-    for name, rows in tables.items():
-        for count, frame in encode_frames(name, rows, _encoder):
-            total += count
-            yield frame
+    frames = chain[tuple[int, bytes | memoryview]](_lines(HEADER, [_header(state)]), _columns(state), _changes(state))
+    for count, frame in frames:
+        total += count
+        yield frame
     yield encode_end(total)
+
+
+def _lines(name: str, rows: Iterable[Any]) -> Iterator[tuple[int, bytes]]:
+    return encode_frames(name, rows, _encoder)
+
+
+def _columns(state: State) -> Iterator[tuple[int, memoryview]]:
+    """The base layers.  Only blocks that were made since the last checkpoint are encoded."""
+    return ((block.batch.num_rows, block.frame) for block in _blocks(state))
+
+
+def _blocks(state: State) -> Iterator[Block[Any, Any]]:
+    for base in state.partitions.base, state.objects.base:
+        if isinstance(base, ColumnMap):
+            yield from base.blocks
+
+
+def _changes(state: State) -> Iterator[tuple[int, bytes]]:
+    """The rows that are not in columns."""
+    changed = replace(
+        state, partitions=LayeredMap(state.partitions.changed()), objects=LayeredMap(state.objects.changed())
+    )
+    for name, kind in KINDS.items():
+        yield from _lines(name, kind.rows(changed))
+    for name, kind in REMOVED_KINDS.items():
+        yield from _lines(name, kind.rows(state))
 
 
 def state_json(state: State) -> bytes:
@@ -185,18 +264,31 @@ def _header(state: State) -> Header:
     )
 
 
-def decode_checkpoint(data: bytes, name: str) -> State:
+def decode_checkpoint(data: bytes, name: str, known: State | None = None) -> State:
     """Decode a checkpoint; `name` is the object's name.
 
+    known:  a state that shares its blocks where the checkpoint has the same bytes: what was decoded once is not decoded
+            again.
     Raises UnsupportedVersion for a newer format, CorruptObject for damaged bytes.
     """
-    with _garbage_collector_paused():
+    with collector_paused():
         frames = _frames(data, name)
         header = _read_header(frames, name)
-        maps = _Maps()
+        maps, blocks = _Maps(), {block.frame: block for block in _blocks(known or State()) if block.was_read}
         for frame in frames:
-            maps.add(frame.kind, _read_rows(frame, name))
+            if frame.kind in COLUMNS:
+                maps.add_block(blocks.get(frame.encoded) or _read_block(frame, name))
+            else:
+                maps.add(frame.kind, _read_rows(frame, name))
         return maps.state(header)
+
+
+def reads_back(data: bytes, name: str, state: State) -> bool:
+    """Whether `data` holds a state.  Decodes what was never decoded: rows, and blocks that this process has made."""
+    same = decode_checkpoint(data, name, state) == state
+    for block in _blocks(state) if same else ():
+        block.was_read = True
+    return same
 
 
 def check_checkpoint(data: bytes, name: str) -> None:
@@ -237,7 +329,14 @@ def _read_rows(frame: Frame, name: str) -> list[Any]:
         raise _unsupported(frame, name, error) from error
 
 
-def _unsupported(frame: Frame, name: str, error: Exception) -> UnsupportedVersion:
+def _read_block(frame: Frame, name: str) -> Block[Any, Any]:
+    batch, kind = frame.columns(name), COLUMNS[frame.kind]
+    if batch.schema != kind.SCHEMA:
+        raise _unsupported(frame, name, ", ".join(f"{field.name} {field.type}" for field in batch.schema))
+    return kind(batch, frame.encoded)
+
+
+def _unsupported(frame: Frame, name: str, error: object) -> UnsupportedVersion:
     return UnsupportedVersion(
         f"{name} has a field that this pylog does not know, in {frame.where} ({error}): update pylog"
     )
@@ -249,6 +348,11 @@ class _Maps:
     def __init__(self) -> None:
         self._maps = defaultdict[str, MapMutation[Any, Any]](lambda: Map[Any, Any]().mutate())
         self._offsets = defaultdict[str, MapMutation[TopicKey, Position]](lambda: Map[TopicKey, Position]().mutate())
+        self._blocks = defaultdict[str, list[Block[Any, Any]]](list)
+        self._removed = defaultdict[str, list[Any]](list)
+
+    def add_block(self, block: Block[Any, Any]) -> None:
+        self._blocks[block.KIND].append(block)
 
     def add(self, kind: str, rows: list[Any]) -> None:
         match kind:
@@ -259,12 +363,22 @@ class _Maps:
                     self._offsets[group].update([(key, position) for _, key, position in some])
             case "groups":
                 self._maps[kind].update([(group, self._group(group, row)) for group, row in rows])
+            case "producers":
+                self._maps[kind].update([(name, _sharing(known)) for name, known in rows])
+            case "removed_partitions" | "removed_objects":
+                self._removed[kind.removeprefix("removed_")] += rows
             case _:
                 self._maps[kind].update(rows)
 
     def _group(self, name: str, row: GroupRow) -> GroupState:
         offsets = self._offsets[name].finish()
         return GroupState(row.generation, row.member, offsets, row.seen, row.session, row.roster)
+
+    def _layered(self, name: str, kind: str) -> LayeredMap[Any, Any]:
+        rows = self._maps[name].finish()
+        if not self._blocks[kind]:
+            return LayeredMap(rows)
+        return LayeredMap.over(ColumnMap(self._blocks[kind]), rows, self._removed[name])
 
     def state(self, header: Header) -> State:
         topics = self._maps["topics"].finish()
@@ -277,9 +391,11 @@ class _Maps:
             configs=Map(header.configs),
             names=Map({topic.name: key for key, topic in topics.items() if not topic.deleted}),
             topics=topics,
-            partitions=self._maps["partitions"].finish(),
-            objects=self._maps["objects"].finish(),
+            partitions=self._layered("partitions", PartitionBlock.KIND),
+            objects=self._layered("objects", ObjectBlock.KIND),
             dropped=self._maps["dropped"].finish(),
+            dropped_lists=self._maps["dropped_lists"].finish(),
+            cleaned=self._maps["cleaned_partitions"].finish(),
             producers=self._maps["producers"].finish(),
             groups=self._maps["groups"].finish(),
             coordinator=header.coordinator or Leadership(),
@@ -288,15 +404,3 @@ class _Maps:
             generations=header.generations,
             features=Map(header.features),
         )
-
-
-@contextmanager
-def _garbage_collector_paused() -> Iterator[None]:
-    """Millions of new objects cause collections that take longer than the decoding, and free nothing."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()

@@ -162,6 +162,7 @@ class _PackedCommitted(NamedTuple):
     ranges: list[tuple[str, int, int, int]]
     repeated: bool
     last: int = -1
+    time_ms: int = 0
 
 
 class Committer(NamedTuple):
@@ -180,11 +181,12 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
     by: tuple[tuple[str, Committer], ...] = ()
     """By group: the member that the coordinator must find in groups whose positions are committed."""
     skip_older: bool = False
-    """See `decide_commit`."""
+    """As `keyless`, see `decide_commit`."""
+    keyless: tuple[str, ...] = ()
 
     def __call__(self, state: State, now_ms: int) -> Decision[commits.Committed]:
         _check_objects(self.commit)
-        decision = commits.decide_commit(state, self.commit, skip_older=self.skip_older)
+        decision = commits.decide_commit(state, self.commit, skip_older=self.skip_older, keyless=self.keyless)
         if decision.records:  # a duplicate was applied, even if the group has another owner by now
             _check_unfenced(state, self.commit.groups, now_ms)
         return decision
@@ -202,11 +204,12 @@ class Append(Command, frozen=True, kw_only=True, tag="append"):
 
     def pack(self, reply: commits.Committed) -> _PackedCommitted:
         rows = [(*key, span.start, span.stop) for key, span in reply.ranges.items()]
-        return _PackedCommitted(reply.version, rows, reply.repeated, reply.last)
+        return _PackedCommitted(reply.version, rows, reply.repeated, reply.last, reply.time_ms)
 
     def unpack(self, packed: Any) -> commits.Committed:
-        version, rows, repeated, last = msgspec.convert(packed, _PackedCommitted)
-        return commits.Committed(version, {(name, number): range(a, b) for name, number, a, b in rows}, repeated, last)
+        found = msgspec.convert(packed, _PackedCommitted)
+        ranges = {(name, number): range(a, b) for name, number, a, b in found.ranges}
+        return commits.Committed(found.version, ranges, found.repeated, found.last, found.time_ms)
 
 
 def _check_unfenced(state: State, commits: Sequence[r.GroupCommit], now_ms: int) -> None:
@@ -476,9 +479,13 @@ class Expire(Command, frozen=True, kw_only=True, tag="expire"):
 
     held: tuple[tuple[str, str, int], ...] = ()
     """(group, topic id, partition) of positions to keep, because open transactions have requested newer ones."""
+    only_producers: tuple[str, ...] | None = None
+    """Check only these, which were found before; None: all."""
+    only_groups: tuple[str, ...] | None = None
+    """The same of groups."""
 
     def __call__(self, state: State, now_ms: int) -> Decision[int]:
-        return upkeep.decide_expire(state, now_ms, frozenset(self.held))
+        return upkeep.decide_expire(state, now_ms, frozenset(self.held), self.only_producers, self.only_groups)
 
 
 class Swap(Command, frozen=True, kw_only=True, tag="swap"):
@@ -486,6 +493,24 @@ class Swap(Command, frozen=True, kw_only=True, tag="swap"):
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:
         return upkeep.decide_swap(state, self.swap)
+
+
+class ListDropped(Command, frozen=True, kw_only=True, tag="list_dropped"):
+    """Move names of dropped objects from the state to a list object."""
+
+    listed: r.ListDroppedRecord
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return upkeep.decide_list_dropped(state, self.listed)
+
+
+class MarkCleaned(Command, frozen=True, kw_only=True, tag="mark_cleaned"):
+    """Record the ends of compaction passes whose swaps have all been written."""
+
+    partitions: tuple[r.Cleaned, ...]
+
+    def __call__(self, state: State, now_ms: int) -> Decision[bool]:
+        return upkeep.decide_cleaned(state, self.partitions)
 
 
 # -------------------------------------------------------------------------------------------------------------- several
@@ -542,5 +567,7 @@ Single: TypeAlias = (
     | UpdateFeature
     | Expire
     | Swap
+    | ListDropped
+    | MarkCleaned
 )
 AnyCommand: TypeAlias = Single | SeveralCommands

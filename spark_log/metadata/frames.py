@@ -1,7 +1,7 @@
 """Frames: rows in compressed pieces with a checksum each, so that a large file is written and read piece by piece.
 
     <kind> <rows> <plain length> <length> <crc32c>\\n     checksum in hex, of the line before it and the body
-    zstd(rows)                                           <length> bytes: one line of JSON a row
+    zstd(rows)                                           <length> bytes: one line of JSON a row, or one Arrow IPC stream
     ...
     end <rows of all frames> 0 0 <crc32c>\\n              the last frame; it has no body, and nothing follows it
 
@@ -35,6 +35,8 @@ class Frame(NamedTuple):
     plain_bytes: int
     """Length of the body before compression."""
     body: memoryview
+    encoded: memoryview
+    """The whole frame."""
     end: int
     """Position of the next frame."""
     where: str
@@ -42,8 +44,19 @@ class Frame(NamedTuple):
 
     def lines(self, name: str) -> bytes:
         """The rows, one line of JSON each; `name` is the object's name.  Raises CorruptObject."""
+        return self._plain(name).to_pybytes()
+
+    def columns(self, name: str) -> pa.RecordBatch:
+        """The rows as Arrow columns, without a copy.  Raises CorruptObject, also for rows that are no columns."""
+        plain = self._plain(name)
         try:
-            return pa.decompress(self.body, decompressed_size=self.plain_bytes, codec=CODEC, asbytes=True)
+            return pa.ipc.open_stream(plain).read_next_batch()
+        except (pa.ArrowException, OSError, StopIteration) as error:
+            raise CorruptObject(f"{name} is damaged: {self.where} has no Arrow columns ({error})") from error
+
+    def _plain(self, name: str) -> pa.Buffer:
+        try:
+            return pa.decompress(self.body, decompressed_size=self.plain_bytes, codec=CODEC)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise CorruptObject(f"{name} is damaged: {self.where} cannot be decompressed ({error})") from error
 
@@ -64,6 +77,16 @@ def encode_frames(kind: str, rows: Iterable[Any], encoder: msgspec.json.Encoder)
 def _encode_lines(kind: str, lines: bytes) -> tuple[int, bytes]:
     rows = lines.count(b"\n")
     return rows, _encode_frame(kind, rows, len(lines), pa.compress(lines, codec=CODEC, asbytes=True))
+
+
+def encode_columns(kind: str, batch: pa.RecordBatch) -> bytes:
+    """A frame with rows in Arrow columns."""
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    plain = sink.getvalue()
+    body = pa.compress(plain, codec=CODEC, asbytes=True)
+    return _encode_frame(kind, batch.num_rows, plain.size, body)
 
 
 def encode_end(rows: int) -> bytes:
@@ -102,10 +125,10 @@ def _read_frame(data: bytes, at: int, number: int, name: str) -> Frame:
         raise CorruptObject(f"{name} is damaged: frame {number}, at byte {at}, begins with {line[:24]!r}")
     rows, plain_bytes, length = map(int, numbers)
     begin, end = at + len(line) + 1, at + len(line) + 1 + length
-    body = memoryview(data)[begin:end]
+    body, encoded = memoryview(data)[begin:end], memoryview(data)[at:end]
     where = f"frame {number} ({kind.decode(errors='replace')})"
     if end > len(data):
         raise CorruptObject(f"{name} is damaged: {where} is cut off, {len(body)} of its {length} bytes are there")
     if checksum != b"%08x" % crc32c(body, crc32c(head)):
         raise CorruptObject(f"{name} is damaged: the checksum of {where} differs from its line")
-    return Frame(kind.decode(), rows, plain_bytes, body, end, where)
+    return Frame(kind.decode(), rows, plain_bytes, body, encoded, end, where)

@@ -191,7 +191,7 @@ class Change(NamedTuple):
 
 
 class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
-    """Sealing, merging and pruning: other entries for the same records.  All of `changes`, or none.
+    """Sealing, merging, pruning and compaction: other entries for the same offsets.  All of `changes`, or none.
 
     `added` and `removed` count the entries that each object gains and loses, in the state and in indexes; an object
     without entries is dropped at this version.
@@ -203,6 +203,34 @@ class SwapRecord(Record, frozen=True, kw_only=True, tag="swap"):
     """The new objects."""
     added: dict[str, int] = {}
     removed: dict[str, int] = {}
+    thinned: bool = False
+    """The new slices have fewer records than the old ones: compaction.  Written at level 3 of `metadata.version`."""
+
+
+class ListDroppedRecord(Record, frozen=True, kw_only=True, tag="list_dropped"):
+    """The objects that were dropped at or below `upload_epoch` are in a list object from here on.  Level 2.
+
+    The list has the names in the state at version `upload_epoch`, or more.
+    """
+
+    upload_epoch: int
+    object: str
+    """The list, `data/<upload epoch>/<id>.dropped`."""
+
+
+class Cleaned(NamedTuple):
+    """A partition in which a compaction pass has ended."""
+
+    topic_id: str
+    partition: int
+    upto: int
+    """All records before this offset have been in a pass."""
+
+
+class CleanedRecord(Record, frozen=True, kw_only=True, tag="cleaned"):
+    """The ends of compaction passes.  The swaps of a pass come before it."""
+
+    partitions: tuple[Cleaned, ...]
 
 
 class FenceRecord(Record, frozen=True, kw_only=True, tag="fence"):
@@ -259,6 +287,8 @@ AnyRecord: TypeAlias = (
     | GroupGenerationRecord
     | DeleteOffsetsRecord
     | SwapRecord
+    | ListDroppedRecord
+    | CleanedRecord
     | FenceRecord
     | TakeOverRecord
     | ReleaseRecord
@@ -315,15 +345,20 @@ def decode_batch(data: bytes, name: str) -> Batch:
     lines = body.splitlines()
     try:
         first = _head_decoder.decode(lines[0])
-        records = tuple(_record_decoder.decode(line) for line in lines[1:])
+        records = tuple(_decode_record(line, name) for line in lines[1:])
     except (msgspec.DecodeError, IndexError) as error:
         raise UnsupportedVersion(
             f"{name} holds a record that this pylog does not know ({error}): update pylog"
         ) from error
-    for record in records:
-        if isinstance(record, FeatureLevelRecord):
-            check_level(record.name, record.level, name)
     return Batch(id=first.id, time=first.time, epoch=first.epoch, records=records)
+
+
+def _decode_record(line: bytes, name: str) -> AnyRecord:
+    """A level is checked before the next record is decoded, which may be of that level."""
+    record = _record_decoder.decode(line)
+    if isinstance(record, FeatureLevelRecord):
+        check_level(record.name, record.level, name)
+    return record
 
 
 def first_line(data: bytes) -> bytes:

@@ -16,11 +16,16 @@ from immutables import Map
 from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
+from spark_log.metadata.changes import extended
+from spark_log.metadata.cleaner_point import moved_point
+from spark_log.metadata.clock_reset import reset_clock
+from spark_log.metadata.last_commit import last_commit
+from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.state import (
-    KEPT_SEQUENCES,
+    CleanedPart,
+    DroppedList,
     Forgotten,
     GroupState,
-    Kept,
     Leadership,
     MemberSession,
     ObjectRow,
@@ -37,6 +42,8 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 
 FORMER_HOLDERS = 100
+ANSWER_MS = 900_000
+"""Offsets of a plain writer's last commit are kept this long at least: longer than it sends a retry by default."""
 TIMES_PER_AGE = 128
 """The fence moves in steps of about 1/128 of the age, so `State.times` has about that many rows."""
 
@@ -51,6 +58,7 @@ def replay(state: State, batch: r.Batch) -> State:
 
 def end_version(state: State, batch: r.Batch, new: State) -> State:
     """The version that follows `state`, after all of its records."""
+    new = replace(new, recent=extended(state.recent, new.version, batch.records))
     if not all(isinstance(record, r.FenceRecord) for record in batch.records):
         return replace(new, changed=new.version)
     if new.fence < new.changed:
@@ -93,11 +101,13 @@ def admits(state: State, record: r.CommitRecord) -> bool:
 def known_objects(state: State, objects: Iterable[DataObject]) -> list[str]:
     """Objects that a commit or a swap must not add: live or dropped ones, and those that it names twice.
 
-    Replacing an object's row would lose the count of its live slices, and with it the records of other topics.
+    Replacing an object's row would lose the count of its live slices, and with it the records of other topics.  A
+    dropped object whose name is in a list has no row, so it is not refused.
     """
-    names = [named.name for named in objects]
     return [
-        name for name, count in Counter(names).items() if count > 1 or name in state.objects or name in state.dropped
+        name
+        for name, count in Counter(named.name for named in objects).items()
+        if count > 1 or any(name in known for known in (state.objects, state.dropped, state.dropped_lists))
     ]
 
 
@@ -128,7 +138,7 @@ def _create_topic(state: State, record: r.CreateTopicRecord) -> State | None:
     )
 
 
-def _new_partitions(state: State, topic_id: str, first: int, total: int) -> Map[tuple[str, int], Partition]:
+def _new_partitions(state: State, topic_id: str, first: int, total: int) -> LayeredMap[tuple[str, int], Partition]:
     return state.partitions.update({(topic_id, number): Partition() for number in range(first, total)})
 
 
@@ -172,6 +182,7 @@ def _delete_topic(state: State, record: r.DeleteTopicRecord) -> State | None:
         state,
         names=state.names.delete(topic.name),
         topics=state.topics.set(record.topic_id, topic._replace(deleted=True)),
+        cleaned=_without(state.cleaned, [(record.topic_id, number) for number in range(topic.partitions)]),
     )
     for number in range(topic.partitions):
         key = (record.topic_id, number)
@@ -237,7 +248,7 @@ def _commit(state: State, record: r.CommitRecord) -> State | None:
 
 def _appended(
     state: State, record: r.CommitRecord
-) -> tuple[Map[tuple[str, int], Partition], dict[tuple[str, int], tuple[int, int]]] | None:
+) -> tuple[LayeredMap[tuple[str, int], Partition], dict[tuple[str, int], tuple[int, int]]] | None:
     """Partitions with the commit's slices at their ends, and the range of each; None if a topic is gone."""
     new: dict[tuple[str, int], list[Slice | r.Piece]] = {}
     ends: dict[tuple[str, int], int] = {}
@@ -245,10 +256,10 @@ def _appended(
     for topic_id, number, entry in _named_entries(record):
         key = (topic_id, number)
         if key not in ends:
-            topic = _live(state, topic_id)
-            if topic is None or key not in state.partitions:
+            topic, part = _live(state, topic_id), state.partitions.get(key)
+            if topic is None or part is None:
                 return None
-            ends[key] = state.partitions[key].end
+            ends[key] = part.end
             stamped[topic_id] = topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime"
             new[key] = []
         base = ends[key]
@@ -258,12 +269,12 @@ def _appended(
             entry = moved(entry, min_us=now_us, max_us=now_us, time_kind=APPEND_TIME)
         new[key].append(entry)
         ends[key] = entry.end
-    partitions, ranges = state.partitions, {}
+    changed, ranges = {}, {}
     for key, entries in new.items():
-        part = partitions[key]
+        part = state.partitions[key]
         ranges[key] = (part.end, ends[key])
-        partitions = partitions.set(key, part._replace(end=ends[key], entries=part.entries + tuple(entries)))
-    return partitions, ranges
+        changed[key] = part._replace(end=ends[key], entries=part.entries + tuple(entries))
+    return state.partitions.update(changed), ranges
 
 
 def _named_entries(record: r.CommitRecord) -> Iterable[tuple[str, int, Slice | r.Piece]]:
@@ -285,8 +296,8 @@ def _counts(record: r.CommitRecord) -> tuple[int, ...]:
 
 
 def _with_objects(
-    objects: Map[str, ObjectRow], new: Iterable[DataObject], counts: Iterable[int]
-) -> Map[str, ObjectRow]:
+    objects: LayeredMap[str, ObjectRow], new: Iterable[DataObject], counts: Iterable[int]
+) -> LayeredMap[str, ObjectRow]:
     rows = {o.name: ObjectRow(o.size, o.index_position, count) for o, count in zip(new, counts, strict=True) if count}
     return objects.update(rows)
 
@@ -296,12 +307,11 @@ def _produced(state: State, record: r.CommitRecord, ranges: Mapping[tuple[str, i
     if record.epoch != known.epoch:
         former = (*known.former, known.holder)[-FORMER_HOLDERS:]
         known = ProducerState(epoch=record.epoch, holder=record.holder, former=former)
-    kept = Kept(record.sequence, state.version, tuple((*key, *span) for key, span in ranges.items()), record.source)
     return known._replace(
         plain=record.birth >= 0,
         version=state.version,
         time=state.time,
-        kept=(*known.kept, kept)[-KEPT_SEQUENCES:],
+        last_commit=last_commit(record.sequence, state.version, ranges, record.source),
     )
 
 
@@ -457,6 +467,30 @@ def _counted(state: State, record: r.SwapRecord) -> State:
     return replace(state, objects=objects, dropped=dropped)
 
 
+def _list_dropped(state: State, record: r.ListDroppedRecord) -> State | None:
+    """No name is lost: after version `upto`, no object is dropped at or below it, so the list has all that leave."""
+    upto = record.upload_epoch
+    if not state.fence < upto < state.version or known_objects(state, [DataObject(record.object, 0, 0)]):
+        return None
+    left = Map({name: version for name, version in state.dropped.items() if version > upto})
+    if len(left) == len(state.dropped):
+        return None
+    row = DroppedList(upto, len(state.dropped) - len(left))
+    return replace(state, dropped=left, dropped_lists=state.dropped_lists.set(record.object, row))
+
+
+def _cleaned(state: State, record: r.CleanedRecord) -> State | None:
+    """A point only moves on, within a partition that exists."""
+    new: dict[tuple[str, int], CleanedPart] = {}
+    for topic_id, number, upto in record.partitions:
+        key, topic = (topic_id, number), _live(state, topic_id)
+        part, known = state.partitions.get(key), new.get(key) or state.cleaned.get(key)
+        if topic is not None and part is not None and (known.upto if known else 0) < upto <= part.end:
+            kept_ms = int(topic_config(topic.configs, "delete.retention.ms"))
+            new[key] = moved_point(known, upto, state.time, kept_ms)
+    return replace(state, cleaned=state.cleaned.update(new)) if new else None
+
+
 def _fence(state: State, record: r.FenceRecord) -> State | None:
     if not state.fence < record.upto < state.version:
         return None
@@ -465,9 +499,25 @@ def _fence(state: State, record: r.FenceRecord) -> State | None:
         fence=record.upto,
         times=tuple(entry for entry in state.times if entry[0] > record.upto) or state.times[-1:],
         dropped=Map({name: version for name, version in state.dropped.items() if version > record.upto}),
+        dropped_lists=_without(
+            state.dropped_lists, [name for name, listed in state.dropped_lists.items() if listed.upto <= record.upto]
+        ),
         forgotten=_without(
             state.forgotten, [key for key, when in state.forgotten.items() if when.version <= record.upto]
         ),
+        producers=_without_old_ranges(state),
+    )
+
+
+def _without_old_ranges(state: State) -> Map[str, ProducerState]:
+    """Without the offsets of plain writers' old commits: each writer draws an id, so there may be many."""
+    before = state.time - ANSWER_MS
+    return state.producers.update(
+        {
+            name: known._replace(last_commit=known.last_commit.without_ranges())
+            for name, known in state.producers.items()
+            if known.plain and known.time < before and known.last_commit is not None and known.last_commit.packed
+        }
     )
 
 
@@ -503,38 +553,6 @@ def _feature_level(state: State, record: r.FeatureLevelRecord) -> State | None:
     return replace(state, features=state.features.set(record.name, record.level))
 
 
-def _reset_clock(state: State, record: r.ResetClockRecord) -> State | None:
-    """No time in the state is later than the log's time: times of the wrong clock are set back to it.
-
-    The fence compares these times with a later present, so it still passes no version before its age.
-    """
-    time = record.time
-    if not 0 <= time < state.time:
-        return None
-    return replace(
-        state,
-        time=time,
-        times=tuple((version, min(at, time)) for version, at in state.times),
-        topics=_clamped(state.topics, lambda topic: topic._replace(created_ms=min(topic.created_ms, time))),
-        producers=_clamped(state.producers, lambda known: known._replace(time=min(known.time, time))),
-        groups=_clamped(state.groups, lambda group: _group_by(group, time)),
-        coordinator=state.coordinator._replace(since=min(state.coordinator.since, time)),
-        forgotten=_clamped(state.forgotten, lambda when: when._replace(time=min(when.time, time))),
-    )
-
-
-def _clamped(things: Map[Key, Value], clamp: Callable[[Value], Value]) -> Map[Key, Value]:
-    return things.update({key: new for key, thing in things.items() if (new := clamp(thing)) != thing})
-
-
-def _group_by(group: GroupState, time: int) -> GroupState:
-    """A group without changes after a time."""
-    session = group.session and group.session._replace(since=min(group.session.since, time))
-    roster = group.roster and group.roster._replace(state_ms=min(group.roster.state_ms, time))
-    offsets = _clamped(group.offsets, lambda position: position._replace(time=min(position.time, time)))
-    return group._replace(seen=min(group.seen, time), session=session, roster=roster, offsets=offsets)
-
-
 _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.CreateTopicRecord: _create_topic,
     r.AddPartitionsRecord: _add_partitions,
@@ -548,10 +566,12 @@ _REPLAY: dict[type[r.Record], Callable[[State, Any], State | None]] = {
     r.GroupGenerationRecord: _group_generation,
     r.DeleteOffsetsRecord: _delete_offsets,
     r.SwapRecord: _swap,
+    r.ListDroppedRecord: _list_dropped,
+    r.CleanedRecord: _cleaned,
     r.FenceRecord: _fence,
     r.TakeOverRecord: _take_over,
     r.ReleaseRecord: _release,
-    r.ResetClockRecord: _reset_clock,
+    r.ResetClockRecord: lambda state, record: reset_clock(state, record.time),
     r.FeatureLevelRecord: _feature_level,
     r.ExpireProducersRecord: _expire_producers,
 }

@@ -1,7 +1,8 @@
 """The state of a log at one version: the result of `replay`.
 
 A state is a value.  Its maps are persistent (`immutables.Map`), so versions share unchanged parts, a reader may keep an
-old state, and trying a decision on a copy costs nothing.
+old state, and trying a decision on a copy costs nothing.  The two maps that may have millions of rows keep most of them
+in columns (`layered_map.py`).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from immutables import Map
 from msgspec import Struct
 
 from spark_log.groups.group import Roster
+from spark_log.metadata.changes import Changes, merged, no_changes
+from spark_log.metadata.features import SUPPORTED
+from spark_log.metadata.last_commit import LastCommit
+from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
-
-KEPT_SEQUENCES = 5
 
 TopicKey = tuple[str, int]
 """(topic id, partition)."""
@@ -57,15 +60,22 @@ class ObjectRow(Struct, frozen=True, array_like=True, forbid_unknown_fields=True
     """Number of its slices in the state and in indexes; for an index object, of its pieces in the state."""
 
 
-class Kept(NamedTuple):
-    """A commit of a producer that is remembered to recognise a retry."""
+class DroppedList(NamedTuple):
+    """A list object with names of dropped objects, which are not in the state."""
 
-    sequence: int
-    version: int
-    ranges: tuple[tuple[str, int, int, int], ...]
-    """(topic id, partition, first offset, end)."""
-    source: str = ""
-    """As in the commit's record."""
+    upto: int
+    """It has objects that were dropped at or below this version; removed once the fence has passed it."""
+    names: int
+    """Number of names that left the state for it."""
+
+
+class CleanedPart(NamedTuple):
+    """How far compaction has come in a partition (docs/decisions/0058-compaction.md)."""
+
+    upto: int
+    """The cleaner point: all records before it have been in a pass."""
+    horizons: tuple[tuple[int, int], ...] = ()
+    """(offset, time), ascending in both: the records before the offset were in a pass by that time."""
 
 
 class ProducerState(NamedTuple):
@@ -78,8 +88,8 @@ class ProducerState(NamedTuple):
     version: int = 0
     """Version of its last commit or registration."""
     time: int = 0
-    kept: tuple[Kept, ...] = ()
-    """The last five commits of this epoch."""
+    last_commit: LastCommit | None = None
+    """Of this epoch."""
     timeout_ms: int = 0
     """Timeout of this epoch's transaction; 0: no timeout, or no transaction."""
     aborted: bool = False
@@ -88,7 +98,7 @@ class ProducerState(NamedTuple):
     @property
     def last(self) -> int:
         """Sequence of the last commit of this epoch; -1: none."""
-        return self.kept[-1].sequence if self.kept else -1
+        return -1 if self.last_commit is None else self.last_commit.sequence
 
 
 class Position(NamedTuple):
@@ -164,10 +174,14 @@ class State:
     """Topic name to id."""
     topics: Map[str, Topic] = field(default_factory=Map)
     """By id, including deleted ones that still have slices."""
-    partitions: Map[TopicKey, Partition] = field(default_factory=Map)
-    objects: Map[str, ObjectRow] = field(default_factory=Map)
+    partitions: LayeredMap[TopicKey, Partition] = field(default_factory=LayeredMap)
+    objects: LayeredMap[str, ObjectRow] = field(default_factory=LayeredMap)
     dropped: Map[str, int] = field(default_factory=Map)
     """Objects without slices, by the version that dropped them; removed once the fence has passed it."""
+    dropped_lists: Map[str, DroppedList] = field(default_factory=Map)
+    """Where there are many dropped objects: the list objects that have most of their names."""
+    cleaned: Map[TopicKey, CleanedPart] = field(default_factory=Map)
+    """The partitions that have been compacted."""
     producers: Map[str, ProducerState] = field(default_factory=Map)
     groups: Map[str, GroupState] = field(default_factory=Map)
     coordinator: Leadership = field(default_factory=Leadership)
@@ -179,11 +193,33 @@ class State:
     """The highest generation of a group that was deleted or expired."""
     features: Map[str, int] = field(default_factory=Map)
     """Raised levels; see `features.py`."""
+    recent: tuple[Changes, ...] = field(default=(), compare=False, repr=False)
+    """The changes of the last versions that this process has replayed; not part of the log's contents."""
+
+    @property
+    def levels(self) -> dict[str, int]:
+        """The level of each supported feature.  The first batch of a log raises it to the highest."""
+        return {name: self.features.get(name, 1) if self.version else highest for name, highest in SUPPORTED.items()}
 
     def last_generation(self, group: str) -> int:
         """Of a group.  A new group continues after all removed groups: it may have been one of them."""
         known = self.groups.get(group)
         return known.generation if known is not None and known.generation else self.generations
+
+    def changes_since(self, known: State) -> Changes | None:
+        """Names of everything that may have changed since a state of this process; None: they are not known.
+
+        A state is identified by its last changes, not by its version: a restored log has the same versions.
+        """
+        last = known.recent[-1] if known.recent else None
+        if self is known:
+            return no_changes(self.version)
+        if last is None or last.version != known.version or not self.recent or self.recent[-1].version != self.version:
+            return None
+        for number in range(len(self.recent), 0, -1):
+            if self.recent[number - 1] is last:
+                return merged(self.recent[number:]) if number < len(self.recent) else no_changes(self.version)
+        return None
 
     def topic_partitions(self, topic_id: str) -> Iterator[tuple[int, Partition]]:
         """The partitions of a topic, in order."""

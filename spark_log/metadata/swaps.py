@@ -41,9 +41,11 @@ def build_swap(
     index_name: str,
     objects: Sequence[DataObject] = (),
     uncounted: Mapping[str, int] = MappingProxyType({}),
+    thinned: bool = False,
 ) -> tuple[SwapRecord, bytes]:
     """The swap for `rewrites`, and the bytes of its index object (empty if it needs none).
 
+    thinned:    the new slices have fewer records than the old ones.
     uncounted:  slices of each object that are removed with the old entries but not in `old_slices`: their index is
                 lost.
     """
@@ -62,6 +64,7 @@ def build_swap(
         objects=(*objects, *index),
         added=dict(sorted((after - before).items())),
         removed=dict(sorted((before - after).items())),
+        thinned=thinned,
     )
     return swap, data
 

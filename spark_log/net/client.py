@@ -9,8 +9,10 @@ import ssl
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import msgspec
 
 from spark_log.errors import (
     AuthenticationFailed,
@@ -24,6 +26,7 @@ from spark_log.groups.messages import Request, Response
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import Command
+from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership
 from spark_log.net.address import Target, is_loopback, this_host
 from spark_log.net.client_connection import CONNECT_S, Connection, Endpoint, HttpResponse, Wait, resolve
@@ -41,6 +44,9 @@ from spark_log.net.messages import (
     GroupsReply,
     GroupView,
     Health,
+    ObjectsReply,
+    ObjectsRequest,
+    TopicsRequest,
     decode,
     encode,
     error_of,
@@ -62,6 +68,8 @@ CHECKED_WAIT_S = 15.0
 check takes a connection, and the coordinator has thousands of members."""
 SILENT_S = 30.0
 """How long an endpoint that did not answer is tried last, and only after a successful `GET /health`."""
+LEADERLESS_S = 10.0
+"""How long standbys are asked for changes immediately after no leader answered."""
 SILENT_PAUSE_S = 2.0
 """How long such an endpoint is not tried at all."""
 RESOLVED_S = 30.0
@@ -107,6 +115,8 @@ class HttpLink:
         self._resolved: dict[str, tuple[float, list[Endpoint]]] = {}
         self._last: Endpoint | None = None
         """The endpoint that last answered as the leader."""
+        self._leaderless = (-1, -math.inf)
+        """The epoch, and when, in which no leader answered a request for changes."""
         self._silent: dict[Endpoint, float] = {}
         """Endpoints that did not answer, and when."""
         self._lock = threading.Lock()
@@ -168,17 +178,28 @@ class HttpLink:
             return found
         raise CoordinatorNotAvailable(f"{'; '.join(failures)}; {hint}") from last
 
-    def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+    def ask(
+        self,
+        holder: Leadership,
+        commands: Sequence[Any],
+        since: int,
+        limit_ms: float = math.inf,
+        head: bytes = b"",
+        held: Holdings | None = None,
+    ) -> Answered:
         for command in commands:
             assert isinstance(command, Command), f"{command!r} is not a command and cannot be sent"
-        body = encode(CommandsRequest(cluster_id=self.cluster_id, since=since, commands=tuple(commands)))
-        data = self._first(holder, "POST", "/v1/commands", body, limit_s=min(ANSWER_S, limit_ms / 1000))
+        asked = CommandsRequest(
+            cluster_id=self.cluster_id, since=since, head=head.decode(), commands=tuple(commands), held=held
+        )
+        limit_s = min(ANSWER_S, limit_ms / 1000)
+        data = self._first(holder, "POST", "/v1/commands", encode(asked), limit_s=limit_s)
         reply: CommandsReply = decode(data, CommandsReply, "the coordinator's reply")
         outcomes = [
             command.unpack(outcome.reply) if outcome.failure is None else error_of(outcome.failure)
             for command, outcome in zip(commands, reply.outcomes, strict=True)
         ]
-        return Answered(outcomes, [text.encode() for text in reply.batches])
+        return Answered(outcomes, [text.encode() for text in reply.batches], delta=reply.delta)
 
     def changes(
         self,
@@ -187,17 +208,66 @@ class HttpLink:
         wait_ms: int,
         group: str = "",
         topics: Sequence[str] | None = None,
+        head: bytes = b"",
     ) -> Changes:
         asked = ChangesRequest(
             cluster_id=self.cluster_id,
             since=since,
+            head=head.decode(),
             wait_ms=wait_ms,
             topics=None if topics is None else tuple(topics),
             group=group,
         )
-        data = self._first(holder, "POST", "/v1/changes", encode(asked), wait_ms, changes_nothing=True)
+        data = self._any(holder, "/v1/changes", asked, wait_ms)
         reply: ChangesReply = decode(data, ChangesReply, "the coordinator's reply")
-        return Changes(reply.version, [text.encode() for text in reply.batches])
+        return Changes(reply.version, [text.encode() for text in reply.batches], lacks_head=reply.lacks_head)
+
+    def topics(
+        self,
+        holder: Leadership,
+        held: Holdings,
+        *,
+        confirmed: bool = False,
+        wait_ms: int = 0,
+        group: str = "",
+        topics: Sequence[str] | None = None,
+    ) -> Delta:
+        asked = TopicsRequest(
+            cluster_id=self.cluster_id,
+            held=msgspec.Raw(encode(held)),
+            confirmed=confirmed,
+            wait_ms=wait_ms,
+            topics=None if topics is None else tuple(topics),
+            group=group,
+        )
+        found: Delta = decode(self._any(holder, "/v1/topics", asked, wait_ms), Delta, "the coordinator's reply")
+        return found
+
+    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        asked = ObjectsRequest(cluster_id=self.cluster_id, names=tuple(names))
+        reply: ObjectsReply = decode(self._any(holder, "/v1/objects", asked), ObjectsReply, "the coordinator's reply")
+        return reply.rows
+
+    def _any(
+        self,
+        holder: Leadership,
+        path: str,
+        asked: ChangesRequest | TopicsRequest | ObjectsRequest,
+        wait_ms: int = 0,
+    ) -> bytes:
+        """The reply of the leader; if no leader answers, that of a standby."""
+        if not self._lacks_leader(holder):
+            try:
+                return self._first(holder, "POST", path, encode(asked), wait_ms, changes_nothing=True)
+            except (CoordinatorNotAvailable, NotCoordinator):
+                self._leaderless = holder.epoch, time.monotonic()
+        anyone = encode(msgspec.structs.replace(asked, standby=True))
+        return self._first(holder, "POST", path, anyone, wait_ms, changes_nothing=True, leads=False)
+
+    def _lacks_leader(self, holder: Leadership) -> bool:
+        """Whether no leader answered a request for changes a short time ago, and none has taken over since."""
+        epoch, when_s = self._leaderless
+        return epoch == holder.epoch and time.monotonic() - when_s < LEADERLESS_S
 
     def ask_group(self, holder: Leadership, request: Request, wait_ms: int, limit_s: float = ANSWER_S) -> Response:
         """The reply to a group member's request, which may take `wait_ms`.  Raises CoordinatorNotAvailable, also
@@ -227,9 +297,13 @@ class HttpLink:
         *,
         limit_s: float = ANSWER_S,
         changes_nothing: bool = False,
+        leads: bool = True,
     ) -> bytes:
-        """The reply of the first endpoint that leads.  After an endpoint that may have applied the request, none is
-        tried."""
+        """The reply of the first endpoint that answers.  After an endpoint that may have applied the request, none is
+        tried.
+
+        leads:  only the leader answers the request.
+        """
         failures = []
         for endpoint in self._candidates(holder):
             try:
@@ -240,7 +314,8 @@ class HttpLink:
                     raise
                 failures.append(f"{endpoint.address}: {error}" if isinstance(error, NotCoordinator) else str(error))
                 continue
-            self._last = endpoint
+            if leads:
+                self._last = endpoint
             return data
         hint = "" if self._target.addresses else GONE
         raise CoordinatorNotAvailable("; ".join(failures) + hint)

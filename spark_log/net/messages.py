@@ -5,6 +5,8 @@
     GET  /v1/cluster                            ClusterInfo
     POST /v1/commands   CommandsRequest         CommandsReply
     POST /v1/changes    ChangesRequest          ChangesReply; waits until the log has changed, `wait_ms` at most
+    POST /v1/topics     TopicsRequest           Delta: the same for a client that holds some topics
+    POST /v1/objects    ObjectsRequest          ObjectsReply
     GET  /v1/groups?cluster_id=                 GroupsReply: current members and assignments of shared groups
     POST /v1/group/join|sync|heartbeat|leave       GroupAsked, GroupAnswered; join and sync wait for the other members
 
@@ -33,9 +35,10 @@ from spark_log.groups.messages import (
     SyncGroupResponse,
 )
 from spark_log.metadata.commands import AnyCommand
+from spark_log.metadata.projection import Delta, Holdings
 
-PROTOCOL = 2
-"""2: requests for changes have a body."""
+PROTOCOL = 3
+"""2: requests for changes have a body.  3: appends name the topics of records without a key."""
 WAIT_MS_MAX = 60_000
 """Longest wait of a request for changes."""
 _FIELDS = ("start", "end", "current", "owner", "key", "address", "epoch", "last", "version", "retry_after_ms")
@@ -83,7 +86,11 @@ class CommandsRequest(Message, frozen=True, kw_only=True):
     cluster_id: str
     since: int
     """The version that the client has."""
+    head: str = ""
+    """First line of the record of that version; empty if the client does not know it."""
     commands: tuple[AnyCommand, ...]
+    held: Holdings | None = None
+    """The contents of the client's state, if that has only some topics."""
 
 
 class Failure(Message, frozen=True, kw_only=True):
@@ -106,7 +113,10 @@ class CommandOutcome(Message, frozen=True, kw_only=True):
 class CommandsReply(Message, frozen=True, kw_only=True):
     outcomes: tuple[CommandOutcome, ...]
     batches: tuple[str, ...] = ()
-    """Objects of the log after `since`; empty if they are too large: then the client reads them from storage."""
+    """Objects of the log after `since`.  Empty if they are too large, or if the coordinator does not know that `head`
+    precedes them: then the client reads them from storage."""
+    delta: Delta | None = None
+    """Instead of batches, for a client that holds only some topics."""
 
 
 class ChangesRequest(Message, frozen=True, kw_only=True):
@@ -115,17 +125,50 @@ class ChangesRequest(Message, frozen=True, kw_only=True):
     cluster_id: str
     since: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
     """The version that the client has."""
+    head: str = ""
+    """As in CommandsRequest."""
     wait_ms: Annotated[int, msgspec.Meta(ge=0, lt=10**18)]
     topics: tuple[str, ...] | None = None
     """Topic ids: wait for records of these topics, and for changes other than records; None: for any change."""
     group: str = ""
     """A rebalance of this group ends the wait too."""
+    standby: bool = False
+    """A standby may answer, which follows the log with a delay."""
 
 
 class ChangesReply(Message, frozen=True, kw_only=True):
     version: int
     batches: tuple[str, ...] = ()
     """As in CommandsReply."""
+    lacks_head: bool = False
+    """The coordinator has another record at version `since`, or leads and has none."""
+
+
+class TopicsRequest(Message, frozen=True, kw_only=True):
+    """The changes of some topics, after a wait as for `ChangesRequest`."""
+
+    cluster_id: str
+    held: msgspec.Raw
+    """`Holdings`: the contents of the client's state."""
+    confirmed: bool = False
+    """Read the log up to its end first, and do not wait."""
+    wait_ms: Annotated[int, msgspec.Meta(ge=0, lt=10**18)] = 0
+    topics: tuple[str, ...] | None = None
+    group: str = ""
+    standby: bool = False
+
+
+class ObjectsRequest(Message, frozen=True, kw_only=True):
+    """Objects whose slices are in indexes, for a client that reads them."""
+
+    cluster_id: str
+    names: tuple[str, ...]
+    standby: bool = False
+
+
+class ObjectsReply(Message, frozen=True, kw_only=True):
+    rows: dict[str, tuple[int, int]]
+    """Size and index position; objects that are gone are left out."""
 
 
 MemberRequest: TypeAlias = JoinGroupRequest | SyncGroupRequest | HeartbeatRequest | LeaveGroupRequest
@@ -168,7 +211,7 @@ class GroupsReply(Message, frozen=True, kw_only=True):
 encode = msgspec.json.Encoder().encode
 
 
-_DECODERS: Mapping[type[Message], msgspec.json.Decoder[Any]] = {
+_DECODERS: Mapping[type[msgspec.Struct], msgspec.json.Decoder[Any]] = {
     kind: msgspec.json.Decoder(kind)
     for kind in (
         ClusterInfo,
@@ -177,6 +220,11 @@ _DECODERS: Mapping[type[Message], msgspec.json.Decoder[Any]] = {
         CommandsReply,
         ChangesRequest,
         ChangesReply,
+        TopicsRequest,
+        ObjectsRequest,
+        ObjectsReply,
+        Holdings,
+        Delta,
         GroupAsked,
         GroupAnswered,
         GroupsReply,
@@ -186,7 +234,7 @@ _DECODERS: Mapping[type[Message], msgspec.json.Decoder[Any]] = {
 """Created once: creating a decoder of such a union takes longer than decoding a message."""
 
 
-def decode(data: bytes, kind: type[Message], what: str) -> Any:
+def decode(data: bytes | msgspec.Raw, kind: type[msgspec.Struct], what: str) -> Any:
     """A message of a type.  Raises InvalidRequest with the invalid field."""
     try:
         return _DECODERS[kind].decode(data)

@@ -4,17 +4,19 @@ Topics, partitions and groups are counted by name: those with a prefix of the to
 the count is the same after a restart, and tokens with the same prefixes share it.  Requests in progress count with
 everything they may create.
 
-Runs on the event loop of the server.
+Runs on the event loop of the server, except `Quotas.usage`, which metrics call in other threads.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from spark_log.errors import InvalidRequest, QuotaExceeded, ThrottlingQuotaExceeded
+from spark_log.journal.unseen_changes import UnseenChanges
 from spark_log.metadata.commands import AddPartitions, Command, CreateTopic, RenewSession, SeveralCommands
 from spark_log.metadata.state import State
 from spark_log.net.tokens import Grant
@@ -96,6 +98,7 @@ class Quotas:
         self._claims: dict[str, list[Claim]] = {}
         self._commits: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._sizes = _GrantSizes()
         self.replace(quotas)
 
     def replace(self, quotas: Mapping[str, Quota]) -> None:
@@ -148,19 +151,71 @@ class Quotas:
                 "Delete some, or increase the quota"
             )
 
-    def usage(self, grants: Sequence[Grant], state: State, connections: Callable[[str], int]) -> Iterator[Usage]:
-        """Usage of each token."""
-        for grant in grants:
-            sizes = topic_sizes(grant, state)
-            yield Usage(
+    def note(self, state: State) -> None:
+        """There is a new state: the next `usage` visits what changed."""
+        self._sizes.note(state)
+
+    def usage(self, grants: Sequence[Grant], state: State, connections: Callable[[str], int]) -> list[Usage]:
+        """Usage of each token.  May be called from any thread: it reads counters that the event loop increments."""
+        return [
+            Usage(
                 grant.name,
-                len(sizes),
-                sum(sizes.values()),
-                len(group_names(grant, state)),
+                *size,
                 connections(grant.name),
                 self._commits[grant.name],
                 self._refused[grant.name],
             )
+            for grant, size in zip(grants, self._sizes.of(grants, state), strict=True)
+        ]
+
+
+class _Size:
+    """The number of things that a token has access to."""
+
+    __slots__ = ("groups", "partitions", "topics")
+
+    def __init__(self) -> None:
+        self.topics = self.partitions = self.groups = 0
+
+
+class _GrantSizes:
+    """The number of things that each token has access to.  A call visits what changed since the last.  Thread-safe."""
+
+    def __init__(self) -> None:
+        self._unseen = UnseenChanges()
+        self._lock = threading.Lock()
+        self._grants: tuple[Grant, ...] = ()
+        self._sizes: list[_Size] = []
+
+    def note(self, state: State) -> None:
+        self._unseen.note(state)
+
+    def of(self, grants: Sequence[Grant], state: State) -> list[tuple[int, int, int]]:
+        """Topics, partitions and groups, in the order of the grants."""
+        with self._lock:
+            old, new, changes = self._unseen.visit(state)
+            if changes is None or self._grants != tuple(grants):
+                self._grants, self._sizes = tuple(grants), [_Size() for _ in grants]
+                self._add(new.names.values(), new, 1)
+                self._add_groups(new.groups, 1)
+            else:
+                self._add(changes.topics, old, -1)
+                self._add(changes.topics, new, 1)
+                self._add_groups([name for name in changes.groups if name in old.groups], -1)
+                self._add_groups([name for name in changes.groups if name in new.groups], 1)
+            return [(size.topics, size.partitions, size.groups) for size in self._sizes]
+
+    def _add(self, topic_ids: Iterable[str], state: State, sign: int) -> None:
+        found = [state.topics[topic_id] for topic_id in topic_ids if topic_id in state.topics]
+        live = [topic for topic in found if not topic.deleted]
+        for grant, size in zip(self._grants, self._sizes, strict=True):
+            mine = [topic.partitions for topic in live if _may_use_topic(grant, topic.name)]
+            size.topics += sign * len(mine)
+            size.partitions += sign * sum(mine)
+
+    def _add_groups(self, names: Iterable[str], sign: int) -> None:
+        for grant, size in zip(self._grants, self._sizes, strict=True):
+            size.groups += sign * sum(_may_use_group(grant, name) for name in names)
 
 
 class Claim:
@@ -226,12 +281,18 @@ def _raise_to(known: dict[str, int], sizes: Mapping[str, int]) -> None:
 def topic_sizes(grant: Grant, state: State) -> dict[str, int]:
     """Partition counts of the topics that a token has access to."""
     return {
-        name: state.topics[topic_id].partitions
-        for name, topic_id in state.names.items()
-        if not grant.topics or name.startswith(grant.topics)
+        name: state.topics[topic_id].partitions for name, topic_id in state.names.items() if _may_use_topic(grant, name)
     }
 
 
 def group_names(grant: Grant, state: State) -> set[str]:
     """The groups that a token has access to."""
-    return {name for name in state.groups if not grant.groups or name.startswith(grant.groups)}
+    return {name for name in state.groups if _may_use_group(grant, name)}
+
+
+def _may_use_topic(grant: Grant, name: str) -> bool:
+    return not grant.topics or name.startswith(grant.topics)
+
+
+def _may_use_group(grant: Grant, name: str) -> bool:
+    return not grant.groups or name.startswith(grant.groups)

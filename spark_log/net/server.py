@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import Any, TypeVar
 
 from aiohttp import web
@@ -27,6 +28,8 @@ from spark_log.errors import (
 from spark_log.groups.messages import Code, JoinGroupRequest, LeaveGroupRequest, Response
 from spark_log.groups.subscription import CONSUMER, subscribed_topics
 from spark_log.metadata.commands import AnyCommand
+from spark_log.metadata.projection import Holdings, object_rows
+from spark_log.metadata.state import State
 from spark_log.net import audit
 from spark_log.net.address import is_own_host
 from spark_log.net.connection_limits import ConnectionLimits, Connections, Peer
@@ -45,6 +48,9 @@ from spark_log.net.messages import (
     GroupAsked,
     GroupsReply,
     MemberRequest,
+    ObjectsReply,
+    ObjectsRequest,
+    TopicsRequest,
     batches_as_text,
     decode,
     encode,
@@ -61,6 +67,15 @@ CHANGES_BYTES_MAX = 128 << 10
 """The limit in a reply to a long poll.  Thousands are sent at a time, so each must be cheap."""
 PAUSE_S = 2.5
 """An event loop that did not run for this long was suspended: normally it runs at least once a second."""
+STALE_S = 10.0
+"""A standby that has not read the log up to its end for this long does not answer for it."""
+HELD_MAX = 1000
+"""Partitions, missing topics and groups of a client that holds topics.  A client of more reads the log: it describes
+each of them in each request, and the event loop waits while they are compared."""
+DELTAS_MAX, DELTAS_BYTES_MAX = 100, 8 << 20
+"""Replies to clients of topics that are kept: the clients of one topic that wait ask for the same."""
+STANDBY_LOOK_S = 0.05
+"""How often a request checks whether a standby has read the log since it arrived."""
 SHUTDOWN_S = 2.0
 """Time for open requests at shutdown."""
 logger = logging.getLogger("spark_log")
@@ -141,18 +156,25 @@ class Server:
         self._limits = limits
         self._quotas = Quotas(quotas or {})
         self._hosts = hosts
-        self._held: set[asyncio.Future[None]] = set()
-        """Futures of group requests that wait for other members: completed when tokens are replaced."""
+        self._held: dict[asyncio.Task[Any], Callable[[], object]] = {}
+        """Tasks of group requests that may wait, each with a check of its token."""
+        self._revoked: dict[asyncio.Task[Any], SparkLogError] = {}
+        """The errors of those that were cancelled, because their tokens lost access."""
         self._polls = 0
         self._awake_s = time.monotonic()
         """When the event loop last ran."""
         self._paused_s = 0.0
         """The end of the last suspension of at least PAUSE_S."""
         self._waiters = LongPolls()
+        self._led = False
+        """Whether it led when waiting requests were last woken."""
         self._connections = Connections(limits)
         self._peers: dict[Any, Peer] = {}
         """By aiohttp's protocol object."""
-        self._body: tuple[int, int, bool, bytes] = (-1, -1, False, b"")
+        self._body: tuple[object, bytes] = (None, b"")
+        """The last reply to a request for changes, and what it depends on."""
+        self._deltas: tuple[State | None, dict[bytes, bytes]] = (None, {})
+        """Replies about a state, by what the clients have."""
         self._http: _Http | None = None
         self._listener: Listener | None = None
         self._routes: dict[str, tuple[str, Handler]] = {
@@ -162,6 +184,8 @@ class Server:
             "/v1/cluster": ("GET", self._cluster),
             "/v1/commands": ("POST", self._commands),
             "/v1/changes": ("POST", self._changes),
+            "/v1/topics": ("POST", self._topics),
+            "/v1/objects": ("POST", self._objects),
             "/v1/groups": ("GET", self._group_views),
             **dict.fromkeys(GROUP_PATHS, ("POST", self._group)),
         }
@@ -228,15 +252,20 @@ class Server:
         if self._listener is not None:
             self._listener.tls = tls
         self._connections.close_idle([grant.name for grant in tokens.grants])
-        for replaced in self._held:
-            if not replaced.done():
-                replaced.set_result(None)
+        for task, check in self._held.items():
+            try:
+                check()
+            except SparkLogError as error:
+                self._revoked[task] = error
+                task.cancel()
         self._waiters.wake(None)
 
     def _wake(self) -> None:
         self._groups.notice()
-        touched = self._service.change_feed.drain()
-        self._waiters.wake(None if self._stopping or not self._service.leading else touched)
+        self._quotas.note(self._service.state)
+        touched, leading = self._service.change_feed.drain(), self._service.leading
+        self._waiters.wake(None if self._stopping or (self._led and not leading) else touched)
+        self._led = leading
 
     def _leads(self) -> bool:
         """Whether this coordinator leads.
@@ -336,7 +365,7 @@ class Server:
 
     def _metrics_text(self) -> str:
         usage = self._quotas.usage(self._tokens.grants, self._service.state, self._connections.of_principal)
-        text = self._service.metrics_text(polls=self._polls, connections=self._connections, usage=list(usage))
+        text = self._service.metrics_text(polls=self._polls, connections=self._connections, usage=usage)
         return text + self._groups.metrics_text()
 
     async def _cluster(self, request: web.BaseRequest) -> web.Response:
@@ -369,8 +398,10 @@ class Server:
             for change, outcome in zip(changes, found, strict=False):
                 audit.write(grant.name, request.remote or "", change, outcome, version)
         outcomes = tuple(map(_outcome, asked.commands, found))
-        batches = self._service.after(asked.since, self._service.state.version, REPLY_BYTES_MAX)
-        return _answer(CommandsReply(outcomes=outcomes, batches=batches_as_text(batches)))
+        if asked.held is not None:
+            return _answer(CommandsReply(outcomes=outcomes, delta=self._service.delta(asked.held)))
+        batches = self._batches(asked, self._service.state.version, REPLY_BYTES_MAX)
+        return _answer(CommandsReply(outcomes=outcomes, batches=batches))
 
     async def _carried_out(self, grant: Grant, commands: Sequence[AnyCommand]) -> list[object]:
         """The reply to each command, or its error."""
@@ -396,14 +427,66 @@ class Server:
     async def _changes(self, request: web.BaseRequest) -> web.Response:
         _, body = await self._admit(request)
         asked: ChangesRequest = decode(body, ChangesRequest, "the request")
-        self._check(asked.cluster_id)
+        self._check(asked.cluster_id, standby=asked.standby)
+        affected = await self._await_changes(request, asked, asked.since)
+        return web.Response(body=self._changes_body(asked, affected), content_type="application/json")
+
+    async def _topics(self, request: web.BaseRequest) -> web.Response:
+        _, body = await self._admit(request)
+        asked: TopicsRequest = decode(body, TopicsRequest, "the request")
+        self._check(asked.cluster_id, standby=asked.standby)
+        held: Holdings = decode(asked.held, Holdings, "the request")
+        if (size := held.size_in(self._service.published)) > HELD_MAX:
+            raise InvalidRequest(
+                f"held: {size:,} partitions, missing topics and groups, more than {HELD_MAX:,}: read the log instead"
+            )
+        if asked.confirmed:
+            await self._confirm(standby=asked.standby)
+        else:
+            await self._await_changes(request, asked, held.version)
+        return web.Response(body=self._delta_body(bytes(asked.held), held), content_type="application/json")
+
+    def _delta_body(self, key: bytes, held: Holdings) -> bytes:
+        """Created once for all requests of clients that have the same."""
+        newest = self._service.published
+        if self._deltas[0] is not newest:
+            self._deltas = (newest, {})
+        bodies = self._deltas[1]
+        if key not in bodies:
+            if len(bodies) == DELTAS_MAX or sum(map(len, bodies.values())) > DELTAS_BYTES_MAX:
+                bodies.clear()
+            bodies[key] = encode(self._service.delta(held))
+        return bodies[key]
+
+    async def _confirm(self, *, standby: bool) -> None:
+        """Read the log up to its end.  Afterwards the state has every change that was acknowledged before."""
+        asked_s = time.monotonic()
+        while not self._leads():
+            if self._service.followed_s >= asked_s:
+                return
+            await asyncio.sleep(STANDBY_LOOK_S)
+            self._check_leads(standby=standby)
+        await self._thread_results.of(self._service.submit([]))
+
+    async def _objects(self, request: web.BaseRequest) -> web.Response:
+        _, body = await self._admit(request)
+        asked: ObjectsRequest = decode(body, ObjectsRequest, "the request")
+        self._check(asked.cluster_id, standby=asked.standby)
+        return _answer(ObjectsReply(rows=object_rows(self._service.state, asked.names)))
+
+    async def _await_changes(self, request: web.BaseRequest, asked: ChangesRequest | TopicsRequest, since: int) -> bool:
+        """Wait for changes that concern the requester, as long as it asks; whether there are any."""
         self._parking.park(request.transport)
-        since, topics = asked.since, asked.topics
+        topics = asked.topics
         deadline = time.monotonic() + min(asked.wait_ms, WAIT_MS_MAX) / 1000
         rebalance_begun = self._groups.rebalance_begun(asked.group)
         while not self._service.change_feed.has_changes(topics, since) and not self._stopping:
             left = deadline - time.monotonic()
-            if left <= 0 or not self._leads() or (rebalance_begun is not None and rebalance_begun.done()):
+            if (
+                left <= 0
+                or not self._may_answer(asked.standby)
+                or (rebalance_begun is not None and rebalance_begun.done())
+            ):
                 break
             self._polls += 1
             waiter = self._waiters.join(topics)
@@ -414,11 +497,10 @@ class Server:
                 self._waiters.leave(topics, waiter)
                 self._polls -= 1
             self._grant(request)  # tokens may have been replaced
-        self._check_leads()
-        affected = self._service.change_feed.has_changes(topics, since) or (
+        self._check_leads(standby=asked.standby)
+        return self._service.change_feed.has_changes(topics, since) or (
             rebalance_begun is not None and rebalance_begun.done()
         )
-        return web.Response(body=self._changes_body(since, affected), content_type="application/json")
 
     async def _group(self, request: web.BaseRequest) -> web.Response:
         grant, body = await self._admit(request)
@@ -444,20 +526,22 @@ class Server:
     async def _shared(self, request: web.BaseRequest, asked: GroupAsked) -> Response:
         """The reply to a group member.  The wait for other members ends if its token loses access."""
         claim = self._quotas.claim(self._member_grant(request, asked))
+        task = asyncio.current_task()
+        assert task is not None, "requests are handled in tasks"
+        self._held[task] = partial(self._member_grant, request, asked)
         try:
             if isinstance(asked.request, JoinGroupRequest):
                 claim.add_group(asked.request.group_id, self._service.state)
             wait_ms = min(asked.wait_ms, WAIT_MS_MAX)
-            answer = asyncio.ensure_future(self._groups.ask(asked.request, wait_ms, request.remote or ""))
-            try:
-                while not answer.done():
-                    await self._until_replaced(answer)
-                    self._member_grant(request, asked)
-            finally:
-                answer.cancel()
+            response = await self._groups.ask(asked.request, wait_ms, request.remote or "")
+        except asyncio.CancelledError:
+            if task not in self._revoked:
+                raise
+            raise self._revoked[task] from None
         finally:
+            self._held.pop(task)
+            self._revoked.pop(task, None)
             claim.release()
-        response = answer.result()
         self._check_leads(changed=True)
         return response
 
@@ -469,51 +553,61 @@ class Server:
         check_names(grant, groups=(asked.request.group_id,))
         return grant
 
-    async def _until_replaced(self, answer: asyncio.Future[Response]) -> None:
-        """Wait for a reply, or until tokens are replaced."""
-        replaced: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._held.add(replaced)
-        try:
-            await asyncio.wait((answer, replaced), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            self._held.discard(replaced)
-
     async def _group_views(self, request: web.BaseRequest) -> web.Response:
         await self._admit(request)
         self._check(request.query.get("cluster_id", ""))
         return _answer(GroupsReply(groups=self._groups.views()))
 
-    def _changes_body(self, since: int, affected: bool) -> bytes:
-        """Created once for all requests that wait at the same version.
+    def _changes_body(self, asked: ChangesRequest, affected: bool) -> bytes:
+        """Created once for all requests that wait at the same record.
 
         affected:  the changes affect the requester.  Otherwise they are left out if they do not fit into one reply.
         """
-        version = self._service.state.version
-        if self._body[:3] != (since, version, affected):
-            batches = batches_as_text(self._service.after(since, version, CHANGES_BYTES_MAX))
+        since, version = asked.since, self._service.state.version
+        found = self._service.head(since)
+        another = bool(asked.head) and bool(found) and found != asked.head
+        behind = version < since and self._service.leading
+        kind = (since, asked.head, found, version, affected, behind)
+        if self._body[0] != kind:
+            batches = self._batches(asked, version, CHANGES_BYTES_MAX)
             reached = version if affected or batches else since
-            self._body = (since, version, affected, encode(ChangesReply(version=reached, batches=batches)))
-        return self._body[3]
+            reply = ChangesReply(version=reached, batches=batches, lacks_head=another or behind)
+            self._body = (kind, encode(reply))
+        return self._body[1]
 
-    def _check(self, cluster_id: str) -> None:
+    def _batches(self, asked: ChangesRequest | CommandsRequest, version: int, limit: int) -> tuple[str, ...]:
+        """The objects that follow the client's last record; empty if they exceed `limit` bytes, or if this coordinator
+        does not know that they follow it."""
+        if asked.head and asked.head != self._service.head(asked.since):
+            return ()
+        return batches_as_text(self._service.after(asked.since, version, limit))
+
+    def _check(self, cluster_id: str, *, standby: bool = False) -> None:
         if cluster_id != self._service.cluster_id:
             raise InconsistentClusterId(
                 f"this coordinator has the log {self._service.cluster_id}, not {cluster_id or '(none given)'}"
             )
-        self._check_leads()
+        self._check_leads(standby=standby)
 
-    def _check_leads(self, *, changed: bool = False) -> None:
+    def _may_answer(self, standby: bool) -> bool:
+        """Whether this coordinator leads, or follows the log and the request accepts a standby's answer."""
+        return self._leads() or (standby and time.monotonic() - self._service.followed_s < STALE_S)
+
+    def _check_leads(self, *, changed: bool = False, standby: bool = False) -> None:
         """Raises NotCoordinator or CoordinatorNotAvailable, so that no reply is based on an old state.
 
         changed:  a change may have been applied.
+        standby:  a standby may reply.
         """
         try:
-            if not self._leads():
+            if not self._may_answer(standby):
                 raise self._service.not_leading()
         except (NotCoordinator, CoordinatorNotAvailable) as error:
             if not changed:
                 raise
-            unknown = CoordinatorNotAvailable(f"a change was in progress when this coordinator was replaced: {error}")
+            unknown = CoordinatorNotAvailable(
+                f"the coordinator stopped leading while a change was in progress: {error}"
+            )
             unknown.maybe_applied = True
             raise unknown from error
 

@@ -11,6 +11,7 @@ from spark_log.errors import NotCoordinator, SparkLogError
 from spark_log.groups.messages import Request, Response
 from spark_log.journal.store_operations import Answered
 from spark_log.metadata.commands import AnyCommand
+from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import GroupView, Health
@@ -43,6 +44,10 @@ class Service(Protocol):
     def confirmed_s(self) -> float:
         """When, on the monotonic clock, it last began a check that found it leading."""
 
+    @property
+    def followed_s(self) -> float:
+        """When, on the monotonic clock, it last began to read the log up to its end, as a standby."""
+
     def health(self) -> Health: ...
 
     @property
@@ -56,6 +61,16 @@ class Service(Protocol):
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
         """Objects of the log, versions (since, upto]; empty if they exceed `limit` bytes."""
+
+    def head(self, version: int) -> str:
+        """First line of the record of a version; empty if not known."""
+
+    @property
+    def published(self) -> State:
+        """The newest state that `delta` compares with."""
+
+    def delta(self, held: Holdings) -> Delta:
+        """The published state, or a newer one, compared with what a client has."""
 
     def not_leading(self) -> NotCoordinator: ...
 

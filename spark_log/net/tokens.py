@@ -151,7 +151,7 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
     its owner, or make its commits pass for duplicates.
 
     An identity with a user-defined name belongs to the tokens that have a prefix of it.  A random identity, of a
-    stream or a plain writer, belongs to the tokens that may write the topics that it has written.
+    stream or a plain writer, belongs to the tokens that may write the topics of its last commit.
     """
     kind, _, name = producer.partition(":")
     prefixes = grant.producers or grant.topics
@@ -162,11 +162,9 @@ def _check_producer(grant: Grant, producer: str, state: State) -> None:
                 f"the token {grant.name!r} is for producer identities that begin with {' or '.join(prefixes)}, not "
                 f"{name!r}"
             )
-    elif (known := state.producers.get(producer)) is not None:
-        written = {topic_id for kept in known.kept for topic_id, *_ in kept.ranges}
-        check_names(
-            grant, topics=sorted(state.topics[topic_id].name for topic_id in written if topic_id in state.topics)
-        )
+    elif (known := state.producers.get(producer)) is not None and known.last_commit is not None:
+        written = [state.topics[topic_id].name for topic_id in known.last_commit.topics if topic_id in state.topics]
+        check_names(grant, topics=sorted(written))
 
 
 def _title(command: Command) -> str:

@@ -20,11 +20,13 @@ import math
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from enum import Enum
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace as with_values
 
 from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
@@ -33,13 +35,14 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.proposal import Proposal
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import AnyCommand, Expire, SetGeneration
+from spark_log.metadata.projection import Delta, Holdings, delta, object_rows
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.messages import Health
 from spark_log.net.quotas import Usage
 from spark_log.node.change_feed import ChangeFeed
-from spark_log.node.maintain import maintain_round
+from spark_log.node.maintain import Maintainer
 from spark_log.node.metrics import Metrics
 from spark_log.node.record_cache import RecordCache
 from spark_log.node.storage_health import StorageHealth, mark_key
@@ -117,10 +120,15 @@ class Coordinator:
         """The last epoch in which it stepped down because no write to its storage was completed."""
         self.confirmed_s = 0.0
         """When, on the monotonic clock, it last began a check that found it leading."""
+        self.followed_s = -math.inf
+        """When, on the monotonic clock, it last began to read the log up to its end, as a standby."""
         self.tail = RecordCache(store)
         self.journal = Journal.open(self.tail, create=True, clock=clock or SystemClock())
         self.metrics = Metrics()
         self.change_feed = ChangeFeed()
+        self.change_feed.note(self.state.version, None)  # all versions up to it may be new to a client
+        self._published = self.journal.view
+        """The newest view that clients get."""
         self.on_change: Callable[[], None] = lambda: None
         """Called after a new version or a change of the leader."""
         self.held: Callable[[], tuple[Held, ...]] = tuple
@@ -133,6 +141,10 @@ class Coordinator:
         self.tail.on_error = self.storage_health.note_failure
         self._queue: queue.Queue[_Pending | None] = queue.Queue(QUEUE_MAX)
         self._under_way: list[_Pending] = []
+        self._tried = 0
+        """The last epoch under which it tried to take over; the outcome may be unknown."""
+        self._namesake = ""
+        """The problem if another process has the log under the address and host name of this one; empty if none has."""
         self._stopping = threading.Event()
         self._lock = threading.Lock()
 
@@ -147,7 +159,7 @@ class Coordinator:
     # --------------------------------------------------------------------------------------------------------- commands
 
     def submit(self, commands: Sequence[AnyCommand | SetGeneration]) -> Future[Answered]:
-        """Apply commands, possibly in one record with others.
+        """Apply commands, possibly in one record with others; without commands, read the log up to its end.
 
         The future fails with NotCoordinator if this coordinator does not lead, with CoordinatorNotAvailable if its
         queue is full.
@@ -167,17 +179,21 @@ class Coordinator:
         return asked.answer
 
     def _holding(self, command: AnyCommand | SetGeneration) -> AnyCommand | SetGeneration:
-        return Expire(held=command.held + self.held()) if isinstance(command, Expire) else command
+        return with_values(command, held=command.held + self.held()) if isinstance(command, Expire) else command
 
     def not_leading(self) -> NotCoordinator:
         """The error for requests to a coordinator that does not lead."""
-        held = self.state.coordinator
-        problem = self.storage_health.problem
+        held, problem = self.state.coordinator, self.problem
         if problem and not self.leading:
             text = f"this coordinator does not lead: {problem}"
         else:
             text = f"this coordinator is a standby, {held.address or 'none'} leads"
         return NotCoordinator(text, address=held.address, epoch=held.epoch)
+
+    @property
+    def problem(self) -> str:
+        """Why this coordinator can neither lead nor stand by; empty if it can."""
+        return self._namesake or self.storage_health.problem
 
     def check_storage(self) -> None:
         """Step down if no write was completed for too long.  Does no I/O; runs in another thread than `run`."""
@@ -204,7 +220,7 @@ class Coordinator:
         return self.journal.metadata.url
 
     def health(self) -> Health:
-        state, problem = self.state, self.storage_health.problem
+        state, problem = self.state, self.problem
         return Health(
             cluster_id=self.cluster_id,
             leading=self.leading and not problem,
@@ -218,6 +234,19 @@ class Coordinator:
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
         return self.tail.after(since, upto, limit)
+
+    def head(self, version: int) -> str:
+        return self.tail.head(version).decode()
+
+    @property
+    def published(self) -> State:
+        return self._published.state
+
+    def delta(self, held: Holdings) -> Delta:
+        view = self._published
+        head = view.head.decode()
+        known = head if held.version == view.state.version else self.head(held.version)
+        return delta(view.state, head, held, known)
 
     def metrics_text(self, *, polls: int, connections: Connections, usage: Sequence[Usage]) -> str:
         return self.metrics.text(
@@ -260,17 +289,26 @@ class Coordinator:
         reported = ""
         while not self._stopping.is_set():
             began = time.monotonic()
+            before = self.state
             state = self.journal.refresh()
+            self._publish(before)
+            self.followed_s = began
             held = state.coordinator
+            self._note_namesake(held)
             if held.in_force and held.in_force == self.journal.context.epoch:
                 if self._probe():  # after an error, before others have noticed
                     self._begin(held.epoch, began)
                     return
-            elif not held.address or self._was_here(held) or watch.is_gone(state, self._ask_leader):
+            elif self._namesake:
+                self._stopping.wait(LOOK_S)
+                continue  # without a probe: its object is that of the leader
+            elif not held.address or self._has_name_of(held) or watch.is_gone(state, self._ask_leader):
+                self._tried = held.epoch + 1
                 try:
                     epoch = self.journal.take_over(held.epoch, self.address, self._host)
                 except NotCoordinator:
                     continue  # another standby was faster
+                self._publish(state)
                 self.storage_health.note_write()
                 self.storage_health.remove_marks(but=self._mark)
                 self._begin(epoch, began)
@@ -279,7 +317,6 @@ class Coordinator:
                 logger.info("standing by: %s leads %s", held.address, self.journal.metadata.url)
                 reported = held.address
             self._probe_if_due()
-            self.on_change()
             self._stopping.wait(LOOK_S)
 
     def _begin(self, epoch: int, began_s: float) -> None:
@@ -306,13 +343,29 @@ class Coordinator:
             return False
         return self.storage_health.probe(self._mark, self.journal.context.unique())
 
-    def _was_here(self, held: Holder) -> bool:
-        """Whether the previous process at this address had the log.  That process is gone, because this one has its
-        port.
+    def _has_name_of(self, held: Holder) -> bool:
+        """Whether the log names this process, the previous one at its port, which is gone, or a namesake."""
+        return held.address == self.address and held.host == self._host
 
-        A process that lost the log itself lost it to another one with the same address, and waits as usual.
+    def _has_namesake(self, held: Holder) -> bool:
+        """Whether this process lost the log to another one with its address and its machine's name.
+
+        The two would take the log from each other for ever: neither can ask the other whether it leads.
         """
-        return held.address == self.address and held.host == self._host and not self.journal.context.epoch
+        is_ours = self.journal.context.epoch == 0 or held.epoch == self._tried
+        return self._has_name_of(held) and not is_ours
+
+    def _note_namesake(self, held: Holder) -> None:
+        problem = ""
+        if self._has_namesake(held):
+            problem = (
+                f"another process took over as {held.address} on the machine {held.host!r}, which are the address and "
+                "the host name of this one: this one does not lead until the other one releases the log, or this one "
+                "is restarted; give each coordinator its own --advertise address or host name"
+            )
+        if problem and not self._namesake:
+            logger.error("%s: %s", self.journal.metadata.url, problem)
+        self._namesake = problem
 
     def _lead(self) -> None:
         """Serve until another coordinator leads, or `stop`."""
@@ -331,11 +384,14 @@ class Coordinator:
             stop.set()  # upkeep ends at its next command, which is rejected
 
     def _round(self) -> None:
-        """Apply waiting commands, or check the log if there are none."""
+        """Apply waiting commands.  Read the log up to its end if there are none, or for requests without commands.
+
+        Raises the error of that read: whether this coordinator still leads is not known then.
+        """
         asked = self._under_way = self._waiting()
-        before = self.state
-        if asked:
-            commands = [command for one in asked for command in one.commands]
+        before, confirmations = self.state, [one for one in asked if not one.commands]
+        commands = [command for one in asked for command in one.commands]
+        if commands:
             began = time.perf_counter()
             try:
                 self.journal.carry_out(commands)
@@ -346,13 +402,30 @@ class Coordinator:
             if self.state is not before:
                 self.metrics.commits.note(time.perf_counter() - began)
                 self.storage_health.note_write()
-            self.change_feed.note(self.state.version, (command.decide for command in commands))
+        try:
+            if confirmations or not asked:
+                self.journal.poll()
+        except Exception as error:
+            for one in confirmations:
+                one.give_up(CoordinatorNotAvailable(f"the log cannot be read: {error}"))
+            raise
+        finally:
+            self._publish(before)
             for one in asked:
                 one.complete()
-        elif self.journal.poll() is not before:
-            self.change_feed.note(self.state.version, None)
-        if self.state is not before:
-            self.on_change()
+
+    def _publish(self, before: State) -> None:
+        """Pass a new state on to requests that wait for one, and to the metrics."""
+        if self.state is before:
+            return
+        changes = self.state.changes_since(before)
+        leads = self.leading and self.state.coordinator.in_force == self.epoch
+        if changes is None and not leads:
+            self.tail.forget()  # the log may have been opened again from a checkpoint, and leftovers before it read
+        self._published = self.journal.view
+        self.change_feed.note(self.state.version, None if changes is None or changes.concerns_all else changes.appended)
+        self.metrics.topics.note(self.state)
+        self.on_change()
 
     def _waiting(self) -> list[_Pending]:
         try:
@@ -403,21 +476,24 @@ class Coordinator:
         """Run upkeep beside the commits, like any other client: through this coordinator."""
         store, clock = self.tail.real, self.journal.context.clock
         due = None if self._maintain_ms is None else clock.monotonic_ms() + self._maintain_ms
-        journal: Journal | None = None
+        maintainer: Maintainer | None = None
         while not stop.wait(LOOK_S):
             try:
-                if journal is None:
+                if maintainer is None:
                     journal = Journal.open(store, create=False, link=LocalLink(self), served=True)
-                journal.run_upkeep()
+                    maintainer = Maintainer(Log(journal))
+                maintainer.log.journal.run_upkeep()
                 if due is not None and clock.monotonic_ms() >= due:
                     due = clock.monotonic_ms() + (self._maintain_ms or 0)
-                    report = maintain_round(Log(journal))
+                    report = maintainer.round()
+                    self.metrics.retention.note(report.expired_topics, clock.now_ms())
+                    self.metrics.compaction.note(report)
                     logger.info("maintained: %s", report)
             except SparkLogError as error:
                 logger.warning("upkeep of %s failed, retrying in its next run: %s", store.url, error)
             except Exception:
                 logger.exception("upkeep of %s failed, restarting it", store.url)
-                journal = None
+                maintainer = None
 
 
 class LocalLink:
@@ -426,15 +502,35 @@ class LocalLink:
     def __init__(self, coordinator: Coordinator) -> None:
         self._coordinator = coordinator
 
-    def ask(self, holder: Holder, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+    def ask(
+        self,
+        holder: Holder,
+        commands: Sequence[Any],
+        since: int,
+        limit_ms: float = math.inf,
+        head: bytes = b"",
+        held: Holdings | None = None,
+    ) -> Answered:
         answered = self._coordinator.submit(commands).result()
         return answered._replace(state=self._coordinator.state)
 
     def changes(
-        self, holder: Holder, since: int, wait_ms: int, group: str = "", topics: Sequence[str] | None = None
+        self,
+        holder: Holder,
+        since: int,
+        wait_ms: int,
+        group: str = "",
+        topics: Sequence[str] | None = None,
+        head: bytes = b"",
     ) -> Changes:
         state = self._coordinator.state
         return Changes(state.version, state=state)
+
+    def topics(self, holder: Holder, held: Holdings, **_: Any) -> Delta:
+        return self._coordinator.delta(held)
+
+    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+        return object_rows(self._coordinator.state, names)
 
     def close(self) -> None:
         """There are no connections to close."""

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import Protocol
 
 import msgspec
+from immutables import Map
 
 from spark_log.clock import Clock
 from spark_log.errors import (
@@ -61,7 +62,7 @@ from spark_log.model import TopicPartition
 from spark_log.net.long_poll import LongPolls
 from spark_log.net.messages import GroupView
 from spark_log.node.deadlines import Deadlines
-from spark_log.node.metrics import group_text
+from spark_log.node.log_metrics import GroupMetrics
 
 TIMEOUT_MS_MAX = 2**31 - 1
 WAKE_DELAY_S = 0.03
@@ -121,6 +122,7 @@ class Groups:
         """When the timer fires."""
         self._began_ms = clock.now_ms() - clock.monotonic_ms()
         self._rebalances = 0
+        self._metrics = GroupMetrics()
 
     # --------------------------------------------------------------------------------------------------------- requests
 
@@ -314,7 +316,7 @@ class Groups:
         at = Step(group.copy(), self._now_ms(), self._config)
         for member in tuple(at.group.members.values()):
             remove_member(at, member)
-        at.group.state, at.group.pending, at.group.writes = GroupState.EMPTY, {}, {}
+        at.group.state, at.group.pending, at.group.writes = GroupState.EMPTY, Map(), {}
         self._take(group.group_id, group, at.outcome())
 
     def _take(self, group_id: str, before: Group | None, outcome: StepOutcome) -> None:
@@ -378,7 +380,7 @@ class Groups:
 
     def metrics_text(self) -> str:
         """Metrics of all groups, including groups in the log that are not shared.  May be called from any thread."""
-        return group_text(self._journal.state, self._groups.copy(), self._rebalances)
+        return self._metrics.text(self._journal.state, self._groups.copy(), self._rebalances)
 
     # ----------------------------------------------------------------------------------------------------------- timers
 
@@ -416,7 +418,9 @@ class Groups:
     # -------------------------------------------------------------------------------------------------------- who leads
 
     def notice(self) -> None:
-        """Called when the leader may have changed.  A new leader reads the groups and their members from the log."""
+        """Called when the leader or the state may have changed.  A new leader reads the groups and their members from
+        the log."""
+        self._metrics.note(self._journal.state)
         epoch = self._journal.epoch
         if epoch == self._epoch:
             return

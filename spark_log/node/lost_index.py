@@ -14,24 +14,22 @@ from collections.abc import Iterable
 from spark_log.errors import CorruptObject
 from spark_log.journal.index_reads import read_found
 from spark_log.journal.proposal import Context
-from spark_log.journal.sealing import swap_in
+from spark_log.journal.sealing import Entries, prunable, swap_in
 from spark_log.journal.store_operations import Refresh, Steps
 from spark_log.metadata.records import Piece
-from spark_log.metadata.state import State, TopicKey
-from spark_log.metadata.swaps import Rewrite, prune_range, resolve
+from spark_log.metadata.state import State
+from spark_log.metadata.swaps import Rewrite, resolve
 from spark_log.model import Slice
-
-Entries = tuple[Slice | Piece, ...]
 
 
 def prune_lost(state: State, context: Context) -> Steps[None]:
     """Remove entries with unreadable indexes below the partitions' starts, and of deleted topics."""
-    if not (yield from _lost(_pieces(_prunable(state).values()))):
+    if not (yield from _lost(_pieces(prunable(state).values()))):
         return
     state = yield Refresh()  # an index may be missing because a newer state has replaced it
     everything = {key: part.entries for key, part in state.partitions.items()}
     lost = yield from _lost(_pieces(everything.values()))
-    old = {key: entries for key, entries in _prunable(state).items() if not lost.isdisjoint(entries)}
+    old = {key: entries for key, entries in prunable(state).items() if not lost.isdisjoint(entries)}
     if not old:
         return
     known = yield from _read(set(_pieces(everything.values())) - lost)
@@ -43,14 +41,6 @@ def prune_lost(state: State, context: Context) -> Steps[None]:
     ]
     uncounted = _uncounted(state, known) if pruned == lost else Counter[str]()
     yield from swap_in(context, state.version, rewrites, uncounted=uncounted)
-
-
-def _prunable(state: State) -> dict[TopicKey, Entries]:
-    found = {}
-    for key, part in state.partitions.items():
-        low, high = prune_range(part, state.topics[key[0]].deleted)
-        found[key] = part.entries[low:high]
-    return found
 
 
 def _pieces(groups: Iterable[Entries]) -> list[Piece]:

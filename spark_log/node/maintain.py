@@ -6,13 +6,14 @@ at any time.  It works on a separate view, so writers in the same process do not
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import BinaryIO, TypeVar, cast
+from collections.abc import Callable, Container, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TypeVar
 
 from spark_log.client.log import Log
-from spark_log.errors import NoSpace
+from spark_log.errors import LogRestored, NoSpace
+from spark_log.journal.dropped_lists import list_dropped
 from spark_log.journal.garbage_collection import collect, garbage
 from spark_log.journal.metadata_log import View, decided
 from spark_log.journal.object_names import DATA, META
@@ -25,11 +26,17 @@ from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
-from spark_log.node.failure_isolation import Failures, OnFailure, log_failure
+from spark_log.node.cleaning import CleanTally, clean
+from spark_log.node.cleaning_plan import group_parts, plan_cleaning
+from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, partition_name
 from spark_log.node.lost_index import prune_lost
-from spark_log.node.merge import Progress, Tally, plan_merge
+from spark_log.node.memory_file import load_memory, save_memory
+from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
-from spark_log.node.retention import expire_records, find_expired
+from spark_log.node.merge_plan import plan_merge
+from spark_log.node.retention import ExpiredTopic, expire_records, expired_topics, find_expired
+from spark_log.node.rewrite import Progress, open_spool
+from spark_log.node.round_memory import RoundMemory
 from spark_log.settings import cluster_config
 
 Result = TypeVar("Result")
@@ -45,10 +52,27 @@ class MaintainReport:
     """Version of the log at the end."""
     expired_records: int
     """Records that retention removed."""
+    expired_bytes: int
+    """Size of their slices.  Objects without live slices are deleted after `gc.fence.age.ms`."""
+    expired_topics: tuple[ExpiredTopic, ...]
+    """The same by topic."""
     merged_slices: int
     segments: int
     """New segments that replaced the merged slices."""
     segment_bytes: int
+    cleaned_partitions: int = 0
+    """Partitions of compacted topics whose pass of compaction has ended."""
+    removed_records: int = 0
+    """Records that compaction removed."""
+    removed_bytes: int = 0
+    """By how much it made slices smaller.  Less than 0 if small ones grew, because they have a column of offsets.
+    Replaced objects are deleted after `gc.fence.age.ms`."""
+    uncleaned: int = 0
+    """Partitions that compaction cleans in the next rounds, because a round reads a limited amount."""
+    uncleanable: tuple[str, ...] = ()
+    """Partitions that compaction skips since it failed to read them, as `orders-0`."""
+    dirty_ratios: Mapping[str, float] = field(default_factory=dict, repr=False)
+    """The highest dirty ratio of the partitions of each compacted topic, where it is known."""
     fence: int
     """Uploads and pins at or below it are invalid."""
     truncated: int
@@ -60,7 +84,8 @@ class MaintainReport:
     unfinished: int
     """Deleted temporary files of dead writers."""
     waiting: int = 0
-    """Objects without references: they are deleted when the fence has passed the version that dropped them."""
+    """Objects without references: they are deleted when the fence has passed the version that dropped them, or that of
+    the list with their names."""
     fence_age_ms: int = 0
     """`gc.fence.age.ms`: the fence advances after this time, in two steps if nobody writes meanwhile."""
     problems: tuple[str, ...] = ()
@@ -75,9 +100,14 @@ class Plan:
 
     expired_records: int
     """Records that retention would remove."""
+    expired_bytes: int
     merged_slices: int
     merged_bytes: int
     """Size of the merged slices."""
+    cleaned_partitions: int
+    """Partitions that compaction would clean."""
+    cleaned_bytes: int
+    """Size of the records in them that no pass has seen."""
     collected: int
     """Objects that would be deleted."""
     collected_bytes: int
@@ -88,14 +118,19 @@ def plan_round(log: Log) -> Plan:
 
     def plan(state: State) -> Steps[Plan]:
         now = log.journal.context.clock.now_ms()
-        starts = yield from find_expired(state, now)
-        trims = decide_trim(state, starts).records
-        stretches, _ = yield from plan_merge(replay_records(next_version(state, now), trims))
+        removals = yield from find_expired(state, now)
+        trims = decide_trim(state, {key: removal.start for key, removal in removals.items()}).records
+        trimmed = replay_records(next_version(state, now), trims)
+        stretches, _ = yield from plan_merge(trimmed)
+        dirty = yield from plan_cleaning(trimmed, now)
         names = yield from _find_garbage(state, now)
         return Plan(
-            expired_records=_count_expired(state, starts),
+            expired_records=sum(removal.records for removal in removals.values()),
+            expired_bytes=sum(removal.bytes for removal in removals.values()),
             merged_slices=sum(len(stretch.slices) for stretch in stretches),
             merged_bytes=sum(piece.length for stretch in stretches for piece in stretch.slices),
+            cleaned_partitions=len(dirty),
+            cleaned_bytes=sum(part.bytes for part in dirty.values()),
             collected=len(names),
             collected_bytes=sum(log.journal.objects.size(name) or 0 for name in names),
         )
@@ -109,16 +144,83 @@ def plan_round(log: Log) -> Plan:
     return log.journal.run(run())
 
 
+class Maintainer:
+    """Rounds of upkeep of one log: apply retention, advance the fence, delete garbage, merge small slices, compact,
+    seal, write a checkpoint, and delete the metadata that it replaces.
+
+    The first round looks at the whole log, unless a process has saved its memory; each later one looks at what has
+    changed since.  Not thread-safe.
+    """
+
+    def __init__(self, log: Log, *, saves_memory: bool = False) -> None:
+        """
+        saves_memory:  each round that had something to plan writes what the first round of another process needs, and
+                       ends its passes of compaction, which no other process can continue.
+        """
+        self.log = log
+        self._saves_memory = saves_memory
+        self._memory: RoundMemory | None = None
+        """None: of no round that this process has ended."""
+        self._has_begun = False
+
+    def round(self, *, progress: Progress | None = None) -> MaintainReport:
+        """Failures are logged and listed in the report.
+
+        progress:  called with (name of the work, progress, total).
+        Raises the errors of opening the log and of reaching its coordinator.
+        """
+        return self._run(progress)[0]
+
+    def round_or_raise(self, *, progress: Progress | None = None) -> MaintainReport:
+        """As `round`, but raises the first failure after all duties were tried.  Completed work is kept."""
+        report, failures = self._run(progress)
+        failures.raise_first()
+        return report
+
+    def _run(self, progress: Progress | None) -> tuple[MaintainReport, Failures]:
+        log, failed, known = self.log, Failures(self.log.url), self.log.journal.view
+
+        def run() -> Steps[tuple[View, RoundMemory, MaintainReport]]:
+            view, memory = yield from self._begin(known)
+            # Retention and sweeps use this clock even if no batch is written.
+            yield from log.journal.metadata_log.check_clock(view.state)
+            view, report = yield from _duties(log, failed, memory, progress, view, saves_memory=self._saves_memory)
+            return view, memory, report
+
+        view, memory, report = log.journal.run(run())
+        log.journal.adopt(view, known)
+        # After an exception the next round looks at the whole log again.
+        self._memory = memory
+        return report, failed
+
+    def _begin(self, known: View) -> Steps[tuple[View, RoundMemory]]:
+        """The end of the log, and the memory of the last round.
+
+        Without one the log is opened again, which finds damaged checkpoints, and replaces a view from before an older
+        copy of the log was restored.
+        """
+        metadata_log, clock = self.log.journal.metadata_log, self.log.journal.context.clock
+        memory, self._memory = self._memory, None
+        if not self._has_begun:
+            self._has_begun = True
+            memory = yield from load_memory(known.state)
+        age_ms = clock.now_ms() - memory.began_ms if memory is not None else 0
+        if memory is not None and 0 <= age_ms < cluster_config(known.state.configs, "gc.fence.age.ms"):
+            with suppress(LogRestored):
+                view = yield from metadata_log.refresh(known)
+                if memory.version <= view.state.version:
+                    return view, memory
+        view = yield from metadata_log.open()
+        return view, RoundMemory(began_ms=clock.now_ms())
+
+
 def maintain_once(log: Log, *, progress: Progress | None = None) -> MaintainReport:
-    """Apply retention, advance the fence, delete garbage, merge small slices, seal, write a checkpoint, and delete the
-    metadata that it replaces.
+    """One round.  Raises the first failure after all duties were tried.  Completed work is kept, and the next round
+    does the rest.
 
     progress:  called with (name of the work, progress, total).
-    Raises the first failure after all duties were tried.  Completed work is kept, and the next run does the rest.
     """
-    report, failures = _run_duties(log, progress)
-    failures.raise_first()
-    return report
+    return Maintainer(log, saves_memory=True).round_or_raise(progress=progress)
 
 
 def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainReport:
@@ -126,71 +228,112 @@ def maintain_round(log: Log, *, progress: Progress | None = None) -> MaintainRep
 
     Raises the errors of opening the log and of reaching its coordinator.
     """
-    return _run_duties(log, progress)[0]
+    return Maintainer(log, saves_memory=True).round(progress=progress)
 
 
 def maintain_every(log: Log, interval_ms: int, *, progress: Progress | None = None) -> Iterator[MaintainReport]:
-    """Runs that start every `interval_ms`, until the caller stops iterating.
+    """Rounds that start every `interval_ms`, until the caller stops iterating.
 
-    The first run raises as `maintain_round` does, so that the caller sees whether upkeep works.  Later failures
+    The first round raises as `maintain_round` does, so that the caller sees whether upkeep works.  Later failures
     are logged.
     """
-    clock = log.journal.context.clock
+    clock, maintainer = log.journal.context.clock, Maintainer(log)
     began = clock.monotonic_ms()
-    yield maintain_round(log, progress=progress)
+    yield maintainer.round(progress=progress)
     while True:
         clock.sleep_ms(max(0, began + interval_ms - clock.monotonic_ms()))
         began = clock.monotonic_ms()
         try:
-            report = maintain_round(log, progress=progress)
+            report = maintainer.round(progress=progress)
         except Exception as error:  # noqa: BLE001  the next round may succeed
             log_failure(f"upkeep of {log.url} failed, retrying in its next run", error)
         else:
             yield report
 
 
-def _run_duties(log: Log, progress: Progress | None) -> tuple[MaintainReport, Failures]:
-    failed = Failures(log.url)
-    attempt, metadata_log = failed.attempt, log.journal.metadata_log
+@dataclass(slots=True)
+class _Done:
+    """The results of the duties of a round."""
+
+    expired: tuple[ExpiredTopic, ...] = ()
+    merged: Tally = field(default_factory=Tally)
+    cleaned: CleanTally = field(default_factory=CleanTally)
+    truncated: int = 0
+    collected: int = 0
+    pins: int = 0
+    unfinished: int = 0
+
+
+def _duties(
+    log: Log, failed: Failures, memory: RoundMemory, progress: Progress | None, view: View, *, saves_memory: bool
+) -> Steps[tuple[View, MaintainReport]]:
+    attempt, metadata_log, context = failed.attempt, log.journal.metadata_log, log.journal.context
 
     def change(what: str, view: View, steps: Steps[Result], otherwise: Result) -> Steps[tuple[View, Result]]:
         """Attempt a duty that changes the log."""
         return (yield from attempt(what, decided(metadata_log, view, steps), (view, otherwise)))
 
-    def run(view: View, context: Context) -> Steps[MaintainReport]:
-        view, (_, expired) = yield from change("retention", view, _expire(view.state, context, failed), (view.state, 0))
+    began, done = view.state, _Done()
+    idle = memory.is_idle(began, context.clock.now_ms())
+    if not idle:
+        retention = _expire(view.state, context, failed, memory)
+        view, (_, done.expired) = yield from change("retention", view, retention, (view.state, ()))
         view, _ = yield from change("pruning without slice indexes", view, prune_lost(view.state, context), None)
         view, _ = yield from change("pruning", view, prune(view.state, context), view.state)
-        # Before merging, which needs space: retention frees space on a full disk.
-        view, _ = yield from change("advancing the fence", view, fence_and_expire(), view.state)
-        collected = yield from attempt("garbage collection", _collect(view.state, context), 0)
-        merging = merge_steps(view.state, context, open_spool, progress, failed)
-        view, tally = yield from change("merging", view, merging, Tally())
+    # Before merging, which needs space: retention frees space on a full disk.
+    view, _ = yield from change("advancing the fence", view, fence_and_expire(view.state, context), view.state)
+    done.collected = yield from attempt("garbage collection", _collect(view.state, context, memory), 0)
+    if not idle:
+        merging = merge_steps(view.state, context, open_spool, progress, failed, memory)
+        view, done.merged = yield from change("merging", view, merging, done.merged)
+        # After merging, so that each record is rewritten once by each, and few large slices are read.
+        cleaning = clean(view.state, context, open_spool, progress, failed, memory, ends_passes=saves_memory)
+        view, done.cleaned = yield from change("compaction", view, cleaning, done.cleaned)
         view, _ = yield from change("sealing", view, seal(view.state, context), view.state)
+    view, _ = yield from change("listing dropped objects", view, list_dropped(view.state, context), view.state)
+    if view.state.version != memory.truncated:
         view = yield from attempt("the checkpoint", metadata_log.checkpoint(view), view)
-        truncated = yield from attempt("truncation", metadata_log.truncate(view), 0)
-        pins = yield from attempt("deleting pins", metadata_log.expire_claims(view.state), 0)
-        unfinished = yield from attempt("deleting unfinished files", _sweep(view.state, context), 0)
-        if has_reserve(log.journal.metadata):
-            yield from attempt("making the reserve", keep_reserve(), None)
-        return MaintainReport(
-            version=view.state.version,
-            expired_records=expired,
-            merged_slices=tally.slices,
-            segments=tally.segments,
-            segment_bytes=tally.bytes,
-            fence=view.state.fence,
-            truncated=truncated,
-            collected=collected,
-            pins=pins,
-            unfinished=unfinished,
-            waiting=len(view.state.dropped),
-            fence_age_ms=cluster_config(view.state.configs, "gc.fence.age.ms"),
-            problems=tuple(failed.problems),
-            no_space=any(isinstance(error, NoSpace) for error in failed.errors),
-        )
+        done.truncated = yield from attempt("truncation", metadata_log.truncate(view), 0)
+    done.pins = yield from attempt("deleting pins", metadata_log.expire_claims(view.state), 0)
+    done.unfinished = yield from attempt("deleting unfinished files", _sweep(view.state, context, memory), 0)
+    if has_reserve(log.journal.metadata):
+        yield from attempt("making the reserve", keep_reserve(), None)
+    memory.version = view.state.version
+    if not failed.errors:
+        memory.truncated = view.state.version if not done.truncated else None
+        waits = done.merged.planned or done.cleaned.left
+        if view.state.changed == began.changed and not idle and not waits:
+            memory.finish(view.state)
+    if saves_memory and not idle and memory.live.count >= context.limits.remembered_slices:
+        yield from attempt("saving the memory of upkeep", save_memory(memory, view.state), None)
+    return view, _report(view.state, failed, memory, done)
 
-    return _run(log, run), failed
+
+def _report(state: State, failed: Failures, memory: RoundMemory, done: _Done) -> MaintainReport:
+    return MaintainReport(
+        version=state.version,
+        expired_records=sum(one.records for one in done.expired),
+        expired_bytes=sum(one.bytes for one in done.expired),
+        expired_topics=done.expired,
+        merged_slices=done.merged.slices,
+        segments=done.merged.segments,
+        segment_bytes=done.merged.bytes,
+        cleaned_partitions=done.cleaned.partitions,
+        removed_records=done.cleaned.records,
+        removed_bytes=done.cleaned.bytes,
+        uncleaned=done.cleaned.left,
+        uncleanable=tuple(partition_name(state, key) for key in memory.uncleanable(state)),
+        dirty_ratios={state.topics[key].name: ratio for key, ratio in sorted(memory.dirty_ratios(state).items())},
+        fence=state.fence,
+        truncated=done.truncated,
+        collected=done.collected,
+        pins=done.pins,
+        unfinished=done.unfinished,
+        waiting=len(state.dropped) + sum(listed.names for listed in state.dropped_lists.values()),
+        fence_age_ms=cluster_config(state.configs, "gc.fence.age.ms"),
+        problems=tuple(failed.problems),
+        no_space=any(isinstance(error, NoSpace) for error in failed.errors),
+    )
 
 
 # --------------------------------------------------------------------------------------------------- duties, each alone
@@ -202,9 +345,9 @@ def expire(log: Log) -> int:
     failed = Failures(log.url)
 
     def duty(state: State, context: Context) -> Steps[int]:
-        state, count = yield from _expire(state, context, failed)
+        state, found = yield from _expire(state, context, failed)
         yield from prune(state, context)
-        return count
+        return sum(one.records for one in found)
 
     count = _run_decided(log, duty)
     failed.raise_first()
@@ -223,12 +366,51 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
     return tally
 
 
+def plan_compaction(log: Log, failures: Failures) -> list[list[TopicKey]]:
+    """The partitions of compacted topics that are due, in groups that are cleaned together: large partitions alone,
+    those with the highest dirty ratio first, and then small ones.
+
+    failures:  partitions that cannot be planned are added.
+    """
+
+    def duty(state: State, context: Context) -> Steps[list[list[TopicKey]]]:
+        due = yield from plan_cleaning(state, context.clock.now_ms(), failures)
+        large, small = group_parts(due, context.limits)
+        return [list(group) for group in (*large, *small)]
+
+    return _run_decided(log, duty)
+
+
+def compact(
+    log: Log,
+    partitions: Container[TopicKey] | None = None,
+    *,
+    progress: Progress | None = None,
+    failures: Failures | None = None,
+) -> CleanTally:
+    """Clean the partitions of compacted topics that are due.
+
+    partitions:  no others than these; None: all.
+    failures:    partitions that cannot be cleaned are added; None: raises the first failure after trying all of them.
+    """
+    failed = failures or Failures(log.url)
+
+    def duty(state: State, context: Context) -> Steps[CleanTally]:
+        return (yield from clean(state, context, open_spool, progress, failed, only=partitions))
+
+    tally = _run_decided(log, duty)
+    if failures is None:
+        failed.raise_first()
+    return tally
+
+
 def checkpoint(log: Log) -> int:
-    """Seal, write a checkpoint, and delete replaced files.  Returns the version of the checkpoint."""
+    """Seal, list dropped objects, write a checkpoint, and delete replaced files.  Returns its version."""
 
     def run(view: View, context: Context) -> Steps[int]:
         metadata_log = log.journal.metadata_log
         view, _ = yield from decided(metadata_log, view, seal(view.state, context))
+        view, _ = yield from decided(metadata_log, view, list_dropped(view.state, context))
         view = yield from metadata_log.checkpoint(view)
         yield from metadata_log.truncate(view)
         return view.state.version
@@ -240,9 +422,9 @@ def collect_garbage(log: Log) -> list[str]:
     """Advance the fence, and delete unreferenced objects.  Returns their names."""
 
     def duty(state: State, context: Context) -> Steps[list[str]]:
-        yield from prune(state, context)
-        state = yield from fence_and_expire()
-        names = yield from collect(state, context)
+        state = yield from prune(state, context)
+        state = yield from fence_and_expire(state, context)
+        names, _ = yield from collect(state, context)
         yield from log.journal.metadata_log.expire_claims(state)
         yield from _sweep(state, context)
         return names
@@ -262,21 +444,15 @@ def find_garbage(log: Log) -> list[str]:
 # -------------------------------------------------------------------------------------------------------------- helpers
 
 
-def open_spool() -> BinaryIO:
-    """A temporary file for encoded batches that do not fit in memory; closing deletes it."""
-    return cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-"))
-
-
 def _run(log: Log, steps: Callable[[View, Context], Steps[Result]]) -> Result:
-    journal = log.journal
-
     def run() -> Steps[Result]:
-        view = yield from journal.metadata_log.open()
+        metadata_log = log.journal.metadata_log
+        view = yield from metadata_log.open()
         # Retention and sweeps use this clock even if no batch is written.
-        yield from journal.metadata_log.check_clock(view.state)
-        return (yield from steps(view, journal.context))
+        yield from metadata_log.check_clock(view.state)
+        return (yield from steps(view, log.journal.context))
 
-    return journal.run(run())
+    return log.journal.run(run())
 
 
 def _run_decided(log: Log, steps: Callable[[State, Context], Steps[Result]]) -> Result:
@@ -291,30 +467,32 @@ def _find_garbage(state: State, now_ms: int) -> Steps[list[str]]:
     """Objects that can be deleted once the fence has advanced as far as it may now."""
     state = next_version(state, now_ms)
     fenced = replay_records(state, decide_fence(state, now_ms).records)
-    return garbage(fenced, (yield List(DATA, OWN_ROOT)))
+    return (yield from garbage(fenced, (yield List(DATA, OWN_ROOT)))) or []
 
 
-def _expire(state: State, context: Context, on_failure: OnFailure) -> Steps[tuple[State, int]]:
-    after, starts = yield from expire_records(state, context, on_failure)
-    return after, _count_expired(state, starts)
+def _expire(
+    state: State, context: Context, on_failure: OnFailure, memory: RoundMemory | None = None
+) -> Steps[tuple[State, tuple[ExpiredTopic, ...]]]:
+    after, removals = yield from expire_records(state, context, on_failure, memory)
+    return after, expired_topics(state, removals)
 
 
-def _count_expired(state: State, starts: Mapping[TopicKey, int]) -> int:
-    return sum(start - state.partitions[key].start for key, start in starts.items())
+def _sweep(state: State, context: Context, memory: RoundMemory | None = None) -> Steps[int]:
+    """Delete temporary files older than any upload that can still be committed, and than any put in progress.
 
-
-def _sweep(state: State, context: Context) -> Steps[int]:
-    """Delete temporary files older than any upload that can still be committed, and than any put in progress."""
-    age_ms = cluster_config(state.configs, "gc.fence.age.ms")
-    before = context.clock.now_ms() - max(age_ms, PUT_MS_MAX)
+    They are that old when they are deleted, so once in `PUT_MS_MAX` is enough.
+    """
+    now_ms = context.clock.now_ms()
+    if memory is not None and memory.swept_ms is not None and 0 <= now_ms - memory.swept_ms < PUT_MS_MAX:
+        return 0
+    before = now_ms - max(cluster_config(state.configs, "gc.fence.age.ms"), PUT_MS_MAX)
     in_data: int = yield Sweep(DATA, before, OWN_ROOT)
     in_meta: int = yield Sweep(META, before)
+    if memory is not None:
+        memory.swept_ms = now_ms
     return in_data + in_meta
 
 
-def _collect(state: State, context: Context) -> Steps[int]:
-    """Delete garbage until there is none; one call of `collect` deletes a limited number."""
-    count = 0
-    while names := (yield from collect(state, context)):
-        count += len(names)
-    return count
+def _collect(state: State, context: Context, memory: RoundMemory) -> Steps[int]:
+    names, memory.collected = yield from collect(state, context, memory.collected)
+    return len(names)

@@ -23,7 +23,7 @@ from itertools import accumulate, groupby
 
 from spark_log.metadata.state import ObjectRow
 from spark_log.model import CREATE_TIME, Slice
-from spark_log.settings import topic_config
+from spark_log.settings import has_cleanup_policy, topic_config
 
 SEGMENT_BYTES = 128 << 20
 """Target size of merged segments, limited by `segment.bytes`."""
@@ -36,9 +36,30 @@ WINDOWS_MAX = 1024
 def window_ms(configs: Mapping[str, str]) -> int:
     """The time span of a merged segment in a topic with these configs."""
     length, age = int(topic_config(configs, "segment.ms")), int(topic_config(configs, "retention.ms"))
-    if age >= 0 and "delete" in topic_config(configs, "cleanup.policy").split(","):
+    if age >= 0 and has_cleanup_policy(configs, "delete"):
         length = min(length, age // RETENTION_PARTS)
+    if has_cleanup_policy(configs, "compact"):
+        length = min(length, int(topic_config(configs, "max.compaction.lag.ms")))
     return max(1, length)
+
+
+def segment_target(configs: Mapping[str, str]) -> int:
+    """The bytes of a merged segment in a topic with these configs."""
+    return min(SEGMENT_BYTES, int(topic_config(configs, "segment.bytes")))
+
+
+def active_segment(slices: Sequence[Slice], target: int, window_us: int) -> tuple[int, int]:
+    """The slices at the end of a partition that later records may join: those of the newest window, after the last
+    full slice.
+
+    Arguments as of `find_stretches`.  Returns the number of the slices before them, and the end of the window in
+    microseconds.
+    """
+    numbers, length = windows(slices, window_us)
+    count = len(slices)
+    while count and numbers[count - 1] == numbers[-1] and not _is_full(slices[count - 1], target):
+        count -= 1
+    return count, (numbers[-1] + 1) * length if numbers else 0
 
 
 def find_stretches(slices: Sequence[Slice], target: int, window_us: int, thin: Collection[str]) -> list[list[Slice]]:
@@ -65,18 +86,22 @@ def _groups(slices: Sequence[Slice], target: int, window_us: int, thin: Collecti
 
     def kind(placed: tuple[Slice, int]) -> tuple[bool, int, bool]:
         piece, window = placed
-        return 2 * piece.length >= target and piece.object not in thin, window, piece.time_kind == CREATE_TIME
+        return _is_full(piece, target) and piece.object not in thin, window, piece.time_kind == CREATE_TIME
 
-    groups = groupby(zip(slices, _windows(slices, window_us), strict=True), kind)
+    groups = groupby(zip(slices, windows(slices, window_us)[0], strict=True), kind)
     return [[piece for piece, _ in group] for (is_full, _, _), group in groups if not is_full]
 
 
-def _windows(slices: Sequence[Slice], length: int) -> list[int]:
-    """The window of each slice: that of the newest record at or before its end."""
+def _is_full(piece: Slice, target: int) -> bool:
+    return 2 * piece.length >= target
+
+
+def windows(slices: Sequence[Slice], length: int) -> tuple[list[int], int]:
+    """The window of each slice, that of the newest record at or before its end; and the length of the windows."""
     newest = list(accumulate((piece.max_us for piece in slices), max))
     while len({at // length for at in newest}) > WINDOWS_MAX:
         length *= 2
-    return [at // length for at in newest]
+    return [at // length for at in newest], length
 
 
 def _outgrown(group: list[Slice], thin: Collection[str]) -> Iterator[list[Slice]]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from spark_log.groups.group import LIVE_STATES, Group, GroupState
-from spark_log.metadata.shared_groups import members_in_force
 from spark_log.metadata.state import State
 from spark_log.net.connection_limits import Connections
 from spark_log.net.quotas import Usage
+from spark_log.node.log_metrics import TopicMetrics, line
+from spark_log.node.maintain import MaintainReport
+from spark_log.node.retention import ExpiredTopic
 
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
@@ -24,6 +24,17 @@ PRINCIPALS = {
     "refused": "Changes and connections rejected because of a quota.",
 }
 COUNTED = ("commits", "refused")
+RETENTION = (
+    ("pylog_topic_expired_records_total", "Records of a topic that retention removed.", "counter"),
+    ("pylog_topic_expired_bytes_total", "Size of the removed segments.", "counter"),
+    ("pylog_topic_expired_timestamp_seconds", "When retention last removed records of a topic.", "gauge"),
+)
+"""Names, meanings and types."""
+COMPACTION = (
+    ("pylog_compaction_passes_total", "Passes of compaction over partitions that have ended."),
+    ("pylog_compaction_removed_records_total", "Records that compaction removed."),
+    ("pylog_compaction_removed_bytes_total", "By how much compaction made segments smaller."),
+)
 
 
 class Latencies:
@@ -53,6 +64,79 @@ class Latencies:
         yield f"{name}_count {sum(counts)}"
 
 
+class RetentionMetrics:
+    """Records that retention has removed, in the upkeep of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._removed: dict[str, tuple[int, int, int]] = {}
+        """By topic: records, bytes, and when it removed the last of them, in seconds since 1970."""
+        self._ended_s = 0
+
+    def note(self, topics: Iterable[ExpiredTopic], now_ms: int) -> None:
+        """A round of upkeep has ended."""
+        with self._lock:
+            self._ended_s = now_ms // 1000
+            for one in topics:
+                records, size, _ = self._removed.get(one.topic, (0, 0, 0))
+                self._removed[one.topic] = records + one.records, size + one.bytes, self._ended_s
+
+    def lines(self, state: State) -> Iterator[str]:
+        """Of the topics that exist."""
+        with self._lock:
+            removed, ended_s = (
+                {(name,): row for name, row in self._removed.items() if name in state.names},
+                self._ended_s,
+            )
+        yield from _one("pylog_upkeep_timestamp_seconds", "gauge", "When a round of upkeep last ended.", ended_s)
+        for column, (name, text, kind) in enumerate(RETENTION):
+            yield from _many(name, text, ("topic",), {key: row[column] for key, row in removed.items()}, kind)
+
+
+class CompactionMetrics:
+    """Passes of compaction, in the upkeep of this process."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._passes = self._records = self._bytes = self._uncleanable = 0
+        self._ratios: dict[str, float] = {}
+        """By topic, as of the last round that looked."""
+
+    def note(self, report: MaintainReport) -> None:
+        """A round of upkeep has ended."""
+        with self._lock:
+            self._passes += report.cleaned_partitions
+            self._records += report.removed_records
+            self._bytes += max(0, report.removed_bytes)  # a counter: small segments may grow
+            self._uncleanable = len(report.uncleanable)
+            self._ratios |= report.dirty_ratios
+
+    def lines(self, state: State) -> Iterator[str]:
+        """Of the topics that exist."""
+        with self._lock:
+            self._ratios = {name: ratio for name, ratio in self._ratios.items() if name in state.names}
+            ratios: dict[tuple[str, ...], float] = {(name,): round(ratio, 4) for name, ratio in self._ratios.items()}
+            sums = self._passes, self._records, self._bytes
+            uncleanable = self._uncleanable
+        for (name, text), total in zip(COMPACTION, sums, strict=True):
+            yield from _one(name, "counter", text, total)
+        text = "Partitions that compaction skips since it failed to read them."
+        yield from _one("pylog_uncleanable_partitions", "gauge", text, uncleanable)
+        text = "Highest share of a partition of a compacted topic that is not compacted and may be."
+        yield from _many("pylog_topic_dirty_ratio", text, ("topic",), ratios, "gauge")
+        text = "When a pass of compaction last ended in a topic."
+        yield from _many("pylog_topic_cleaned_timestamp_seconds", text, ("topic",), _cleaned_s(state), "gauge")
+
+
+def _cleaned_s(state: State) -> dict[tuple[str, ...], float]:
+    """By topic, the time of the newest pass in any partition."""
+    found: dict[tuple[str, ...], float] = {}
+    for (topic_id, _), part in sorted(state.cleaned.items()):
+        name = (state.topics[topic_id].name,)
+        found[name] = max(part.horizons[-1][1] // 1000, found.get(name, 0))
+    return found
+
+
 class Metrics:
     """The metrics of one coordinator."""
 
@@ -60,6 +144,9 @@ class Metrics:
         self.commits = Latencies()
         """Commits that wrote a record: others are faster, and would hide a slow storage."""
         self.commands = 0
+        self.topics = TopicMetrics()
+        self.retention = RetentionMetrics()
+        self.compaction = CompactionMetrics()
 
     def text(
         self,
@@ -86,94 +173,23 @@ class Metrics:
         lines += _one("pylog_silent_connections", "gauge", text, connections.silent)
         lines += _one("pylog_topics", "gauge", "Topics.", len(state.names))
         lines += _one("pylog_objects", "gauge", "Live objects.", len(state.objects))
-        lines += _one("pylog_objects_bytes", "gauge", "Their size.", sum(row.size for row in state.objects.values()))
-        lines += _many("pylog_topic_records", "Records that a topic holds.", ("topic",), _records(state))
+        records = self.topics.lines(state)
+        lines += _one("pylog_objects_bytes", "gauge", "Their size.", self.topics.objects_bytes)
+        lines += records
+        lines += self.retention.lines(state)
+        lines += self.compaction.lines(state)
         for kind, text in PRINCIPALS.items():
-            rows: dict[tuple[str, ...], int] = {(one.principal,): getattr(one, kind) for one in usage}
+            rows: dict[tuple[str, ...], float] = {(one.principal,): getattr(one, kind) for one in usage}
             counter = kind in COUNTED
             name = f"pylog_principal_{kind}_total" if counter else f"pylog_principal_{kind}"
             lines += _many(name, text, ("principal",), rows, "counter" if counter else "gauge")
         return "\n".join(lines) + "\n"
 
 
-class GroupSummary(NamedTuple):
-    """A group, without its members' assignments, which take long to decode."""
-
-    state: str
-    members: int
-    """Consumers or streams."""
-    generation: int
-
-
-def summary_of(state: State, name: str) -> GroupSummary:
-    """A group as the log has it.  `describe_group` has the same, with the members."""
-    group = state.groups[name]
-    if group.roster is not None and members_in_force(state, name):
-        return GroupSummary(GroupState.STABLE.value, len(group.roster.members), group.roster.generation)
-    owned = bool(group.member) or group.session is not None
-    return GroupSummary((GroupState.STABLE if owned else GroupState.EMPTY).value, int(owned), group.generation)
-
-
-def group_text(state: State, shared: Mapping[str, Group], rebalances: int) -> str:
-    """Metrics of groups.
-
-    shared:  groups with members, including joining ones, by name.
-    """
-    known = {name: summary_of(state, name) for name in state.groups if name not in shared}
-    for name, group in shared.items():
-        known[name] = GroupSummary(group.state.value, len(group.members), group.generation)
-    groups = dict(sorted(known.items()))
-    counts: dict[tuple[str, ...], int] = {(name,): 0 for name in LIVE_STATES}
-    for summary in groups.values():
-        counts[(summary.state,)] += 1
-    lines: list[str] = []
-    lines += _many("pylog_groups", "Groups by state.", ("state",), counts)
-    lines += _many(
-        "pylog_group_members",
-        "Members of a group: consumers or streams.",
-        ("group",),
-        {(name,): summary.members for name, summary in groups.items()},
-    )
-    lines += _many(
-        "pylog_group_generation",
-        "Generation of a group: incremented by each rebalance.",
-        ("group",),
-        {(name,): summary.generation for name, summary in groups.items()},
-    )
-    lines += _one("pylog_group_rebalances_total", "counter", "Rebalances of groups.", rebalances)
-    lines += _many("pylog_group_lag", "Records that a group has not read.", ("group", "topic"), _lags(state))
-    return "\n".join(lines) + "\n"
-
-
-def _records(state: State) -> dict[tuple[str, ...], int]:
-    return {
-        (name,): sum(part.readable_end - part.start for _, part in state.topic_partitions(topic_id))
-        for name, topic_id in sorted(state.names.items())
-    }
-
-
-def _lags(state: State) -> dict[tuple[str, ...], int]:
-    lags: dict[tuple[str, ...], int] = {}
-    for group, known in sorted(state.groups.items()):
-        for key, position in known.offsets.items():
-            part, labels = state.partitions[key], (group, state.topics[key[0]].name)
-            lags[labels] = lags.get(labels, 0) + max(0, part.readable_end - max(part.start, position.offset))
-    return lags
-
-
 def _one(name: str, kind: str, text: str, value: float) -> list[str]:
     return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", f"{name} {value}"]
 
 
-def _many(
-    name: str, text: str, labels: Sequence[str], rows: Mapping[tuple[str, ...], int], kind: str = "gauge"
-) -> list[str]:
+def _many(name: str, text: str, labels: Sequence[str], rows: Mapping[tuple[str, ...], float], kind: str) -> list[str]:
     lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
-    for values, number in rows.items():
-        pairs = ",".join(f'{label}="{_escaped(value)}"' for label, value in zip(labels, values, strict=True))
-        lines.append(f"{name}{{{pairs}}} {number}")
-    return lines
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+    return lines + [line(name, labels, values, number) for values, number in rows.items()]

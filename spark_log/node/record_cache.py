@@ -1,7 +1,7 @@
 """A cache of the newest objects of the metadata log, for clients that follow it.
 
 A coordinator's journal reads back every record before it continues.  This store wraps the real one and remembers the
-records that were read.
+records that were read, and for longer their first lines, by which the histories of clients are compared.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from contextlib import contextmanager
 
 from spark_log.errors import ObjectNotFound, StorageError
 from spark_log.journal.object_names import LOG, log_key
+from spark_log.metadata.records import first_line
 from spark_log.store.base import Bytes, ObjectStore
 
 TAIL_BYTES_MAX = 32 << 20
+HEADS_MAX = 10_000
+"""A client that is further behind gets all of its topics, or reads the log."""
 
 
 class RecordCache:
@@ -27,6 +30,8 @@ class RecordCache:
         self._limit = limit
         self._kept: dict[str, bytes] = {}
         self._bytes = 0
+        self._heads: dict[str, bytes] = {}
+        """First lines of the last records, by name."""
         self._lock = threading.Lock()
 
     def after(self, since: int, upto: int, limit: int) -> Sequence[bytes]:
@@ -41,10 +46,24 @@ class RecordCache:
                 found.append(data)
         return found
 
+    def head(self, version: int) -> bytes:
+        """First line of the record of a version; empty if it is not known."""
+        with self._lock:
+            return self._heads.get(log_key(version), b"")
+
+    def forget(self) -> None:
+        """Forget all records."""
+        with self._lock:
+            self._kept, self._bytes, self._heads = {}, 0, {}
+
     def _remember(self, key: str, data: bytes) -> None:
         with self._lock:
             self._bytes += len(data) - len(self._kept.pop(key, b""))
             self._kept[key] = data
+            self._heads.pop(key, None)
+            self._heads[key] = first_line(data)
+            if len(self._heads) > HEADS_MAX:
+                del self._heads[next(iter(self._heads))]
             while self._bytes > self._limit:
                 self._bytes -= len(self._kept.pop(next(iter(self._kept))))
 

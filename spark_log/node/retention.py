@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from spark_log.journal.proposal import Context, Proposal
@@ -18,7 +19,8 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
-from spark_log.settings import topic_config
+from spark_log.node.round_memory import NEVER, RoundMemory
+from spark_log.settings import has_cleanup_policy, topic_config
 
 Entry = Slice | Piece
 logger = logging.getLogger("spark_log")
@@ -32,9 +34,28 @@ class RetentionLimits(NamedTuple):
     bytes: int | None
 
 
+class Removal(NamedTuple):
+    """The expired front of a partition."""
+
+    start: int
+    """The partition's new start."""
+    records: int
+    bytes: int
+    """Size of the removed slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredTopic:
+    """The records of a topic that retention removed."""
+
+    topic: str
+    records: int
+    bytes: int
+
+
 def limits_of(configs: Mapping[str, str], now_ms: int) -> RetentionLimits:
     """The limits of a topic with these configs."""
-    if "delete" not in topic_config(configs, "cleanup.policy").split(","):
+    if not has_cleanup_policy(configs, "delete"):
         return RetentionLimits(None, None)
     age, size = topic_config(configs, "retention.ms"), topic_config(configs, "retention.bytes")
     return RetentionLimits(None if age < 0 else (now_ms - age) * 1000, None if size < 0 else size)
@@ -72,23 +93,29 @@ def _live(part: Partition) -> list[Entry]:
     return [entry for entry in part.entries if entry.end > part.start]
 
 
-def _limited(state: State, now_ms: int) -> dict[TopicKey, RetentionLimits]:
-    """Partitions that have limits and records."""
+def _limited(state: State, now_ms: int, memory: RoundMemory) -> dict[TopicKey, RetentionLimits]:
+    """Partitions that have limits and records, and of which something may have expired since the last round."""
     found = {}
     for topic_id, topic in sorted(state.topics.items()):
         limits = limits_of(topic.configs, now_ms)
         if not topic.deleted and limits != RetentionLimits(None, None):
-            found.update({(topic_id, n): limits for n, part in state.topic_partitions(topic_id) if part.entries})
+            for number, part in state.topic_partitions(topic_id):
+                key = (topic_id, number)
+                if part.entries and memory.may_expire(state, key, part, now_ms):
+                    found[key] = limits
     return found
 
 
-def find_expired(state: State, now_ms: int, on_failure: OnFailure = raise_failure) -> Steps[dict[TopicKey, int]]:
-    """The new start of each partition with expired slices.
+def find_expired(
+    state: State, now_ms: int, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
+) -> Steps[dict[TopicKey, Removal]]:
+    """The expired front of each partition that has expired slices.
 
     A piece is read only if it is the first entry to stay: all entries before it are removed, all after it stay.  If it
     is unreadable, that is reported to `on_failure`, and it stays.  Its slices below the partition's start do not count.
     """
-    limited = _limited(state, now_ms)
+    memory = memory or RoundMemory()
+    limited = _limited(state, now_ms, memory)
     entries = {key: _live(state.partitions[key]) for key in limited}
     first = {key: expired(entries[key], limits) for key, limits in limited.items()}
     unreadable: set[TopicKey] = set()
@@ -106,7 +133,25 @@ def find_expired(state: State, now_ms: int, on_failure: OnFailure = raise_failur
             at = first[key]
             entries[key][at : at + 1] = [one for one in slices if one.end > state.partitions[key].start]
             first[key] = expired(entries[key], limited[key])
-    return {key: entries[key][count - 1].end for key, count in first.items() if count}
+    for key in limited.keys() - unreadable:
+        if not first[key]:
+            memory.set_kept(state, key, _expires_ms(entries[key], limited[key], now_ms))
+    return {key: _removal(state.partitions[key], entries[key][:count]) for key, count in first.items() if count}
+
+
+def _removal(part: Partition, gone: Sequence[Entry]) -> Removal:
+    end = gone[-1].end
+    return Removal(end, end - part.start, sum(map(size_of, gone)))
+
+
+def _expires_ms(entries: Sequence[Entry], limits: RetentionLimits, now_ms: int) -> int:
+    """When the first entry of a partition may expire by its time."""
+    if limits.oldest_us is None or not entries:
+        return NEVER
+    entry = entries[0]
+    oldest_us = entry.min_us if isinstance(entry, Piece) else entry.max_us
+    # After the millisecond in which the limit passes the time.
+    return now_ms + (oldest_us - limits.oldest_us) // 1000 + 1
 
 
 def _may_lose(piece: Piece, limits: RetentionLimits) -> bool:
@@ -114,15 +159,23 @@ def _may_lose(piece: Piece, limits: RetentionLimits) -> bool:
 
 
 def expire_records(
-    state: State, context: Context, on_failure: OnFailure = raise_failure
-) -> Steps[tuple[State, dict[TopicKey, int]]]:
-    """Trim expired records.  Returns the state afterwards, and the new starts of the partitions that lost records."""
-    starts = yield from find_expired(state, context.clock.now_ms(), on_failure)
-    if not starts:
+    state: State, context: Context, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
+) -> Steps[tuple[State, dict[TopicKey, Removal]]]:
+    """Trim expired records.  Returns the state afterwards, and the removal of each partition."""
+    removals = yield from find_expired(state, context.clock.now_ms(), on_failure, memory)
+    if not removals:
         return state, {}
-    command = Proposal(Trim(starts=tuple(Start(*key, start) for key, start in starts.items()), known_only=True))
-    after: State = yield Decide([command])
-    for topic_id in sorted({key[0] for key in starts}):
-        gone = sum(start - state.partitions[key].start for key, start in starts.items() if key[0] == topic_id)
-        logger.info("topic %s: retention removed %d records", state.topics[topic_id].name, gone)
-    return after, starts
+    starts = tuple(Start(*key, removal.start) for key, removal in removals.items())
+    after: State = yield Decide([Proposal(Trim(starts=starts, known_only=True))])
+    for gone in expired_topics(state, removals):
+        logger.info("topic %s: retention removed %d records, %d bytes", gone.topic, gone.records, gone.bytes)
+    return after, removals
+
+
+def expired_topics(state: State, removals: Mapping[TopicKey, Removal]) -> tuple[ExpiredTopic, ...]:
+    """The sums by topic."""
+    found: dict[str, tuple[int, int]] = {}
+    for (topic_id, _), removal in removals.items():
+        records, size = found.get(topic_id, (0, 0))
+        found[topic_id] = records + removal.records, size + removal.bytes
+    return tuple(ExpiredTopic(state.topics[topic_id].name, *sums) for topic_id, sums in sorted(found.items()))

@@ -292,7 +292,7 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
     """Listen, and stand by or lead in a thread.
 
     store:  of the log, instead of the one in the configuration.
-    Raises InvalidRequest for an invalid configuration, OSError if it cannot listen, and the errors of opening the log.
+    Raises InvalidRequest for an invalid configuration or if it cannot listen, and the errors of opening the log.
     """
     check_config(config)
     tls = tls_context(config.certificate, config.key) if config.certificate else None
@@ -320,7 +320,11 @@ async def start(config: Config, store: ObjectStore | None = None) -> Running:
         hosts=_own_hosts(config),
     )
     host, port = split_address(config.listen, "listen")
-    port = await server.start(host, port, tls)
+    try:
+        port = await server.start(host, port, tls)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InvalidRequest(f"cannot listen on {config.listen}: {reason}; choose another --listen address") from error
     # From here on, the process that has the port has the address.
     coordinator.address = config.advertise or f"{host}:{port}"
     thread = threading.Thread(target=coordinator.run, name="pylog-coordinator", daemon=True)

@@ -22,6 +22,12 @@ def mark_key(host: str, address: str) -> str:
     return MARKS + re.sub(r"[^A-Za-z0-9.-]", "-", f"{host}-{address}")
 
 
+def write_probe(store: ObjectStore, key: str) -> None:
+    """Write a small object and delete it.  Raises StorageError if the storage does not accept it."""
+    store.put(key, (b"probe",))
+    store.delete((key,))
+
+
 class StorageHealth:
     """The coordinator's thread writes and records it.  That thread may hang, so other threads check the age of the
     last write."""
@@ -33,17 +39,18 @@ class StorageHealth:
         self._store = store
         self._clock = clock
         self._timeout_ms = timeout_ms
-        self._error = ""
+        self.error = ""
+        """The last error since the last write."""
         self._written_ms = clock.monotonic_ms()
 
     def note_write(self) -> None:
         """A write was completed and read back."""
         self._written_ms = self._clock.monotonic_ms()
-        self._error = ""
+        self.error = ""
 
     def note_failure(self, error: ClockSkewed | StorageError) -> None:
         """The storage returned an error, or nothing is written because the clock is wrong."""
-        self._error = str(error)
+        self.error = str(error)
 
     @property
     def age_ms(self) -> int:
@@ -56,7 +63,7 @@ class StorageHealth:
         age_ms = self.age_ms
         if age_ms < self._timeout_ms:
             return ""
-        why = self._error or "the storage does not answer, or is too slow, or this process was suspended"
+        why = self.error or "the storage does not answer, or is too slow, or this process was suspended"
         return (
             f"no write to {self._store.url} was completed for {age_ms / 1000:.0f} s, storage.timeout is "
             f"{self._timeout_ms / 1000:g} s: {why}"
@@ -80,10 +87,8 @@ class StorageHealth:
 
     def check_writable(self, unique: str) -> None:
         """Raises StorageError if the storage denies writes.  A full or silent one may recover."""
-        key = f"{MARKS}start-{unique}"
         with suppress(StorageUnavailable, NoSpace):
-            self._store.put(key, (unique.encode(),))
-            self._store.delete((key,))
+            write_probe(self._store, f"{MARKS}start-{unique}")
 
     def remove_marks(self, *, but: str = "") -> None:
         """Delete the objects of coordinators that are gone; a running one writes its object again."""

@@ -90,13 +90,13 @@ class Index:
     """The runs' schema messages by number."""
 
 
-def encode_index(entries: Sequence[BatchEntry], schemas: Sequence[bytes], compression: str) -> bytes:
+def encode_index(entries: Sequence[BatchEntry], schemas: Sequence[bytes], options: pa.ipc.IpcWriteOptions) -> bytes:
     """The bytes of index and tail."""
     metadata = {f"{_SCHEMA_KEY}{number}": base64.b64encode(message) for number, message in enumerate(schemas)}
     columns = list(zip(*entries, strict=True)) or [()] * len(INDEX_SCHEMA)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, INDEX_SCHEMA, strict=True)]
     batch = pa.RecordBatch.from_arrays(arrays, schema=INDEX_SCHEMA.with_metadata(metadata))
-    message = ipc.encode_batch(batch, ipc.write_options(compression))
+    message = ipc.encode_batch(batch, options)
     index = ipc.schema_message(batch.schema) + message + ipc.END
     return index + TAIL.pack(len(index), crc32c(index), VERSION, MAGIC)
 

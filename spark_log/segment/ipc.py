@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+import numpy as np
 import pyarrow as pa
 
 Bytes: TypeAlias = bytes | bytearray | memoryview | pa.Buffer
@@ -26,22 +27,62 @@ def schema_message(schema: pa.Schema) -> bytes:
     return message
 
 
-def write_options(compression: str) -> pa.ipc.IpcWriteOptions:
-    """compression: one of `schema.COMPRESSIONS`."""
+def write_options(codec: pa.Codec | None) -> pa.ipc.IpcWriteOptions:
+    """codec: None for no compression."""
     # One thread: the tasks of a Spark executor already use every core.
-    return pa.ipc.IpcWriteOptions(compression=None if compression == "none" else compression, use_threads=False)
+    return pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
+
+
+def raw_size(batch: pa.RecordBatch) -> int:
+    """Bytes of the record batch message without compression."""
+    return int(pa.ipc.get_record_batch_size(batch))
 
 
 def encode_batch(batch: pa.RecordBatch, options: pa.ipc.IpcWriteOptions) -> bytes:
-    """The record batch message alone."""
+    """The record batch message alone, with the values of this batch only."""
+    batch = _with_own_values(batch)
     start = _schema_length(batch.schema)
     # A growing stream would need twice the memory.
-    room = pa.allocate_buffer(start + pa.ipc.get_record_batch_size(batch) + _ROOM_EXTRA)
+    room = pa.allocate_buffer(start + raw_size(batch) + _ROOM_EXTRA)
     sink = pa.FixedSizeBufferWriter(room)
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     message: bytes = room.slice(start, sink.tell() - start - len(END)).to_pybytes()
     return message
+
+
+def _with_own_values(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The same batch without values behind its last one.
+
+    Arrow pads what it writes of a buffer to 64 bytes with the values that follow: those of other records, which an
+    erasure would not find.  Nothing is copied.
+    """
+    return pa.RecordBatch.from_arrays([_shortened(column) for column in batch.columns], schema=batch.schema)
+
+
+def _shortened(array: pa.Array) -> pa.Array:
+    kind, end = array.type, array.offset + len(array)
+    if pa.types.is_struct(kind):
+        children = [_shortened(array.field(number)) for number in range(kind.num_fields)]
+        return pa.StructArray.from_arrays(
+            children, fields=list(kind), mask=array.is_null() if array.null_count else None
+        )
+    if not len(array):
+        return array
+    if pa.types.is_primitive(kind):
+        validity, numbers = array.buffers()
+        buffers = [validity, numbers.slice(0, end * kind.bit_width // 8)]
+        return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset)
+    validity, offsets = array.buffers()[:2]
+    last = int(np.frombuffer(offsets, np.int32, 1, 4 * end)[0])
+    if pa.types.is_list(kind):
+        child = _shortened(array.values.slice(0, last))
+        return pa.Array.from_buffers(kind, len(array), [validity, offsets], array.null_count, array.offset, [child])
+    values = array.buffers()[2]
+    if values is None or values.size <= last:
+        return array
+    buffers = [validity, offsets, values.slice(0, last)]
+    return pa.Array.from_buffers(kind, len(array), buffers, array.null_count, array.offset)
 
 
 def _schema_length(schema: pa.Schema) -> int:

@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from spark_log.segment.binary_arrays import Bytes, Ints, buffers_of, words_of
+
 _SEED = np.uint32(0x9747B28C)
 _M = np.uint32(0x5BD1E995)
 _R = np.uint32(24)
@@ -21,14 +23,13 @@ _COPY_MAX = 1 << 20
 """Up to this many words are copied so that all are aligned: one more pass, then a lookup takes a fifth of the time."""
 
 _Hashes = npt.NDArray[np.uint32]
-_Ints = npt.NDArray[np.int64]
 
 
 def murmur2(keys: pa.Array) -> npt.NDArray[np.int32]:
     """The hash of each key, signed as in Kafka.  keys: binary; the result for a null is undefined."""
     if not len(keys):
         return np.zeros(0, dtype=np.int32)
-    data, starts, lengths = _buffers(keys)
+    data, starts, lengths = buffers_of(keys)
     order = _longest_first(lengths)
     if order is None:
         return _mix(data, starts, lengths).view(np.int32)
@@ -53,17 +54,7 @@ def partition_for_key(keys: pa.Array, count: int | npt.NDArray[np.int64]) -> npt
     return partitions
 
 
-def _buffers(keys: pa.Array) -> tuple[npt.NDArray[np.uint8], _Ints, _Ints]:
-    """The keys' bytes followed by four zeros, and the start and length of each key in them."""
-    _, offset_buffer, data_buffer = keys.buffers()
-    offsets = np.frombuffer(offset_buffer, dtype=np.int32)[keys.offset : keys.offset + len(keys) + 1].astype(np.int64)
-    data = np.zeros(int(offsets[-1] - offsets[0]) + 4, dtype=np.uint8)
-    if len(data) > 4:
-        data[:-4] = np.frombuffer(data_buffer, dtype=np.uint8)[offsets[0] : offsets[-1]]
-    return data, offsets[:-1] - offsets[0], np.diff(offsets)
-
-
-def _longest_first(lengths: _Ints) -> npt.NDArray[Any] | None:
+def _longest_first(lengths: Ints) -> npt.NDArray[Any] | None:
     """An order in which keys that have an n-th word are always a prefix; None if they are in such an order."""
     longest = int(lengths.max())
     if longest == int(lengths.min()):
@@ -73,9 +64,9 @@ def _longest_first(lengths: _Ints) -> npt.NDArray[Any] | None:
     return np.argsort((longest - lengths).astype(short), kind="stable")
 
 
-def _mix(data: npt.NDArray[np.uint8], starts: _Ints, lengths: _Ints) -> _Hashes:
+def _mix(data: Bytes, starts: Ints, lengths: Ints) -> _Hashes:
     """Hashes of keys sorted longest first."""
-    words = np.ndarray(shape=(len(data) - 3,), dtype="<u4", buffer=data.data, strides=(1,))
+    words = words_of(data)
     if len(words) <= _COPY_MAX:
         words = words.copy()
     hashes = _SEED ^ lengths.astype(np.uint32)
@@ -89,7 +80,7 @@ def _mix(data: npt.NDArray[np.uint8], starts: _Ints, lengths: _Ints) -> _Hashes:
     return hashes
 
 
-def _mix_words(hashes: _Hashes, words: _Hashes, starts: _Ints, counts: _Ints) -> None:
+def _mix_words(hashes: _Hashes, words: _Hashes, starts: Ints, counts: Ints) -> None:
     """In place.  counts: complete words of each key, descending."""
     ascending = -counts
     for number in range(int(counts[0])):
@@ -101,7 +92,7 @@ def _mix_words(hashes: _Hashes, words: _Hashes, starts: _Ints, counts: _Ints) ->
         hashes[:active] = hashes[:active] * _M ^ word
 
 
-def _mix_long_keys(hashes: _Hashes, words: _Hashes, starts: _Ints, counts: _Ints, done: int) -> None:
+def _mix_long_keys(hashes: _Hashes, words: _Hashes, starts: Ints, counts: Ints, done: int) -> None:
     for row, start in enumerate(starts):
         mixed = int(hashes[row])
         for word in _scramble(words[start + 4 * done : start + 4 * counts[row] : 4]).tolist():

@@ -115,7 +115,7 @@ def make_partitioner(name: str, rng: random.Random) -> Partitioner:
     if isinstance(name, str) and ":" in name:
         return _load(name)
     raise InvalidRequest(
-        f"there is no partitioner {name!r}: expected default, murmur2, round-robin, sticky, or a class of yours as "
+        f"there is no partitioner {name!r}: expected default, murmur2, round-robin, sticky, or your own class as "
         "'module:Class'"
     )
 

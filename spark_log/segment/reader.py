@@ -11,21 +11,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 
 from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.model import Run, Slice
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import TAIL_BYTES, Index, parse_index
-from spark_log.segment.schema import RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+from spark_log.segment.offsets import Offsets, from_column
+from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, run_schema
 from spark_log.text import counted
 
 __all__ = [
     "TAIL_BYTES",
     "BatchRef",
+    "Decoded",
     "Index",
     "Place",
+    "batches_of_topic",
     "decode_batch",
     "decode_run",
     "find_batches",
@@ -58,7 +63,9 @@ class BatchRef(NamedTuple):
     """One record batch of a run."""
 
     first: int
-    """Row of its first record in the run."""
+    """Offset of its first record, relative to the run's base."""
+    last: int
+    """Offset of its last record, inclusive."""
     rows: int
     position: int
     """Position of its bytes in the object."""
@@ -68,6 +75,13 @@ class BatchRef(NamedTuple):
     max_us: int
     schema: int
     """Number of the schema message in the index."""
+
+
+class Decoded(NamedTuple):
+    """Records of a run, and the offset of each, relative to the run's base."""
+
+    offsets: Offsets
+    records: pa.RecordBatch
 
 
 def find_batches(
@@ -80,7 +94,7 @@ def find_batches(
 ) -> list[BatchRef]:
     """Batches of `run` that overlap both `wanted` and `window`, in the order of their records.
 
-    wanted: [start, end) in rows of the run; None for all of them.
+    wanted: [start, end) in offsets relative to the run's base; None for all of them.
     window: [start, end) in microseconds; None for all times.  A batch may also contain records outside of it.
     Raises CorruptObject if the index does not list the run, UnsupportedVersion if the run has a reserved format.
     """
@@ -99,6 +113,12 @@ def find_batches(
     return [_ref(index, int(row)) for row in rows]
 
 
+def batches_of_topic(index: Index, topic_id: str) -> list[tuple[int, BatchRef]]:
+    """(partition, batch) of all batches of a topic in an object, by position.  Their runs may not be live any more."""
+    rows = np.flatnonzero(np.asarray(pc.equal(index.table["topic_id"], topic_id)))
+    return [(int(index.numbers["partition"][row]), _ref(index, row)) for row in rows.tolist()]
+
+
 def first_batch_at_or_after(index: Index, run: Run | Slice, time_us: int, *, place: Place) -> BatchRef | None:
     """The batch with the run's first record whose timestamp is `time_us` or later.
 
@@ -110,21 +130,18 @@ def first_batch_at_or_after(index: Index, run: Run | Slice, time_us: int, *, pla
     return _ref(index, found) if found < high else None
 
 
-def first_at_or_after(batches: Iterable[pa.RecordBatch], time_us: int) -> int | None:
-    """Row, counted over all of `batches`, of the first record whose timestamp is `time_us` or later."""
-    before = 0
-    for batch in batches:
-        times = batch.column("timestamp").view(pa.int64()).to_numpy()
-        late = times >= time_us
+def first_at_or_after(batches: Iterable[Decoded], time_us: int) -> int | None:
+    """Offset of the first record whose timestamp is `time_us` or later."""
+    for offsets, records in batches:
+        late = records.column("timestamp").view(pa.int64()).to_numpy() >= time_us
         if late.any():
-            return before + int(late.argmax())
-        before += batch.num_rows
+            return int(offsets[late.argmax()])
     return None
 
 
 def decode_batch(
     data: ipc.Bytes, ref: BatchRef, index: Index, columns: Sequence[str] | None = None, *, place: Place
-) -> pa.RecordBatch:
+) -> Decoded:
     """Verify the checksum of `data` and decode it as the batch.
 
     columns: names out of `RECORD_SCHEMA_HEADERS`, in the order of the result; only these are decoded, and headers that
@@ -136,7 +153,8 @@ def decode_batch(
     message = index.schemas.get(ref.schema)
     if message is None:
         raise CorruptObject(f"the index has no schema {ref.schema} for the batch in {where}")
-    fields = _fields_to_read(_parse_schema(message, where), columns, where)
+    schema = _parse_schema(message, where)
+    fields = _fields_to_read(schema, columns, where)
     try:
         batch = ipc.decode_batch(message, data, fields)
     except (pa.ArrowException, OSError, StopIteration) as error:
@@ -145,12 +163,18 @@ def decode_batch(
         raise CorruptObject(
             f"the batch in {where} has {counted(batch.num_rows, 'row')}, but the index says {ref.rows:,}"
         )
-    return _project(batch, columns)
+    found = _decoded(batch, ref.first if not _has_offsets(schema) else None, columns, where)
+    if (found.offsets[0], found.offsets[-1]) != (ref.first, ref.last):
+        raise CorruptObject(
+            f"the batch in {where} has offsets {found.offsets[0]} to {found.offsets[-1]} of its run, but the index says "
+            f"{ref.first} to {ref.last}"
+        )
+    return found
 
 
 def decode_run(
     data: ipc.Bytes, run: Run | Slice, columns: Sequence[str] | None = None, *, place: Place
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[Decoded]:
     """Verify the checksum of `data` and decode it as the batches of a run.
 
     columns: as in `decode_batch`.
@@ -161,29 +185,30 @@ def decode_run(
     _check_bytes(data, run.length, run.crc, f"the data in {where}")
     try:
         stream = ipc.open_stream(data)
-        fields = _fields_to_read(stream.schema, columns, where)
+        schema = stream.schema
+        fields = _fields_to_read(schema, columns, where)
         if fields:
             stream = ipc.open_stream(data, fields)
     except (pa.ArrowException, OSError) as error:
         raise _undecodable(error, where) from error
-    return _batches(stream, run, columns, where)
+    return _batches(stream, run, columns, where, has_holes=_has_offsets(schema))
 
 
 def _batches(
-    stream: pa.RecordBatchReader, run: Run | Slice, columns: Sequence[str] | None, where: str
-) -> Iterator[pa.RecordBatch]:
-    rows = 0
+    stream: pa.RecordBatchReader, run: Run | Slice, columns: Sequence[str] | None, where: str, *, has_holes: bool
+) -> Iterator[Decoded]:
+    end = 0
     try:
         for batch in stream:
-            rows += batch.num_rows
-            yield _project(batch, columns)
+            found = _decoded(batch, None if has_holes else end, columns, where)
+            if found.offsets[0] < end:
+                raise CorruptObject(f"the data in {where} has offset {found.offsets[0]} after offset {end - 1}")
+            end = int(found.offsets[-1]) + 1
+            yield found
     except (pa.ArrowException, OSError) as error:
         raise _undecodable(error, where) from error
-    expected = run.end - run.start if isinstance(run, Slice) else run.rows
-    if rows != expected:
-        raise UnsupportedVersion(
-            f"the data in {where} has {counted(rows, 'row')} for {counted(expected, 'offset')}: a newer pylog has compacted it; upgrade pylog"
-        )
+    if end > _span(run) or (end < _span(run) and not has_holes):
+        raise CorruptObject(f"the data in {where} has {counted(end, 'offset')}, but the log says {_span(run):,}")
 
 
 def _rows_of_run(index: Index, run: Run | Slice, place: Place) -> tuple[int, int]:
@@ -195,20 +220,38 @@ def _rows_of_run(index: Index, run: Run | Slice, place: Place) -> tuple[int, int
             f"the index of {place.at(run.position)} has {counted(high - low, 'batch', 'batches')}, but the data has {run.batches:,}"
         )
     first, last, rows = (numbers[name][low:high] for name in ("first", "last", "rows"))
-    thinned = np.flatnonzero((rows != last - first + 1) | (first != np.cumsum(rows) - rows))
-    if len(thinned):
-        position = int(numbers["position"][low + thinned[0]])
-        raise UnsupportedVersion(
-            f"the batch in {place.at(position)} has fewer rows than "
-            "offsets: a newer pylog has compacted it; upgrade pylog"
+    before = np.concatenate(([-1], last))[:-1]
+    wrong = np.flatnonzero((first <= before) | (rows < 1) | (rows > last - first + 1) | (last >= _span(run)))
+    if len(wrong):
+        position = int(numbers["position"][low + wrong[0]])
+        raise CorruptObject(f"the index lists other offsets than the log for the batch in {place.at(position)}")
+    if low < high and int(rows.sum()) < _span(run) and not _stores_offsets(index, low, place):
+        raise CorruptObject(
+            f"the index of {place.at(run.position)} lists {counted(int(rows.sum()), 'record')}, but the log says {_span(run):,}"
         )
     return low, high
+
+
+def _stores_offsets(index: Index, row: int, place: Place) -> bool:
+    """Whether the run of a row of the index has offsets without a record."""
+    message = index.schemas.get(int(index.numbers["schema"][row]), b"")
+    return _has_offsets(_parse_schema(message, place.at(int(index.numbers["position"][row]))))
+
+
+def _has_offsets(schema: pa.Schema) -> bool:
+    return bool(schema.get_field_index(OFFSET.name) >= 0)
+
+
+def _span(run: Run | Slice) -> int:
+    """How many offsets a run covers; a `Run` has a record for each."""
+    return run.end - run.start if isinstance(run, Slice) else run.rows
 
 
 def _ref(index: Index, row: int) -> BatchRef:
     numbers = index.numbers
     return BatchRef(
         first=int(numbers["first"][row]),
+        last=int(numbers["last"][row]),
         rows=int(numbers["rows"][row]),
         position=int(numbers["position"][row]),
         length=int(numbers["length"][row]),
@@ -243,24 +286,48 @@ def _parse_schema(message: bytes, where: str) -> pa.Schema:
 
 
 def _fields_to_read(schema: pa.Schema, columns: Sequence[str] | None, where: str) -> list[int]:
-    """Numbers of the columns to decode; empty means all of them, as in Arrow."""
+    """Numbers of the columns to decode, with that of offsets; empty means all of them, as in Arrow."""
     _check_schema(schema, where)
     if columns is None:
         return []
-    fields = [schema.get_field_index(name) for name in columns if name in schema.names]
+    numbers = [schema.get_field_index(name) for name in (*columns, OFFSET.name)]
+    fields = [number for number in numbers if number >= 0]
     # Without any column the number of rows is still needed: the timestamps are cheapest.
     return fields or [schema.get_field_index("timestamp")]
 
 
 def _check_schema(schema: pa.Schema, where: str) -> None:
+    if schema.equals(RECORD_SCHEMA, check_metadata=True):
+        return  # most runs: small slices are read by the thousand
     schema_id = (schema.metadata or {}).get(SCHEMA_ID)
     if schema_id is not None:
         raise UnsupportedVersion(
             f"the data in {where} has the unsupported schema {schema_id.decode()!r}: upgrade pylog"
         )
-    if not (schema.equals(RECORD_SCHEMA) or schema.equals(RECORD_SCHEMA_HEADERS)):
+    if not schema.equals(run_schema(headers=schema.get_field_index("headers") >= 0, holes=_has_offsets(schema))):
         columns = ", ".join(f"{field.name}: {field.type}" for field in schema)
         raise UnsupportedVersion(f"the data in {where} has unsupported columns ({columns}): upgrade pylog")
+
+
+def _decoded(batch: pa.RecordBatch, first: int | None, columns: Sequence[str] | None, where: str) -> Decoded:
+    """The requested columns of a batch, and its offsets: those from `first` on, or those that it stores for None."""
+    if not batch.num_rows:
+        raise CorruptObject(f"a batch in {where} has no records")
+    if first is not None:
+        return Decoded(range(first, first + batch.num_rows), _project(batch, columns))
+    column = batch.column(OFFSET.name)
+    offsets = from_column(column)
+    if column.null_count or (np.diff(offsets) < 1).any():
+        raise CorruptObject(f"the offsets of a batch in {where} are not in order")
+    if columns is None:
+        columns = [name for name in batch.schema.names if name != OFFSET.name]
+    return Decoded(_without_holes(offsets), _project(batch, columns))
+
+
+def _without_holes(offsets: npt.NDArray[np.int64]) -> Offsets:
+    """As a range, if there are no holes between the first and the last one."""
+    first, last = int(offsets[0]), int(offsets[-1])
+    return range(first, last + 1) if last - first + 1 == len(offsets) else offsets
 
 
 def _project(batch: pa.RecordBatch, columns: Sequence[str] | None) -> pa.RecordBatch:

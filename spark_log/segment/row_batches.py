@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_log.segment.conform import header_counts
-from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+from spark_log.segment.offsets import Offsets, as_array
+from spark_log.segment.schema import HEADERS, OFFSET, RECORD_SCHEMA
 
 ROW_OVERHEAD = 16
 """Raw bytes of a row beside key, value and headers: the timestamp and two offsets."""
@@ -22,7 +23,7 @@ def row_bytes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Raw size of each row."""
     sizes = np.full(batch.num_rows, ROW_OVERHEAD, dtype=np.int64)
     sizes += binary_lengths(batch.column("key")) + binary_lengths(batch.column("value"))
-    if batch.num_columns > len(RECORD_SCHEMA):
+    if has_headers(batch):
         sizes += _header_bytes(batch.column("headers"))
     return sizes
 
@@ -41,26 +42,34 @@ def binary_lengths(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def concat(pieces: Sequence[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
-    """One batch of all rows.  schema: with headers if any of the pieces has them."""
-    if len(schema) > len(RECORD_SCHEMA):
+    """One batch of all rows.  schema: with headers if any of the pieces has them; otherwise that of each piece."""
+    if len(pieces) == 1 and len(pieces[0].schema) == len(schema):
+        return pieces[0]
+    if "headers" in schema.names:
         pieces = [with_headers(piece) for piece in pieces]
-    columns = pieces[0].columns
-    if len(pieces) > 1:
-        columns = [pa.concat_arrays([piece.column(i) for piece in pieces]) for i in range(len(schema))]
+    columns = [pa.concat_arrays([piece.column(i) for piece in pieces]) for i in range(len(schema))]
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def has_headers(batch: pa.RecordBatch) -> bool:
+    return "headers" in batch.schema.names
 
 
 def with_headers(batch: pa.RecordBatch) -> pa.RecordBatch:
     """The batch with a column `headers`, of nulls if it had none."""
-    if batch.num_columns > len(RECORD_SCHEMA):
+    if has_headers(batch):
         return batch
-    columns = [*batch.columns, pa.nulls(batch.num_rows, HEADERS)]
-    return pa.RecordBatch.from_arrays(columns, schema=RECORD_SCHEMA_HEADERS)
+    return batch.add_column(len(RECORD_SCHEMA), pa.field("headers", HEADERS), pa.nulls(batch.num_rows, HEADERS))
 
 
-def unpinned(batch: pa.RecordBatch, size: int) -> pa.RecordBatch:
-    """Copies a small slice: it would keep the buffers of its whole parent alive.  size: `batch.nbytes`."""
-    if batch.get_total_buffer_size() <= PINNED_MAX * size:
+def with_offsets(batch: pa.RecordBatch, offsets: Offsets) -> pa.RecordBatch:
+    """The batch with a column `offset`."""
+    return batch.append_column(OFFSET, pa.array(as_array(offsets)))
+
+
+def unpinned(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Copies a small slice: it would keep the buffers of its whole parent alive."""
+    if batch.get_total_buffer_size() <= PINNED_MAX * batch.nbytes:
         return batch
     columns = [pa.concat_arrays([column]) for column in batch.columns]
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)

@@ -1,8 +1,8 @@
 """Sorts rows by destination: a number for each topic-partition of a write.
 
-Each slice of a sorted batch costs about 20 us, however many rows it has.  Sorting each batch of 10,000 rows for 1,000
-topics would therefore cost 2 us a row.  So rows are held until the slices are long enough, and are then sorted in one
-pass.
+Rows are held until every destination has a full batch on average, or until they take too much memory.  One sort then
+puts them into their final order, and each batch to encode is a slice of the sorted rows.  Rows of destinations with few
+rows are held until the next sort, because a short batch costs almost as much as a long one.
 """
 
 from __future__ import annotations
@@ -15,38 +15,43 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_log.segment.row_batches import concat, unpinned
+from spark_log.segment.row_batches import concat, row_bytes, unpinned
 
 Destinations = npt.NDArray[np.integer[Any]]
-SLICE_ROWS = 256
-"""Rows are sorted when there are this many for each destination, on average."""
-HELD_BYTES = 16 << 20
-"""Rows are sorted when they take this many bytes, even if their slices are short."""
+_Counts = npt.NDArray[np.int64]
+"""Rows, by destination."""
+HELD_BYTES = 32 << 20
+"""Rows are sorted when they take this many bytes, even if their batches are short."""
+_COPY_BYTES = 4 << 20
+"""Sorted rows are copied in parts of about this many bytes, so that encoding finds them in the processor's cache."""
 
 
 class RowSorter:
-    """Holds rows in the order in which they were added, until there are enough rows or bytes to sort."""
+    """Holds rows in the order in which they were added, until there are enough rows or bytes to sort.
 
-    def __init__(self, slice_rows: int = SLICE_ROWS, held_bytes: int = HELD_BYTES) -> None:
-        self._slice_rows = slice_rows
+    batch_rows, batch_bytes: a batch is full when it reaches either (raw bytes).
+    """
+
+    def __init__(self, batch_rows: int, batch_bytes: int, held_bytes: int = HELD_BYTES) -> None:
+        self._batch_rows = batch_rows
+        self._batch_bytes = batch_bytes
         self._held_bytes = held_bytes
-        self._clear()
+        self.bytes = 0
+        """Raw bytes of the rows that are held."""
+        self._hold([], [], np.zeros(0, np.int64))
 
-    def _clear(self) -> None:
-        self._batches: list[pa.RecordBatch] = []
-        self._destinations: list[Destinations] = []
-        self._sizes = np.zeros(0, np.int64)
-        self._bytes = 0
+    def _hold(self, batches: list[pa.RecordBatch], destinations: list[Destinations], sizes: _Counts) -> None:
+        self._batches, self._destinations, self._sizes = batches, destinations, sizes
+        self.bytes = sum(batch.nbytes for batch in batches)
 
     def add(self, records: pa.RecordBatch, destinations: Destinations, count: int) -> None:
         """Add records.  destinations: in [0, count), one for each record; `count` never decreases."""
-        size = records.nbytes
-        self._batches.append(unpinned(records, size))
+        self._batches.append(unpinned(records))
         self._destinations.append(destinations)
         sizes = np.bincount(destinations, minlength=count)
         sizes[: len(self._sizes)] += self._sizes
         self._sizes = sizes
-        self._bytes += size
+        self.bytes += records.nbytes
 
     def fits(self, records: pa.RecordBatch) -> bool:
         """Whether the records may be added to those that are held.
@@ -57,34 +62,97 @@ class RowSorter:
 
     @property
     def is_due(self) -> bool:
-        """Whether the rows should be sorted now."""
-        if self._bytes >= self._held_bytes:
+        """Whether rows should be taken now."""
+        if self.bytes >= self._held_bytes:
             return True
-        return int(self._sizes.sum()) >= self._slice_rows * int(np.count_nonzero(self._sizes))
+        return int(self._sizes.sum()) >= self._full_batch() * int(np.count_nonzero(self._sizes))
 
-    def take_sorted(self) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """All held rows as (destination, batch), by ascending destination.  Afterwards, no rows are held.
+    def take_batches(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Rows that make full batches, as (destination, rows), by ascending destination; the other rows stay.
 
-        The rows of a batch are in the order in which they were added.  If all rows have one destination, they are
-        returned as one batch, and a single added batch is not copied.
+        If the held rows take too much memory, also the rows of the destinations with the most bytes, until half of the
+        memory is free.
         """
-        if not self._batches:
-            return
+        return self._take(self._ready()) if self._batches else iter(())
+
+    def take_all(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """All held rows as (destination, rows), by ascending destination."""
+        return self._take(self._sizes) if self._batches else iter(())
+
+    def _full_batch(self) -> int:
+        """Rows of a full batch.  Slightly fewer than fit on average, because sizes vary."""
+        fitting = int(0.9 * self._batch_bytes * int(self._sizes.sum())) // max(self.bytes, 1)
+        return max(min(self._batch_rows, fitting), 1)
+
+    def _ready(self) -> _Counts:
+        """How many rows of each destination to take: the first ones."""
+        sizes, full = self._sizes, self._full_batch()
+        rest = sizes % full
+        ready = np.where(2 * rest >= full, sizes, sizes - rest)
+        if self.bytes >= self._held_bytes:
+            largest = self._largest(ready)
+            ready[largest] = sizes[largest]
+        return ready
+
+    def _largest(self, ready: _Counts) -> npt.NDArray[np.intp]:
+        """The destinations with the most bytes besides the ready rows, until half of all bytes are ready."""
+        left, wanted = np.zeros(len(ready)), -(-self.bytes // 2)
+        for batch, destinations in zip(self._batches, self._destinations, strict=True):
+            left += np.bincount(destinations, row_bytes(batch), len(left))
+        left *= 1 - ready / np.maximum(self._sizes, 1)
+        most = np.argsort(-left, kind="stable")
+        missing = float(left.sum()) - wanted
+        return most[: int(np.searchsorted(np.cumsum(left[most]), missing)) + 1] if missing > 0 else most[:0]
+
+    def _take(self, taken: _Counts) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The first `taken` rows of each destination; the other rows are held again."""
+        records, order = self._sort(taken)
+        present = np.flatnonzero(taken)
+        ends = np.cumsum(taken[present])
+        together = max(_COPY_BYTES * len(records) // max(records.nbytes, 1), 1)
+        first = start = 0
+        while first < len(present):
+            last = max(int(np.searchsorted(ends, start + together)), first + 1)
+            part = _gathered(records, order, start, int(ends[last - 1]))
+            for destination, end in zip(present[first:last].tolist(), ends[first:last].tolist(), strict=True):
+                yield destination, part.slice(0, end - start)
+                part, start = part.slice(end - start), end
+            first = last
+
+    def _sort(self, taken: _Counts) -> tuple[pa.RecordBatch, npt.NDArray[np.intp] | None]:
+        """Held rows, and the indexes of those to take, by destination, each in the order in which it was added.
+
+        No indexes: all rows, which are in that order already.
+        """
         schema = max((batch.schema for batch in self._batches), key=len)
         records, destinations, sizes = concat(self._batches, schema), np.concatenate(self._destinations), self._sizes
-        self._clear()
-        present = np.flatnonzero(sizes).tolist()
-        if len(present) == 1:
-            yield present[0], records
-            return
-        order, start = pa.array(_stable_order(destinations, len(sizes))), 0
-        for destination in present:
-            size = int(sizes[destination])
-            yield destination, pc.take(records, order.slice(start, size), boundscheck=False)
-            start += size
+        order = _stable_order(destinations, len(sizes))
+        self._hold([], [], sizes - taken)
+        if (taken == sizes).all():
+            return records, order
+        order = np.arange(len(destinations)) if order is None else order
+        first = _first_rows(taken, sizes)
+        left = order[~first]
+        self._hold([_gathered(records, left, 0, len(left))], [destinations[left]], sizes - taken)
+        return records, order[first]
 
 
-def _stable_order(destinations: Destinations, count: int) -> npt.NDArray[np.intp]:
-    """numpy uses a radix sort for 8 and 16 bit numbers: 3.5 ns a row, where int32 takes 28."""
-    small = np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
-    return np.argsort(destinations.astype(small), kind="stable")
+def _gathered(records: pa.RecordBatch, order: npt.NDArray[np.intp] | None, start: int, end: int) -> pa.RecordBatch:
+    """The rows at some of the indexes; without indexes a slice, which is not a copy."""
+    if order is None:
+        return records.slice(start, end - start)
+    return pc.take(records, pa.array(order[start:end]), boundscheck=False)
+
+
+def _stable_order(destinations: Destinations, count: int) -> npt.NDArray[np.intp] | None:
+    """None if they are in order.  numpy uses a radix sort for 8 and 16 bit numbers: 3.5 ns a row, int32 takes 28."""
+    small: Destinations = destinations.astype(
+        np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.uint32
+    )
+    return None if (small[1:] >= small[:-1]).all() else np.argsort(small, kind="stable")
+
+
+def _first_rows(taken: _Counts, sizes: _Counts) -> npt.NDArray[np.bool_]:
+    """Which of the sorted rows are among the first `taken` of their destination."""
+    runs = np.stack((taken, sizes - taken), axis=1).ravel()
+    return np.repeat(np.tile([True, False], len(sizes)), runs)

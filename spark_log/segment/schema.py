@@ -1,9 +1,12 @@
-"""The columns of a record, and the supported compressions of their buffers.
+"""The columns of a record.
 
-A run holds `key`, `value` and `timestamp`, and also `headers` if any record that was written with it has some.
+A run holds `key`, `value` and `timestamp`, `headers` if any record that was written with it has some, and `offset` if
+there are offsets without a record.
 """
 
 from __future__ import annotations
+
+from functools import cache
 
 import pyarrow as pa
 
@@ -11,6 +14,12 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 RECORD_SCHEMA = pa.schema([("key", pa.binary()), ("value", pa.binary()), ("timestamp", TIMESTAMP)])
 RECORD_SCHEMA_HEADERS = RECORD_SCHEMA.append(pa.field("headers", HEADERS))
-COMPRESSIONS = ("zstd", "lz4", "none")
-DEFAULT_COMPRESSION = COMPRESSIONS[0]
-"""Half the bytes of lz4 for a twentieth more CPU (docs/decisions/0019-zstd.md)."""
+OFFSET = pa.field("offset", pa.int64())
+"""Offset of each record, relative to the run's base."""
+
+
+@cache
+def run_schema(*, headers: bool, holes: bool) -> pa.Schema:
+    """The schema of a run with headers, or with offsets that have no record."""
+    schema = RECORD_SCHEMA_HEADERS if headers else RECORD_SCHEMA
+    return schema.append(OFFSET) if holes else schema

@@ -19,17 +19,27 @@ from spark_log.errors import StorageError
 from spark_log.model import Run
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import BatchEntry, encode_index
+from spark_log.segment.compression import UNSET, Compression
 from spark_log.segment.conform import micros
-from spark_log.segment.row_batches import concat, row_bytes, unpinned, with_headers
-from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS
+from spark_log.segment.offsets import Offsets, from_column
+from spark_log.segment.row_batches import concat, has_headers, row_bytes, unpinned, with_headers, with_offsets
+from spark_log.segment.schema import OFFSET, RECORD_SCHEMA, run_schema
 
 _MIB = 1 << 20
+BATCH_ROWS = 10_000
+BATCH_BYTES = 2 * _MIB
+"""Raw bytes."""
+CHUNK_BYTES = 1 << 18
+"""A write of a few hundred bytes costs as much as one of this size."""
 
 
 @dataclass(slots=True)
 class _Encoded:
     """One record batch message: in memory, or in the spool file."""
 
+    first: int
+    """Offset of its first row, relative to the run's base."""
+    last: int
     rows: int
     min_us: int
     max_us: int
@@ -44,6 +54,10 @@ class _Partition:
     """The rows of one partition: encoded batches, then rows that wait for their batch to fill."""
 
     headers: bool = False
+    holes: bool = False
+    """Some offsets before `end` have no row, so the run stores the offsets."""
+    end: int = 0
+    """The offset after the last row, relative to the run's base."""
     encoded: list[_Encoded] = field(default_factory=list)
     crc: int = crc32c(ipc.schema_message(RECORD_SCHEMA))
     """Checksum of the run so far: its schema message and the encoded batches."""
@@ -54,8 +68,13 @@ class _Partition:
     """Raw bytes of these rows."""
 
     @property
+    def kind(self) -> tuple[bool, bool]:
+        """Its schema follows from these."""
+        return self.headers, self.holes
+
+    @property
     def schema(self) -> pa.Schema:
-        return RECORD_SCHEMA_HEADERS if self.headers else RECORD_SCHEMA
+        return run_schema(headers=self.headers, holes=self.holes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +93,7 @@ class WrittenSegment:
     """A finished object.  `chunks()` can be called again, for another attempt, until the writer is closed."""
 
     runs: tuple[Run, ...]
-    """Sorted by topic id and partition, one for each partition with rows."""
+    """Sorted by topic id and partition, one for each partition with rows or holes."""
     size: int
     """Bytes of the object."""
     index_position: int
@@ -82,15 +101,21 @@ class WrittenSegment:
     _spool: BinaryIO | None = field(repr=False)
 
     def chunks(self) -> Iterator[bytes]:
-        """The object's bytes from start to end, a batch at a time."""
+        """The object's bytes from start to end, in chunks of about `CHUNK_BYTES`, or of one batch if it is larger."""
+        waiting: list[bytes] = []
+        size = 0
         for part in self._parts:
-            yield _load(part, self._spool)
+            waiting.append(_load(part, self._spool))
+            size += part.length
+            if size >= CHUNK_BYTES:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+        yield b"".join(waiting)
 
 
 class SegmentWriter:
     """Collects rows by partition and encodes them as one object.
 
-    compression:  one of `schema.COMPRESSIONS`.
     batch_rows, batch_bytes:  a batch is closed when it reaches either (raw bytes); a larger row is a separate batch.
     buffer_bytes: bytes kept in memory before the spool file is used.
     open_spool:   opens a buffered file to write and read (`TemporaryFile()`) on first use; None keeps everything in
@@ -100,18 +125,15 @@ class SegmentWriter:
     def __init__(
         self,
         *,
-        compression: str = DEFAULT_COMPRESSION,
-        batch_rows: int = 10_000,
-        batch_bytes: int = 2 * _MIB,
+        compression: Compression = UNSET,
+        batch_rows: int = BATCH_ROWS,
+        batch_bytes: int = BATCH_BYTES,
         buffer_bytes: int = 64 * _MIB,
         open_spool: Callable[[], BinaryIO] | None = None,
     ) -> None:
-        if compression not in COMPRESSIONS:
-            raise ValueError(f"compression is {compression!r}; expected {', '.join(COMPRESSIONS)}")
         self.rows = 0
         """Rows appended so far."""
-        self._compression = compression
-        self._options = ipc.write_options(compression)
+        self._options = ipc.write_options(compression.arrow_codec())
         self._batch_rows = batch_rows
         self._batch_bytes = batch_bytes
         self._buffer_bytes = buffer_bytes
@@ -122,6 +144,7 @@ class SegmentWriter:
         self._waiting_bytes = 0
         self._kept: list[_Encoded] = []
         self._kept_bytes = 0
+        self._reserved_bytes = 0
         self._partitions: dict[tuple[str, int], _Partition] = {}
 
     @property
@@ -134,39 +157,68 @@ class SegmentWriter:
         """The approximate size of the object: the spool file and the bytes in memory."""
         return self._spool_end + self.buffered_bytes
 
-    def append(self, topic_id: str, partition: int, rows: pa.RecordBatch | pa.Table) -> None:
+    def append(
+        self,
+        topic_id: str,
+        partition: int,
+        rows: pa.RecordBatch | pa.Table,
+        *,
+        offsets: Offsets | None = None,
+        close_batch: bool = False,
+    ) -> None:
         """Adds rows to the end of a partition.
 
         rows: `RECORD_SCHEMA` or `RECORD_SCHEMA_HEADERS`, timestamps not null.  They may be copied later; buffers
               must not be changed afterwards.
+        offsets: of the rows, relative to the run's base, after those of earlier rows; None: they follow without holes.
+        close_batch: encode all of them now; otherwise the last ones wait until their batch is full.
         """
         into = self._partitions.setdefault((topic_id, partition), _Partition())
+        at = 0
         for batch in rows.to_batches() if isinstance(rows, pa.Table) else (rows,):
             if batch.num_rows:
-                self._gather(into, batch)
+                self._gather(into, batch, None if offsets is None else offsets[at : at + batch.num_rows])
+                at += batch.num_rows
+                if close_batch:
+                    self._encode(into)
+                elif into.waiting:
+                    into.waiting[-1] = unpinned(into.waiting[-1])
+        self._relieve()
+
+    def extend(self, topic_id: str, partition: int, end: int) -> None:
+        """The run covers the offsets up to `end`, relative to its base; those after its last row have no row."""
+        into = self._partitions.setdefault((topic_id, partition), _Partition())
+        assert into.end <= end, f"rows up to {into.end} in a run up to {end}"
+        if into.end < end:
+            self._add_holes(into)
+            into.end = end
+
+    def reserve(self, size: int) -> None:
+        """Leaves that many bytes of the buffer to the caller, until the next call."""
+        self._reserved_bytes = size
         self._relieve()
 
     def finish(self) -> WrittenSegment:
         """Encodes the rows that wait, and lays out the object of everything appended so far."""
         for partition in self._partitions.values():
             self._encode(partition)
-        keys = sorted(key for key, partition in self._partitions.items() if partition.encoded)
-        schemas = sorted({self._partitions[key].headers for key in keys})
-        messages = {headers: _schema_message(headers) for headers in schemas}
+        keys = sorted(key for key, partition in self._partitions.items() if partition.encoded or partition.holes)
+        schemas = sorted({self._partitions[key].kind for key in keys})
+        messages = [ipc.schema_message(run_schema(headers=headers, holes=holes)) for headers, holes in schemas]
         runs: list[Run] = []
         entries: list[BatchEntry] = []
         parts: list[_Part] = []
         position = 0
         for topic_id, number in keys:
             partition = self._partitions[topic_id, number]
-            schema = schemas.index(partition.headers)
-            run_parts = _run_parts(messages[partition.headers], partition.encoded)
+            schema = schemas.index(partition.kind)
+            run_parts = _run_parts(messages[schema], partition.encoded)
             run = _run(topic_id, number, position, run_parts, partition)
-            entries += _entries(run, len(messages[partition.headers]), schema, partition.encoded)
+            entries += _entries(run, len(messages[schema]), schema, partition.encoded)
             parts += run_parts
             runs.append(run)
             position += run.length
-        index = encode_index(entries, list(messages.values()), self._compression)
+        index = encode_index(entries, messages, self._options)
         parts.append(_part(index))
         return WrittenSegment(
             runs=tuple(runs),
@@ -185,13 +237,14 @@ class SegmentWriter:
 
     # -------------------------------------------------------------------------------------------- rows to batches
 
-    def _gather(self, into: _Partition, batch: pa.RecordBatch) -> None:
-        headers = batch.num_columns > len(RECORD_SCHEMA)
-        schema = RECORD_SCHEMA_HEADERS if headers else RECORD_SCHEMA
+    def _gather(self, into: _Partition, batch: pa.RecordBatch, offsets: Offsets | None) -> None:
+        headers = has_headers(batch)
+        schema = run_schema(headers=headers, holes=False)
         assert batch.schema.equals(schema), f"rows of another schema: {batch.schema}"
         assert not batch.column("timestamp").null_count, "records without a timestamp"
         if headers and not into.headers:
-            self._add_headers(into)
+            self._encode_again(into, headers=True, holes=into.holes)
+        batch = self._placed(into, batch, offsets)
         size = batch.nbytes
         if into.rows + batch.num_rows <= self._batch_rows and into.bytes + size <= self._batch_bytes:
             self._wait(into, batch, size)
@@ -199,10 +252,17 @@ class SegmentWriter:
             self._cut_by_rows(into, batch)
         else:
             self._cut(into, batch)
-        if into.waiting:
-            last = into.waiting[-1]
-            into.waiting[-1] = unpinned(last, size if last is batch else last.nbytes)
         self.rows += batch.num_rows
+
+    def _placed(self, into: _Partition, batch: pa.RecordBatch, offsets: Offsets | None) -> pa.RecordBatch:
+        """The rows with their offsets, if the run stores them."""
+        if offsets is None:
+            offsets = range(into.end, into.end + batch.num_rows)
+        assert offsets[0] >= into.end, f"offset {offsets[0]} after {into.end - 1}"
+        if not isinstance(offsets, range) or offsets.start > into.end:
+            self._add_holes(into)
+        into.end = int(offsets[-1]) + 1
+        return with_offsets(batch, offsets) if into.holes else batch
 
     def _cut_by_rows(self, into: _Partition, batch: pa.RecordBatch) -> None:
         """Like `_cut`, when batches fill by rows and not by bytes: the sizes of single rows are not needed."""
@@ -257,10 +317,13 @@ class SegmentWriter:
         self._keep(partition, batch)
 
     def _keep(self, partition: _Partition, batch: pa.RecordBatch) -> None:
-        self._spill_if_above(self._buffer_bytes - batch.nbytes)
+        self._spill_if_above(self._buffer_bytes - ipc.raw_size(batch))
         data = ipc.encode_batch(batch, self._options)
         times = micros(batch)
+        offsets = self._offsets(partition, batch)
         encoded = _Encoded(
+            first=int(offsets[0]),
+            last=int(offsets[-1]),
             rows=batch.num_rows,
             min_us=int(times.min()),
             max_us=int(times.max()),
@@ -274,7 +337,9 @@ class SegmentWriter:
         self._kept_bytes += encoded.length
 
     def _spill_if_above(self, buffered_bytes: int) -> None:
-        if self._kept and self._open_spool is not None and self.buffered_bytes > buffered_bytes:
+        if self._open_spool is None or self.buffered_bytes + self._reserved_bytes <= buffered_bytes:
+            return
+        if self._kept:
             self._spill(self._open_spool)
 
     def _spill(self, open_spool: Callable[[], BinaryIO]) -> None:
@@ -292,23 +357,43 @@ class SegmentWriter:
         self._kept.clear()
         self._kept_bytes = 0
 
-    def _add_headers(self, partition: _Partition) -> None:
-        """A run has one schema: batches encoded before the first header are encoded again, with null headers."""
-        message, old = _schema_message(False), partition.encoded
-        partition.headers, partition.encoded, partition.crc = True, [], crc32c(_schema_message(True))
+    @staticmethod
+    def _offsets(partition: _Partition, batch: pa.RecordBatch) -> Offsets:
+        """Of the rows of the partition's next batch."""
+        if partition.holes:
+            return from_column(batch.column(OFFSET.name))
+        first = partition.encoded[-1].last + 1 if partition.encoded else 0
+        return range(first, first + batch.num_rows)
+
+    def _add_holes(self, partition: _Partition) -> None:
+        """The run has offsets without a row: from now on, it stores the offset of each row."""
+        if partition.holes:
+            return
+        first = partition.end - partition.rows
+        for number, batch in enumerate(partition.waiting):
+            partition.waiting[number] = with_offsets(batch, range(first, first + batch.num_rows))
+            first += batch.num_rows
+        self._encode_again(partition, headers=partition.headers, holes=True)
+
+    def _encode_again(self, partition: _Partition, *, headers: bool, holes: bool) -> None:
+        """A run has one schema: batches encoded before the first header or hole are encoded again."""
+        message, old, had_holes = ipc.schema_message(partition.schema), partition.encoded, partition.holes
+        partition.headers, partition.holes, partition.encoded = headers, holes, []
+        partition.crc = crc32c(ipc.schema_message(partition.schema))
         for encoded in old:
             data = _load(_Part(encoded.data, encoded.spool_position, encoded.length, encoded.crc), self._spool)
             self._forget(encoded)
-            self._keep(partition, with_headers(ipc.decode_batch(message, data, ())))
+            batch = ipc.decode_batch(message, data, ())
+            if headers:
+                batch = with_headers(batch)
+            if holes and not had_holes:
+                batch = with_offsets(batch, range(encoded.first, encoded.last + 1))
+            self._keep(partition, batch)
 
     def _forget(self, encoded: _Encoded) -> None:
         if encoded.data is not None:
             self._kept = [kept for kept in self._kept if kept is not encoded]
             self._kept_bytes -= encoded.length
-
-
-def _schema_message(headers: bool) -> bytes:
-    return ipc.schema_message(RECORD_SCHEMA_HEADERS if headers else RECORD_SCHEMA)
 
 
 def _part(data: bytes) -> _Part:
@@ -341,20 +426,20 @@ def _run(topic_id: str, number: int, position: int, parts: Sequence[_Part], part
         crc=crc32c(ipc.END, partition.crc),
         rows=sum(batch.rows for batch in encoded),
         batches=len(encoded),
-        min_us=min(batch.min_us for batch in encoded),
-        max_us=max(batch.max_us for batch in encoded),
+        min_us=min((batch.min_us for batch in encoded), default=0),
+        max_us=max((batch.max_us for batch in encoded), default=0),
     )
 
 
 def _entries(run: Run, offset: int, schema: int, encoded: Sequence[_Encoded]) -> Iterator[BatchEntry]:
     """offset: where the run's first batch starts in it."""
-    position, first = run.position + offset, 0
+    position = run.position + offset
     for batch in encoded:
         yield BatchEntry(
             topic_id=run.topic_id,
             partition=run.partition,
-            first=first,
-            last=first + batch.rows - 1,
+            first=batch.first,
+            last=batch.last,
             rows=batch.rows,
             position=position,
             length=batch.length,
@@ -364,4 +449,3 @@ def _entries(run: Run, offset: int, schema: int, encoded: Sequence[_Encoded]) ->
             schema=schema,
         )
         position += batch.length
-        first += batch.rows

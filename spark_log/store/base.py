@@ -48,7 +48,10 @@ class ObjectStore(Protocol):
         """Put-if-absent of at least one byte.  False: the name exists."""
 
     def list(self, prefix: str) -> list[str]:
-        """All keys under a prefix that ends in '/', sorted; never from a cache."""
+        """All keys that begin with a prefix, sorted; never from a cache.
+
+        The prefix is a folder, `data/`, or continues with the beginning of names in it, `data/00`.
+        """
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete objects; a missing object is not an error."""
@@ -75,8 +78,14 @@ def check_key(key: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix of a listing.  Raises InvalidRequest if it could leave the root, or ends within a name."""
-    if not prefix.endswith("/"):
-        raise InvalidRequest(f"prefix {prefix!r} does not end in '/'")
-    check_key(prefix[:-1])
+    """The prefix of a listing.  Raises InvalidRequest if it could leave the root, or names no folder."""
+    if "/" not in prefix:
+        raise InvalidRequest(f"prefix {prefix!r} has no '/'")
+    check_key(prefix.removesuffix("/"))
     return prefix
+
+
+def split_prefix(prefix: str) -> tuple[str, str]:
+    """The folder of a prefix, without a '/' at its end, and the beginning of the names in it."""
+    folder, _, names = check_prefix(prefix).rpartition("/")
+    return folder, names

@@ -9,18 +9,19 @@ from spark_log.errors import ObjectNotFound
 from spark_log.store.base import Bytes, check_key, check_prefix
 
 _lock = threading.Lock()
-_stores: dict[str, dict[str, bytes]] = {}
+_stores: dict[str, dict[str, dict[str, bytes]]] = {}
+"""By name, folder and key: a listing of a small folder does not walk through a large one beside it."""
 
 
 class MemoryStore:
-    """Objects in a dict; stores of one name share it."""
+    """Objects in dicts; stores of one name share them."""
 
     local = True
 
     def __init__(self, name: str) -> None:
         self.name = name
         with _lock:
-            self._objects = _stores.setdefault(name, {})
+            self._folders = _stores.setdefault(name, {})
 
     def __reduce__(self) -> tuple[type[MemoryStore], tuple[str]]:
         return MemoryStore, (self.name,)
@@ -32,34 +33,47 @@ class MemoryStore:
     def fingerprint(self) -> str:
         return "memory 1"
 
+    def _found(self, key: str) -> bytes | None:
+        return self._folders.get(_folder(check_key(key)), {}).get(key)
+
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        try:
-            return self._objects[check_key(key)][start:end]
-        except KeyError:
-            raise ObjectNotFound(f"{self.url}/{key} is not there", key=key) from None
+        data = self._found(key)
+        if data is None:
+            raise ObjectNotFound(f"{self.url}/{key} is not there", key=key)
+        return data[start:end]
 
     def size(self, key: str) -> int | None:
-        data = self._objects.get(check_key(key))
+        data = self._found(key)
         return None if data is None else len(data)
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._objects[check_key(key)] = b"".join(chunks)
+        data = b"".join(chunks)
+        with _lock:
+            self._folders.setdefault(_folder(check_key(key)), {})[key] = data
 
     def put_new(self, key: str, data: bytes) -> bool:
         assert data, f"an empty object {key} cannot be put exclusively on every store"
         with _lock:
-            if check_key(key) in self._objects:
+            objects = self._folders.setdefault(_folder(check_key(key)), {})
+            if key in objects:
                 return False
-            self._objects[key] = bytes(data)
+            objects[key] = bytes(data)
             return True
 
     def list(self, prefix: str) -> list[str]:
         check_prefix(prefix)
-        return sorted(key for key in list(self._objects) if key.startswith(prefix))
+        with _lock:
+            near = [keys for at, keys in self._folders.items() if at.startswith(prefix) or prefix.startswith(at)]
+            return sorted(key for keys in near for key in keys if key.startswith(prefix))
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self._objects.pop(check_key(key), None)
+            folder = _folder(check_key(key))
+            with _lock:
+                objects = self._folders.get(folder, {})
+                objects.pop(key, None)
+                if not objects:
+                    self._folders.pop(folder, None)
 
     def written_ms(self, key: str) -> int | None:
         """None: the store has no clock."""
@@ -67,3 +81,8 @@ class MemoryStore:
 
     def sweep(self, prefix: str, before_ms: int) -> int:
         return 0
+
+
+def _folder(key: str) -> str:
+    """The part of a key up to its last '/'; empty without one."""
+    return key[: key.rfind("/") + 1]

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, NamedTuple
 
 from spark_log.errors import InvalidRequest, ObjectNotFound, StorageError, StorageUnavailable
-from spark_log.store.base import Bytes, check_key, check_prefix
+from spark_log.store.base import Bytes, check_key, check_prefix, split_prefix
 from spark_log.store.fsspec_options import parse_json, typed_options
 from spark_log.store.transient import is_of_storage, is_transient
 
@@ -188,24 +188,26 @@ class FsspecStore:
         return True
 
     def list(self, prefix: str) -> list[str]:
-        folder = f"{self._root}/{check_prefix(prefix)}"
+        path = f"{self._root}/{check_prefix(prefix)}"
         with self._storage_errors(prefix):
             try:
-                found = self._find(folder)
+                found = self._find(prefix)
             except FileNotFoundError:
                 return []
         cut = len(self._root) + 1
-        return sorted(name[cut:] for name in found if name.startswith(folder))
+        return sorted(name[cut:] for name in found if name.startswith(path))
 
-    def _find(self, folder: str) -> Iterable[str]:
-        """All names in a folder and below.
+    def _find(self, prefix: str) -> Iterable[str]:
+        """The names that begin with a prefix, and perhaps others of its folder.
 
         If a folder on S3 is empty, s3fs checks in two more requests whether it is an object, unless a prefix is given.
         """
-        if self._backend.protocol != "s3":
-            return self._fs.find(folder.rstrip("/"))
-        parent, _, name = folder.rstrip("/").rpartition("/")
-        return self._fs.find(parent, prefix=f"{name}/")
+        folder, names = split_prefix(prefix)
+        path = f"{self._root}/{folder}"
+        if self._backend.protocol == "s3":
+            parent, _, name = path.rpartition("/")
+            return self._fs.find(path, prefix=names) if names else self._fs.find(parent, prefix=f"{name}/")
+        return self._fs.find(path)
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._path(key) for key in keys]

@@ -47,7 +47,7 @@ class RetryingStore:
         self._until_ms = until_ms
         self._clock = clock or SystemClock()
         self._total_ms = total_ms
-        self._rng = rng or random.Random()
+        self.rng = rng or random.Random()
 
     def __reduce__(self) -> tuple[type[RetryingStore], tuple[ObjectStore]]:
         return RetryingStore, (self.inner,)
@@ -98,7 +98,7 @@ class RetryingStore:
             try:
                 return self._once(ask)
             except StorageUnavailable as error:
-                wait_ms = wait * self._rng.uniform(0.5, 1.5)
+                wait_ms = wait * self.rng.uniform(0.5, 1.5)
                 now = self._clock.monotonic_ms() + wait_ms
                 if (number and now - began > self._total_ms) or now >= self._until_ms:
                     raise
@@ -130,6 +130,6 @@ def with_retries(store: ObjectStore, clock: Clock | None = None, rng: random.Ran
 
 def with_retries_for(store: ObjectStore, clock: Clock, total_ms: float) -> ObjectStore:
     """The store with the caller's deadline for its requests; operations on a local disk are always waited for."""
-    inner = store.inner if isinstance(store, RetryingStore) else store
+    inner, rng = (store.inner, store.rng) if isinstance(store, RetryingStore) else (store, None)
     until_ms = math.inf if store.local else clock.monotonic_ms() + total_ms
-    return RetryingStore(inner, clock, min(total_ms, RETRY_TOTAL_MS), until_ms=until_ms)
+    return RetryingStore(inner, clock, min(total_ms, RETRY_TOTAL_MS), rng, until_ms)

@@ -105,6 +105,37 @@ class MetadataLogContract:
         assert old.state.version == 0
         assert one.run(one.log.look(view)).state == view.state
 
+    def test_a_peek_is_for_the_next_change(self, new: Callable[[], OpenLog]) -> None:
+        """It is decided on what the peek has seen, and is right whatever the log keeps unconfirmed."""
+        one, other = new(), new()
+        old, view = one.open(), other.open()
+        for name in ("a", "b", "c"):
+            view = other.create(view, name)
+        seen = one.run(one.log.peek(old))
+        assert seen.newest == view.state
+        view = one.create(seen, "d")
+        assert view.state == view.newest == other.run(other.log.refresh(view)).state and set(view.state.names) == set(
+            "abcd"
+        )
+
+    def test_a_rejection_after_a_peek_is_confirmed(self, new: Callable[[], OpenLog]) -> None:
+        """The view that it is decided on is at the end of the log, as is that of a later refresh."""
+        one, other = new(), new()
+        old, view = one.open(), other.create(other.open(), "a")
+        again = _create("a")
+        after = one.run(one.log.propose(one.run(one.log.peek(old)), [again]))
+        assert isinstance(again.error, TopicAlreadyExists) and not again.error.maybe_applied
+        assert after.state == after.newest == view.state
+
+    def test_a_peek_does_not_hinder_reads(self, new: Callable[[], OpenLog]) -> None:
+        """Nor changes of others meanwhile."""
+        one, other = new(), new()
+        old, view = one.open(), other.create(other.open(), "a")
+        seen = one.run(one.log.peek(old))
+        view = other.create(view, "b")
+        assert one.run(one.log.refresh(seen)).state == one.run(one.log.look(seen)).state == view.state
+        assert one.create(seen, "c").state.version == 3
+
     def test_the_newer_of_two_views(self, new: Callable[[], OpenLog]) -> None:
         """Whichever comes first."""
         one = new()

@@ -25,10 +25,9 @@ from spark_log.metadata.checkpoint_format import encode_checkpoint
 from spark_log.metadata.state import State
 from spark_log.model import NewTopic
 from spark_log.node.maintain import maintain_once
-from spark_log.store.base import Bytes
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
-from spark_log.testing.stores import Wrapper
+from spark_log.testing.stores import MeteredStore
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -69,35 +68,6 @@ SILENT_DAYS = 2
 TOPICS = ("trickle", "bursts")
 
 
-class CountedStore(Wrapper):
-    """Counts requests by kind: gets, listings, puts and deleted names."""
-
-    def __init__(self, inner: MemoryStore) -> None:
-        super().__init__(inner)
-        self.requests = Counter[str]()
-
-    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        self.requests["gets"] += 1
-        return self.inner.get(key, start, end)
-
-    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self.requests["puts"] += 1
-        self.inner.put(key, chunks)
-
-    def put_new(self, key: str, data: bytes) -> bool:
-        self.requests["puts"] += 1
-        return self.inner.put_new(key, data)
-
-    def list(self, prefix: str) -> list[str]:
-        self.requests["listings"] += 1
-        return self.inner.list(prefix)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        names = tuple(keys)
-        self.requests["deletes"] += len(names)
-        self.inner.delete(names)
-
-
 class _Aborted(Exception):
     """End a transaction: commit it or not."""
 
@@ -126,6 +96,16 @@ class Requests(NamedTuple):
     puts: int
     deletes: int
 
+    @classmethod
+    def of(cls, kinds: Counter[str]) -> Requests:
+        """The requests by their kinds."""
+        return cls(
+            gets=kinds["get"] + kinds["size"],
+            listings=kinds["list"],
+            puts=kinds["put"] + kinds["put_new"],
+            deletes=kinds["delete"],
+        )
+
 
 class Day(NamedTuple):
     most: Size
@@ -143,7 +123,7 @@ class Month:
     def __init__(self, seed: int) -> None:
         self._rng = random.Random(seed)
         self._clock = ManualClock(BEGIN_MS)
-        self._store = CountedStore(MemoryStore(f"month-{seed}-{id(self)}"))
+        self._store = MeteredStore(MemoryStore(f"month-{seed}-{id(self)}"))
         self.log = Log(Journal.open(self._store, create=True, clock=self._clock, rng=random.Random(seed)))
         self.log.admin.incremental_alter_configs({None: CONFIGS})
         for name in TOPICS:
@@ -174,8 +154,7 @@ class Month:
                 maintain_once(self.log)
                 sizes.append(self._measure())
             self._clock.sleep_ms(TRICKLE_MINUTES * MINUTE_MS)
-        requests = self._store.requests - before
-        return Day(Size(*map(max, zip(*sizes, strict=True))), Requests(*(requests[name] for name in Requests._fields)))
+        return Day(Size(*map(max, zip(*sizes, strict=True))), Requests.of(self._store.requests - before))
 
     def _use(self, day: int, minute: int, burst: bool) -> None:
         self._append("trickle", 1)

@@ -16,19 +16,14 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from spark_log.store.base import Bytes, ObjectStore
-from spark_log.testing.stores import Wrapper
+from spark_log.testing.stores import NAMES_PER_REQUEST, Names, Wrapper
 
 GET_MS, PUT_MS = 15.0, 30.0
 """Medians of S3 standard within a region, for small objects."""
 JITTER = (0.7, 1.8, 0.9)
 """Bounds of a request's time as a multiple of the median; most requests are at the last one."""
-NAMES_PER_REQUEST = 1000
 
 Result = TypeVar("Result")
-
-
-Names: TypeAlias = list[str]
-"""Needed because the class below has a method named `list`."""
 
 
 class TimedRequest(NamedTuple):

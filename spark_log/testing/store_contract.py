@@ -212,7 +212,15 @@ class ObjectStoreContract:
             with pytest.raises(InvalidRequest, match="relative path"):
                 ask(key)
 
-    @pytest.mark.parametrize("prefix", ["../", "/", "a/../../", "", "data"])
+    def test_a_listing_by_the_beginning_of_names(self, store: ObjectStore) -> None:
+        """In a folder with one folder per upload epoch, some of them are listed, and nothing else."""
+        for key in ("data/01a/x", "data/01b/x", "data/01b/y", "data/02/x", "data/01", "dat/01/x"):
+            store.put(key, [b"x"])
+        assert store.list("data/01") == ["data/01", "data/01a/x", "data/01b/x", "data/01b/y"]
+        assert store.list("data/01b") == ["data/01b/x", "data/01b/y"]
+        assert store.list("data/03") == store.list("none/0") == []
+
+    @pytest.mark.parametrize("prefix", ["../", "/", "a/../../", "", "data", "../a", "a/../b"])
     def test_a_listing_stays_below_the_root(self, store: ObjectStore, prefix: str) -> None:
         """A key with a folder's prefix stays inside the folder."""
         with pytest.raises(InvalidRequest, match=r"prefix|relative path"):

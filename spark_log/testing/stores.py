@@ -1,4 +1,4 @@
-"""Stores for tests and benchmarks: one fails, one gives wrong answers, one counts, one follows orders in a file.
+"""Stores for tests and benchmarks: one fails, one gives wrong answers, two count, one follows orders in a file.
 
 Each wraps a real store.  `slow_store.py` has one more.
 """
@@ -12,10 +12,14 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeAlias
 
 from spark_log.clock import Clock
 from spark_log.errors import NoSpace, ObjectNotFound, SparkLogError, StorageUnavailable
 from spark_log.store.base import Bytes, ObjectStore
+
+Names: TypeAlias = list[str]
+"""Needed because classes below have a method named `list`."""
 
 
 class Wrapper:
@@ -47,7 +51,7 @@ class Wrapper:
     def put_new(self, key: str, data: bytes) -> bool:
         return self.inner.put_new(key, data)
 
-    def list(self, prefix: str) -> list[str]:
+    def list(self, prefix: str) -> Names:
         return self.inner.list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -114,7 +118,7 @@ class FaultyStore(Wrapper):
         self._answer(key)
         return created
 
-    def list(self, prefix: str) -> list[str]:
+    def list(self, prefix: str) -> Names:
         self._request(prefix)
         names = self.inner.list(prefix)
         self._answer(prefix)
@@ -195,7 +199,7 @@ class ControlledStore(Wrapper):
         self._pass(key, writes=True)
         return self.inner.put_new(key, data)
 
-    def list(self, prefix: str) -> list[str]:
+    def list(self, prefix: str) -> Names:
         self._pass(prefix)
         return self.inner.list(prefix)
 
@@ -234,3 +238,71 @@ class CountingStore(Wrapper):
         with self._lock:
             self.read[key] += len(data)
         return data
+
+
+NAMES_PER_REQUEST = 1000
+"""Names that one listing returns, or one delete takes, on S3."""
+
+
+class MeteredStore(Wrapper):
+    """Counts requests by kind, as an object store bills them, and written bytes by folder.
+
+    It is not local, so that its callers make the requests that they would make to an object store.
+    """
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self._lock = threading.Lock()
+        self.requests = Counter[str]()
+        """get, list, size, put, put_new and delete."""
+        self.written = Counter[str]()
+        """Bytes of both kinds of put, by the folder of the object: its name up to the last '/'."""
+
+    def __reduce__(self) -> tuple[type[MeteredStore], tuple[ObjectStore]]:
+        return MeteredStore, (self.inner,)
+
+    @property
+    def local(self) -> bool:
+        return False
+
+    def _count(self, kind: str, requests: int = 1) -> None:
+        with self._lock:
+            self.requests[kind] += requests
+
+    def _write(self, key: str, size: int) -> None:
+        with self._lock:
+            self.written[key[: key.rfind("/") + 1]] += size
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        self._count("get")
+        return self.inner.get(key, start, end)
+
+    def size(self, key: str) -> int | None:
+        self._count("size")
+        return self.inner.size(key)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self._count("put")
+        data = b"".join(chunks)
+        self.inner.put(key, [data])
+        self._write(key, len(data))
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        self._count("put_new")
+        created = self.inner.put_new(key, data)
+        self._write(key, len(data) if created else 0)
+        return created
+
+    def list(self, prefix: str) -> Names:
+        names = self.inner.list(prefix)
+        self._count("list", max(1, -(-len(names) // NAMES_PER_REQUEST)))
+        return names
+
+    def delete(self, keys: Iterable[str]) -> None:
+        names = tuple(keys)
+        self._count("delete", -(-len(names) // NAMES_PER_REQUEST))
+        self.inner.delete(names)
+
+    def written_ms(self, key: str) -> int | None:
+        self._count("size")
+        return self.inner.written_ms(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,35 @@ def test_the_page_and_its_pictures_show_the_figures(pictures: ModuleType) -> Non
 def test_every_table_has_its_picture(pictures: ModuleType, growth: ModuleType) -> None:
     """And every picture a table."""
     assert set(pictures.TITLES) == set(growth.TABLES)
+
+
+@pytest.mark.parametrize("name", ["busy_month", "million_commits"])
+def test_every_table_over_time_has_its_picture(pictures: ModuleType, name: str) -> None:
+    """And every picture a table; the page shows the first points and the last one."""
+    assert set(pictures.OVER_TIME[name]) == set(importlib.import_module(name).TABLES)
+    tables = {
+        part: {"varied": "day", "x": list(range(1, 8)), "costs": {"ms": [7, 8, 9, 4, 5, 6, 3]}}
+        for part in pictures.OVER_TIME[name]
+    }
+    figures = {name: {"tables": tables, "machine": json.loads(pictures.FIGURES.read_text())["machine"]}}
+    text = pictures.over_time_markdown(name, figures)
+    assert text.count("| day | 1 | 2 | 3 | 5 | 7 |") == text.count("| ms | 7 | 8 | 9 | 5 | 3 |") == len(tables)
+
+
+def test_a_log_that_grows_is_found(pictures: ModuleType) -> None:
+    """Sizes of later days are compared with the third day, times by their median; of a run, its quarters."""
+    busy_month, million_commits = (importlib.import_module(name) for name in ("busy_month", "million_commits"))
+    size = busy_month.Size(10, 20, 30, 40.0, 50, 60, 70.0)
+    day, pace = busy_month.Day(size, 1.0, 2.0, 3, 4, 5, 6.0), busy_month.Pace(1.0, 2.0)
+    first = day._replace(most=size._replace(objects=1))
+    assert busy_month.growing([first, day, day, day], [pace] * 4) == []
+    larger = day._replace(most=size._replace(waiting=33))
+    assert busy_month.growing([day, day, day, larger], [pace] * 4) == ["waiting grew from 30.00 on day 3 to 33.00"]
+    slow = [pace._replace(commit_ms=2.5)] * 2
+    assert busy_month.growing([day] * 6, [pace] * 3 + slow + [pace]) == ["commit_ms grew from 1.00 on day 3 to 2.50"]
+    level, grown = [{"ms": 1.0}] * 20, [{"ms": 1.0}] * 15 + [{"ms": 2.0}] * 5
+    assert million_commits.growing(level) == []
+    assert million_commits.growing(grown) == ["ms grew from 1.0 to 2.0"]
 
 
 TABLE: dict[str, Any] = {

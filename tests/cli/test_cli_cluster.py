@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from spark_log import connect
 from spark_log.clock import SystemClock
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import CreateTopic
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
 from spark_log.net.address import this_host
 from spark_log.store.local import LocalStore
 from spark_log.testing.clocks import SkewedClock
 from spark_log.testing.stores import ClockedStore
 from tests.cli.commands import Pylog
+from tests.levels import begin_at_level_1
 from tests.services import Services
 
 YEAR_MS = 365 * 86_400_000
@@ -27,10 +35,56 @@ def test_a_log_that_is_embedded_is_healthy(pylog: Pylog) -> None:
     assert found["healthy"] and [one["check"] for one in found["checks"]] == [
         "log",
         "coordinator",
+        "storage",
         "checkpoint",
         "clock",
     ]
     assert "embedded writers have the log" in pylog.ok("cluster", "health")
+
+
+def test_a_full_disk_is_not_healthy(mount: Callable[[str], Path]) -> None:
+    """Until there is space again."""
+    disk = mount("size=1m")
+    pylog = Pylog(str(disk / "log"))
+    pylog.ok("topic", "create", "t")
+    rest = disk / "rest"
+    with suppress(OSError), rest.open("wb") as file:
+        while True:
+            file.write(bytes(4096))
+            file.flush()
+    failed = pylog.run("cluster", "health")
+    assert failed.exit_code == 1 and "not healthy: storage" in failed.stderr
+    assert "free some space" in failed.stdout
+    rest.unlink()
+    assert pylog.json("cluster", "health")["healthy"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_the_log_of_another_user_is_healthy() -> None:
+    """For a user who may only read it, health does not check writes, and says so."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o755)
+        pylog = Pylog(f"{folder}/log")
+        pylog.ok("topic", "create", "t")
+        assert pylog.json("cluster", "health")["healthy"]
+        os.seteuid(65534)
+        try:
+            found = pylog.json("cluster", "health")
+        finally:
+            os.seteuid(0)
+    (storage,) = (one for one in found["checks"] if one["check"] == "storage")
+    assert found["healthy"] and storage["says"] == "not checked: this user may only read"
+
+
+def test_a_disk_that_became_read_only_is_not_healthy(mount: Callable[[str], Path]) -> None:
+    """As a kernel makes it after an error of the device."""
+    disk = mount("size=1m")
+    pylog = Pylog(str(disk / "log"))
+    pylog.ok("topic", "create", "t")
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    failed = pylog.run("cluster", "health")
+    assert failed.exit_code == 1 and "not healthy: storage" in failed.stderr
+    assert "mount it for writing" in failed.stdout
 
 
 def test_a_damaged_checkpoint_is_not_healthy(url: str, pylog: Pylog, tmp_path: Path) -> None:
@@ -117,6 +171,29 @@ def test_the_time_of_a_log_is_put_right(services: Services, tmp_path: Path, by: 
     assert pylog.json("cluster", "reset-clock", "--yes")["ahead_ms"] == 0
     assert Pylog(tmp_path / "log").json("topic", "list")
     services.stop_all()
+
+
+def test_a_log_is_raised_to_the_newest_level(tmp_path: Path) -> None:
+    """Once, and not without a confirmation: an older pylog cannot open it afterwards."""
+    pylog = Pylog(tmp_path / "log")
+    with connect(pylog.url) as log:
+        begin_at_level_1(log)
+    assert "give --yes to do it" in pylog.run("cluster", "upgrade").stderr
+    newest = SUPPORTED[METADATA_VERSION]
+    assert f"would raise metadata.version from 1 to {newest}" in pylog.run("cluster", "upgrade", "--dry-run").stderr
+    assert pylog.json("cluster", "info")["metadata_level"] == 1
+    assert pylog.json("cluster", "upgrade", "--yes") == {"level": newest}
+    assert pylog.json("cluster", "info")["metadata_level"] == newest
+    assert "nothing to raise" in pylog.run("cluster", "upgrade").stdout
+
+
+def test_a_new_log_needs_no_upgrade(tmp_path: Path) -> None:
+    """Before and after its first record."""
+    pylog, newest = Pylog(tmp_path / "log"), SUPPORTED[METADATA_VERSION]
+    with connect(pylog.url):
+        assert pylog.json("cluster", "upgrade") == {"level": newest}
+    pylog.run("topic", "create", "t")
+    assert pylog.json("cluster", "upgrade") == {"level": newest}
 
 
 def test_no_log_is_not_healthy(tmp_path: Path) -> None:

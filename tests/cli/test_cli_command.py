@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -62,6 +63,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "cluster info",
         "cluster release",
         "cluster reset-clock",
+        "cluster upgrade",
         "completion",
         "config alter",
         "config describe",
@@ -86,6 +88,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "topic create",
         "topic delete",
         "topic describe",
+        "topic erase",
         "topic list",
         "topic offsets",
         "topic trim",
@@ -141,6 +144,18 @@ def test_the_file_of_a_coordinator_names_the_log(tmp_path: Path) -> None:
     assert "pylog://file:1 is a coordinator's address" in pylog.refused("serve", "--conf", str(file))
     assert "pylog://flag:1 is" in pylog.refused("serve", "--conf", str(file), "-u", "pylog://flag:1")
     assert "pylog://environment:1 is" in pylog.refused("serve")
+
+
+def test_a_coordinator_that_cannot_start_says_whether_it_is_the_address_or_the_storage(tmp_path: Path) -> None:
+    """The storage's error is not one of listening."""
+    pylog, file = Pylog(tmp_path / "log"), tmp_path / "file"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = f"127.0.0.1:{taken.getsockname()[1]}"
+        said = pylog.refused("serve", "--listen", listen)
+    assert f"cannot listen on {listen}: Address already in use" in said and "--listen" in said
+    file.touch()
+    said = Pylog(file / "log").refused("serve", "--listen", listen)
+    assert said.startswith(f"pylog: {file}") and "a file is in the way" in said
 
 
 def test_a_topic_that_is_not_there_is_not_deleted(pylog: Pylog) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from tests.cli.commands import Pylog
 
 
@@ -18,7 +20,7 @@ def test_config(pylog: Pylog) -> None:
     """Configs of the log and of topics, set and unset."""
     pylog.ok("config", "alter", "-c", "num.partitions=4")
     found = {row["config"]: row for row in pylog.json("config", "describe")}
-    assert (found["num.partitions"]["value"], found["num.partitions"]["source"]) == ("4", "set")
+    assert (found["num.partitions"]["value"], found["num.partitions"]["source"]) == ("4", "log")
     pylog.ok("config", "alter", "--unset", "num.partitions")
     found = {row["config"]: row for row in pylog.json("config", "describe", "--topic", "orders", "--all")}
     assert found["retention.ms"]["value"] == "3600000"
@@ -32,3 +34,16 @@ def test_producer_list(pylog: Pylog) -> None:
     """The producers of the log."""
     (row,) = pylog.json("producer", "list")
     assert (row["kind"], row["epoch"], row["sequence"]) == ("plain", 0, 0)
+
+
+def test_a_damaged_metadata_record_does_not_hide_the_others(tmp_path: Path) -> None:
+    """It is named, and the exit status is 1.  A checkpoint includes the record, so the log opens."""
+    pylog = Pylog(tmp_path / "log")
+    for topic in ("a", "b"):
+        pylog.ok("topic", "create", topic)
+    pylog.ok("checkpoint")
+    record = f"meta/log/{1:020}.rec"
+    (tmp_path / "log" / record).write_bytes(b"garbage")
+    result = pylog.run("metadata", "dump")
+    assert (result.exit_code, result.stdout.count("create_topic")) == (1, 1)
+    assert f"1 record cannot be read: {record}" in result.stderr and "pylog repair --dry-run" in result.stderr

@@ -6,6 +6,9 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
+from spark_log import connect
 from tests.cli.commands import Pylog
 
 
@@ -94,3 +97,43 @@ def test_produce_that_fails_says_how_many_lines_are_in(pylog: Pylog) -> None:
     assert found is not None, shown
     assert next(row["end"] for row in pylog.json("topic", "offsets", "orders")) == int(found[1])
     assert "; 0 lines were appended" in pylog.refused("produce", "orders", "--key-delimiter", "=", stdin="no\n")
+
+
+def test_lines_without_a_key_for_a_compacted_topic(pylog: Pylog) -> None:
+    """They are refused with what to do; with a key they are appended."""
+    pylog.ok("topic", "create", "latest", "-c", "cleanup.policy=compact")
+    said = pylog.refused("produce", "latest", stdin="a\nb\n")
+    assert "row 0: a record of topic 'latest' has no key" in said and "0 lines were appended" in said
+    assert pylog.ok("produce", "latest", "--key-delimiter", ":", stdin="k:a\nk:b\n") == "2 records appended to latest\n"
+
+
+def test_altering_a_topic_to_compact_warns_of_records_without_a_key(pylog: Pylog) -> None:
+    """They are removed by compaction."""
+    pylog.ok("produce", "orders", "-p", "2", stdin="no key\n")
+    result = pylog.run("topic", "alter", "orders", "-c", "cleanup.policy=compact")
+    assert result.exit_code == 0
+    assert "warning: topic 'orders' has records without a key, such as offset 0 of orders-2" in result.stderr
+
+
+def test_consume_prints_the_latest_of_each_key(pylog: Pylog) -> None:
+    """Of all partitions or one, up to a number of records; deleted keys and records without a key are left out."""
+    pylog.ok("produce", "orders", "--key-delimiter", ":", "-p", "1", stdin="k3:new\nk0:\n")
+    with connect(pylog.url) as log:
+        log.append("orders", [{"key": b"k1", "value": None, "partition": 1}, {"value": b"x", "partition": 2}])
+        log.append("orders", [{"key": b"k2", "value": b"other", "partition": 2}])
+    kept = [f"k{number} v{number}\n" for number in (2, 4, 5, 6, 7, 8, 9)]
+    of_one = "".join([*kept, "k3 new\n", "k0 \n"])
+    assert pylog.ok("consume", "orders", "--latest", "-f", "%k %v") == of_one + "k2 other\n"
+    assert pylog.ok("consume", "orders", "--latest", "-p", "1", "-f", "%k %v") == of_one
+    assert pylog.ok("consume", "orders", "--latest", "-n", "2", "-f", "%k %v") == "".join(kept[:2])
+    assert pylog.ok("consume", "orders", "--latest", "-n", "0") == ""
+    assert pylog.json("consume", "orders", "--latest", "-p", "2")["offset"] == 1
+
+
+@pytest.mark.parametrize(
+    "more", [("-g", "g"), ("--follow",), ("-o", "3"), ("--include", "x")], ids=["group", "follow", "offset", "include"]
+)
+def test_what_excludes_the_latest_of_each_key_is_refused(pylog: Pylog, more: tuple[str, ...]) -> None:
+    """All of it has another meaning for records that are read in order."""
+    topic = () if more[0] == "--include" else ("orders",)
+    assert "--latest needs TOPIC, and excludes" in pylog.wrong("consume", *topic, "--latest", *more)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from spark_log.settings import TOPIC_CONFIGS
 from tests.cli.commands import Pylog
 
 
@@ -17,10 +18,12 @@ def test_create_begins_a_log(tmp_path: Path) -> None:
 
 
 def test_create_warns_of_what_is_not_in_force(pylog: Pylog) -> None:
-    """Kafka's configs are taken, and it is said which ones do nothing yet."""
-    result = pylog.run("topic", "create", "b", "-c", "segment.jitter.ms=1000", "--output", "json")
+    """Kafka's configs are taken, and it is said which ones do nothing, and which ones do nothing yet."""
+    args = ["-c", "segment.jitter.ms=1000", "-c", "min.insync.replicas=2", "--output", "json"]
+    result = pylog.run("topic", "create", "b", *args)
     assert result.exit_code == 0
-    assert "segment.jitter.ms is kept, but is not in force" in result.stderr
+    assert "segment.jitter.ms is kept, and has no effect in pylog: Upkeep merges" in result.stderr
+    assert "min.insync.replicas is kept, but is not in force" in result.stderr
 
 
 def test_create_refuses(pylog: Pylog) -> None:
@@ -40,11 +43,41 @@ def test_list_as_a_table(pylog: Pylog) -> None:
 
 
 def test_describe(pylog: Pylog) -> None:
-    """Configs and partitions."""
+    """Each config with its source, and partitions; configs without effect only if they are set, or with --all."""
     found = pylog.json("topic", "describe", "orders")
-    assert found["configs"] == {"retention.ms": "3600000"}
+    configs = {row["config"]: row for row in found["configs"]}
+    assert configs["retention.ms"] == {
+        "config": "retention.ms",
+        "value": "3600000",
+        "source": "topic",
+        "in_force": True,
+    }
+    assert (configs["segment.ms"]["value"], configs["segment.ms"]["source"]) == ("604800000", "default")
+    assert "flush.ms" not in configs
     assert [part["records"] for part in found["partitions"]] == [0, 10, 0]
-    assert "retention.ms=3600000" in pylog.ok("topic", "describe", "orders")
+    lines = [line.split() for line in pylog.ok("topic", "describe", "orders").splitlines()]
+    assert ["CONFIG", "VALUE", "SOURCE", "IN_FORCE"] in lines
+    assert ["retention.ms", "3600000", "topic", "true"] in lines
+    assert ["segment.ms", "604800000", "default", "true"] in lines
+    pylog.ok("topic", "alter", "orders", "-c", "flush.ms=5")
+    configs = {row["config"]: row for row in pylog.json("topic", "describe", "orders")["configs"]}
+    assert (configs["flush.ms"]["source"], configs["flush.ms"]["in_force"]) == ("topic", False)
+    every = {row["config"] for row in pylog.json("topic", "describe", "orders", "--all")["configs"]}
+    assert every == set(TOPIC_CONFIGS)
+
+
+def test_describe_shows_configs_of_compaction(pylog: Pylog) -> None:
+    """All of them are in force, with their source; those that contradict each other are refused together."""
+    pylog.ok("topic", "alter", "orders", "-c", "cleanup.policy=compact,delete", "-c", "max.compaction.lag.ms=60000")
+    configs = {row["config"]: row for row in pylog.json("topic", "describe", "orders")["configs"]}
+    assert (configs["cleanup.policy"]["value"], configs["cleanup.policy"]["in_force"]) == ("delete,compact", True)
+    assert configs["max.compaction.lag.ms"]["source"] == "topic"
+    shown = {name: configs[name]["value"] for name in ("delete.retention.ms", "min.cleanable.dirty.ratio")}
+    assert shown == {"delete.retention.ms": "86400000", "min.cleanable.dirty.ratio": "0.5"}
+    said = pylog.refused("topic", "alter", "orders", "-c", "min.compaction.lag.ms=60001")
+    assert "min.compaction.lag.ms=60001 is greater than max.compaction.lag.ms=60000" in said
+    said = pylog.refused("topic", "create", "b", "-c", "min.compaction.lag.ms=2", "-c", "max.compaction.lag.ms=1")
+    assert "is greater than" in said
 
 
 def test_unknown_topics_get_the_nearest_name(pylog: Pylog) -> None:
@@ -67,7 +100,8 @@ def test_alter(pylog: Pylog) -> None:
     pylog.ok("topic", "alter", "orders", "--partitions", "5", "-c", "retention.bytes=9", "--unset", "retention.ms")
     found = pylog.json("topic", "describe", "orders")
     assert len(found["partitions"]) == 5
-    assert found["configs"] == {"retention.bytes": "9"}
+    set_here = {row["config"]: row["value"] for row in found["configs"] if row["source"] == "topic"}
+    assert set_here == {"retention.bytes": "9"}
     assert "expected a larger new total" in pylog.refused("topic", "alter", "orders", "--partitions", "2")
     assert "nothing to alter" in pylog.wrong("topic", "alter", "orders")
 

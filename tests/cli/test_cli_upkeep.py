@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+import spark_log
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
 from spark_log.store.local import LocalStore
@@ -29,13 +31,55 @@ def test_maintain(small: Pylog) -> None:
     assert len(small.ok("consume", "orders").splitlines()) == 15
 
 
+def test_maintain_compacts(pylog: Pylog) -> None:
+    """The plan has the partitions, the report the removed records; neither speaks of compaction without any."""
+    log = spark_log.connect(pylog.url)
+    assert "compact" not in pylog.ok("maintain") + pylog.ok("maintain", "--dry-run")
+    log.create_topic(spark_log.NewTopic("latest", 1, {"cleanup.policy": "compact", "segment.ms": "1"}))
+    for value in range(3):
+        log.append("latest", [{"key": "a", "value": str(value), "timestamp": 1}])
+    assert ", compact 1 partition (" in pylog.ok("maintain", "--dry-run")
+    text = pylog.ok("maintain")
+    assert re.search(r", 1 partition compacted \(2 records less, \d+ B more\)", text), text
+    assert "compact" not in pylog.ok("maintain", "--dry-run")
+
+
 def test_a_round_is_looked_at(small: Pylog) -> None:
     """Once, and not done."""
     version = small.json("cluster", "info")["version"]
-    assert small.ok("maintain", "--dry-run").startswith("would expire 0 records, merge 6 slices (")
+    assert small.ok("maintain", "--dry-run").startswith("would expire 0 records (0 B), merge 6 slices (")
     assert small.json("maintain", "--dry-run")["collected"] == 0
     assert small.json("cluster", "info")["version"] == version
     assert "leave out --every" in small.wrong("maintain", "--dry-run", "--every", "10m")
+
+
+def test_maintain_says_what_it_compacts(pylog: Pylog) -> None:
+    """Before, with --dry-run, and after; a round that compacts nothing does not mention it."""
+    pylog.ok("topic", "create", "latest", "-c", "cleanup.policy=compact")
+    rows = [{"key": f"k{number % 2}", "value": "v", "timestamp": 1_790_000_000_000} for number in range(10)]
+    spark_log.connect(pylog.url).append("latest", rows)
+    assert "compact 1 partition (" in pylog.ok("maintain", "--dry-run")
+    assert pylog.json("maintain", "--dry-run")["cleaned_partitions"] == 1
+    text = pylog.ok("maintain")
+    assert re.search(r"1 partition compacted \(8 records less, \d+ B more\)", text), text
+    assert pylog.ok("consume", "latest", "-f", "%o %k\n") == "8 k0\n9 k1\n"
+    found = pylog.json("maintain")
+    assert [found[field] for field in ("cleaned_partitions", "removed_records", "uncleaned", "uncleanable")] == [
+        0,
+        0,
+        0,
+        [],
+    ]
+    assert "compact" not in pylog.ok("maintain")
+
+
+def test_maintain_says_that_segments_have_grown(pylog: Pylog) -> None:
+    """A few records take less than the column of offsets that their segment has afterwards."""
+    pylog.ok("topic", "create", "latest", "-c", "cleanup.policy=compact")
+    rows = [{"key": key, "value": "v", "timestamp": 1_790_000_000_000} for key in "aba"]
+    spark_log.connect(pylog.url).append("latest", rows)
+    text = pylog.ok("maintain")
+    assert re.search(r"1 partition compacted \(1 record less, \d+ B more\)", text), text
 
 
 def test_merge_and_checkpoint_alone(small: Pylog) -> None:
@@ -129,7 +173,7 @@ def test_metadata_dump(pylog: Pylog) -> None:
     """Records, a version a line, or the state that they come to."""
     lines = [json.loads(line) for line in pylog.ok("metadata", "dump", "--output", "json").splitlines()]
     assert [line["version"] for line in lines] == [1, 2]
-    assert lines[0]["records"][0]["type"] == "create_topic"
+    assert [record["type"] for record in lines[0]["records"]] == ["feature_level", "create_topic"]
     assert "create_topic" in pylog.ok("metadata", "dump")
     assert json.loads(pylog.ok("metadata", "dump", "--state"))["version"] == 2
 

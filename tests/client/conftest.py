@@ -1,4 +1,4 @@
-"""The same tests on a log that is embedded and on one that a coordinator serves."""
+"""The same tests on a log that is embedded, on one that a coordinator serves, and with clients that hold topics."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ BOTH_WAYS = (
     "test_admin",
     "test_client_positions",
     "test_clients_page",
+    "test_compacted_topics",
     "test_consumer",
     "test_consumer_settings",
     "test_group_expiry",
@@ -29,6 +30,17 @@ BOTH_WAYS = (
 EMBEDDED_ONLY = ("log_on(", "Flaky(", "quick_store(", "journal.propose(", '"""Embedded, ')
 """Markers of a test with its own store, or with decisions that are not commands and so cannot be sent."""
 
+ONE_STATE = (
+    "test_a_topic_made_anew_can_be_assigned_anew",
+    "test_a_topic_made_anew_is_another_topic",
+    "test_a_topic_that_is_created_again_during_a_run_begins_anew",
+    "test_appends_of_one_thread_keep_one_identity",
+    "test_new_topics_and_partitions_join_in",
+    "test_trimmed_records_are_passed_by_the_reset_policy",
+)
+"""Tests whose clients know immediately what the admin of the same log does, or the reverse.  With clients that hold
+topics, the admin is like another process."""
+
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test of these modules that does not bring its own store runs both ways."""
@@ -36,7 +48,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     module = metafunc.module.__name__.rpartition(".")[2]
     own = any(text in inspect.getsource(metafunc.function) for text in EMBEDDED_ONLY)
-    ways = ["embedded", "service"] if module in BOTH_WAYS and not own else ["embedded"]
+    ways = ["embedded", "service", "topics"] if module in BOTH_WAYS and not own else ["embedded"]
+    if metafunc.function.__name__ in ONE_STATE:
+        ways.remove("topics")
     metafunc.parametrize("way", ways, indirect=True)
 
 
@@ -51,9 +65,10 @@ def services() -> Iterator[Services]:
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
     """How `logs.new_log` opens logs."""
     found = str(request.param)
-    if found == "service":
-        logs.services = request.getfixturevalue("services")
+    if found != "embedded":
+        logs.services, logs.by_topic = request.getfixturevalue("services"), found == "topics"
     yield found
+    logs.by_topic = False
     if logs.services is not None:
         logs.services.stop_all()
         logs.services = None

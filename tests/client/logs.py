@@ -19,9 +19,37 @@ services: Services | None = None
 """Where logs are served; None: they are embedded.  Set by the fixture `way`."""
 
 
+by_topic = False
+"""Whether the clients of served logs hold topics only, whatever else a test does with its log."""
+
+
+class LogByTopic(spark_log.Log):
+    """Its clients hold topics.  Code that needs the whole state gets another journal, as in another process."""
+
+    whole: spark_log.Log
+
+    @property
+    def journal(self) -> Journal:
+        return self.whole.journal
+
+    def close(self) -> None:
+        super().close()
+        self.whole.close()
+
+
+def open_log(url: str) -> spark_log.Log:
+    """A log that exists."""
+    log = spark_log.connect(url)
+    if not by_topic:
+        return log
+    found = LogByTopic(log._journal)
+    found.whole = spark_log.connect(url)
+    return found
+
+
 def new_log(folder: Path, **topics: int) -> spark_log.Log:
     """A log with topics, by name their partition count."""
-    log = spark_log.connect(log_url(folder))
+    log = open_log(log_url(folder))
     if topics:
         log.admin.create_topics([spark_log.NewTopic(name, count) for name, count in topics.items()])
     return log

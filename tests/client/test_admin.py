@@ -70,11 +70,12 @@ def test_configs_are_shown_and_altered(log: spark_log.Log) -> None:
     """Of topics by name, of the log under None; None as a value is the default again; what is not in force warns."""
     log.admin.incremental_alter_configs({"orders": {"retention.ms": "5000"}, None: {"num.partitions": "4"}})
     found = log.admin.describe_configs(["orders", None])
-    assert found["orders"]["retention.ms"][:3] == ("5000", "604800000", False)
-    assert found["orders"]["segment.bytes"].is_default and found[None]["num.partitions"].value == "4"
+    assert found["orders"]["retention.ms"][:3] == ("5000", "604800000", "topic")
+    assert found["orders"]["segment.bytes"].source == "default" and found["orders"]["segment.bytes"].is_default
+    assert (found[None]["num.partitions"].value, found[None]["num.partitions"].source) == ("4", "log")
     log.admin.incremental_alter_configs({"orders": {"retention.ms": None}})
     assert log.admin.describe_configs(["orders"])["orders"]["retention.ms"].is_default
-    with pytest.warns(UserWarning, match="not in force"):
+    with pytest.warns(UserWarning, match="no effect in pylog: Each commit is synced"):
         log.admin.incremental_alter_configs({"orders": {"flush.ms": "5"}})
     with pytest.raises(InvalidConfig, match="did you mean"):
         log.admin.incremental_alter_configs({"orders": {"retention.m": "5"}})
@@ -129,9 +130,9 @@ def test_groups_and_their_offsets(log: spark_log.Log) -> None:
 def test_the_log_and_its_producers(log: spark_log.Log, way: str) -> None:
     """describe_cluster, describe_producers."""
     cluster = log.admin.describe_cluster()
-    mode = "coordinator" if way == "service" else "embedded"
+    mode = "embedded" if way == "embedded" else "coordinator"
     assert (cluster.cluster_id, cluster.url, cluster.mode) == (log.cluster_id, log.url, mode)
-    assert bool(cluster.coordinator) == (way == "service")
+    assert bool(cluster.coordinator) == (way != "embedded")
     with log.transaction("t") as txn:
         txn.send("orders", b"x", partition=0)
     found = log.admin.describe_producers([P0, P1])

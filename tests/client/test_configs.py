@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import TopicDeletionDisabled
+from spark_log.node.maintain import merge
 from tests.client.logs import log_url, new_log
 
 LINES = [{"value": b"x" * 1000}] * 100
@@ -34,12 +36,35 @@ def test_the_compression_of_a_topic_goes_before_its_writers(
     assert (stored(log, "free") < 50_000) != packed
 
 
+def test_the_levels_of_a_topic_hold_for_writers_and_merges(tmp_path: Path) -> None:
+    """Of appends and producers, whether the topic or the writer chooses the codec; the records are the same."""
+    log = new_log(tmp_path)
+    dense = {"compression.zstd.level": "22"}
+    topics = {"usual": {}, "dense": dense, "denser": {**dense, "compression.type": "zstd"}}
+    log.admin.create_topics([NewTopic(name, 1, configs) for name, configs in topics.items()])
+    words = random.Random(3).choices(Path(__file__).read_text().split(), k=20_000)
+    lines = [{"value": " ".join(words[at : at + 20]).encode()} for at in range(0, len(words), 20)]
+    with log.producer(linger_ms=60_000, batch_size=1 << 24) as producer:
+        for topic in topics:
+            log.append(topic, lines)
+            for line in lines:
+                producer.send(topic, line["value"])
+    assert max(stored(log, "dense"), stored(log, "denser")) < 0.95 * stored(log, "usual")
+    merge(log)
+    found = {name: log.admin.describe_topics([name])[name] for name in topics}
+    assert {name: one.objects for name, one in found.items()} == dict.fromkeys(topics, 1)
+    assert max(stored(log, "dense"), stored(log, "denser")) < 0.95 * stored(log, "usual")
+    for topic in topics:
+        assert log.read(topic, columns=["value"]).column("value").to_pylist() == 2 * [one["value"] for one in lines]
+
+
 def test_checkpoints_come_as_often_as_the_log_wants(tmp_path: Path) -> None:
     """metadata.checkpoint.interval holds for every writer."""
     log = new_log(tmp_path, orders=1)
     log.admin.incremental_alter_configs({None: {"metadata.checkpoint.interval": "3"}})
     for _ in range(5):
         log.append("orders", LINES)
+    log.close()
     assert list(tmp_path.glob("log/meta/ckpt/*"))
 
 

@@ -60,7 +60,7 @@ def test_a_record_is_given_up_after_its_delivery_timeout(place: Place) -> None:
 
 def test_a_record_waits_for_its_delivery_timeout(place: Place) -> None:
     """Also where a change is given up sooner: the coordinator is asked again, and the record is in once."""
-    place.log.journal.metadata_log.context = replace(place.log.journal.context, patience_ms=100)
+    place.log.journal.metadata_log.context = replace(place.log.journal.context, coordinator_wait_ms=100)
     producer = place.log.producer(linger_ms=0)
     place.go()
     future = producer.send("t", b"1")
@@ -107,7 +107,7 @@ def test_a_sender_does_not_wait_for_a_change_that_has_more_time(place: Place) ->
 
 def test_changes_that_queue_for_a_coordinator_are_given_up_together(place: Place) -> None:
     """The second does not begin to wait when the first has given up."""
-    place.log.journal.metadata_log.context = replace(place.log.journal.context, patience_ms=4000)
+    place.log.journal.metadata_log.context = replace(place.log.journal.context, coordinator_wait_ms=4000)
     place.go()
     began = time.monotonic()
     with ThreadPoolExecutor(4) as pool:

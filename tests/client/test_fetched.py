@@ -7,12 +7,13 @@ import pyarrow as pa
 import pytest
 
 from spark_log.client.consuming.cursor import to_records
-from spark_log.client.reading.fetch import Fetched, Offsets
+from spark_log.client.reading.fetch import Fetched
 from spark_log.client.reading.plan import SliceRead
 from spark_log.client.reading.prune import only_matching
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA, to_batch
 from spark_log.conditions import as_condition
 from spark_log.model import Slice
+from spark_log.segment.offsets import Offsets
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
 
 DENSE, HOLES = range(5, 9), np.array([5, 7, 8, 12])
@@ -21,17 +22,17 @@ DENSE, HOLES = range(5, 9), np.array([5, 7, 8, 12])
 def part_of(offsets: Offsets) -> Fetched:
     rows = [{"key": None, "value": b"%d" % offset, "timestamp": 0, "headers": None} for offset in offsets]
     read = SliceRead("t", "id", 0, 5, 13, Slice(5, 13, "o", 0, 1, 0, 1, 0, 0), 0, 0)
-    return Fetched(read, offsets, pa.RecordBatch.from_pylist(rows, RECORD_SCHEMA_HEADERS))
+    return Fetched(read, offsets, pa.RecordBatch.from_pylist(rows, RECORD_SCHEMA_HEADERS), 13)
 
 
 @pytest.mark.parametrize("offsets", [DENSE, HOLES])
 def test_a_batch_is_cut_with_its_offsets(offsets: Offsets) -> None:
-    """Both parts have the offsets of their records, and the position after each follows its last one."""
+    """Both parts have the offsets of their records; the second one ends after the holes behind its last record."""
     whole = part_of(offsets)
     head, tail = whole.head(2), whole.tail(2)
     assert [*head.offset_array(), *tail.offset_array()] == list(offsets)
     assert [b"%d" % offset for offset in tail.offset_array()] == tail.records.column("value").to_pylist()
-    assert (head.end, tail.end, whole.end) == (offsets[1] + 1, offsets[-1] + 1, offsets[-1] + 1)
+    assert (head.end, tail.end, whole.end) == (offsets[1] + 1, 13, 13)
 
 
 @pytest.mark.parametrize("offsets", [DENSE, HOLES])

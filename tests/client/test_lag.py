@@ -23,6 +23,7 @@ from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 from tests.client.logs import log_url
+from tests.thinning import thin
 
 NOW_MS = 1_769_853_600_000
 """2026-01-31T10:00Z."""
@@ -54,6 +55,17 @@ def test_lag_is_the_records_that_were_not_read(log: spark_log.Log) -> None:
     """Up to the end; none for a group that has read everything, or stands beyond."""
     assert [lag(log, offset).records for offset in (0, 4, 10)] == [10, 6, 0]
     assert lag(log, 12)._replace(position=lag(log, 10).position) == lag(log, 10)
+
+
+def test_time_is_that_of_the_first_record_behind_holes(log: spark_log.Log) -> None:
+    """Embedded, where compaction has removed records: within a slice, in the next one, and up to the end."""
+    log.append("t", [{"value": b"v", "timestamp": minutes_ago(30 - n)} for n in range(10)])
+    log.append("t", [{"value": b"v", "timestamp": minutes_ago(50)}])
+    for number, left in enumerate(({0, 1, 6}, {13, 14}, set[int]())):
+        assert thin(log, "t", left.__contains__, first=number, last=number + 1)
+    ages = [lag(log, offset).ms // MINUTE_MS for offset in (1, 2, 6, 7, 12, 13, 14, 15, 20, 21)]
+    assert ages == [9, 4, 4, 27, 27, 27, 26, 0, 0, 0]
+    assert [lag(log, offset).records for offset in (2, 14)] == [19, 7], "as in Kafka, offsets count"
 
 
 def test_bytes_are_those_of_what_was_not_read(log: spark_log.Log) -> None:
@@ -127,6 +139,7 @@ def test_lag_of_many_segments_reads_few_objects() -> None:
     topic_id = journal.state.names["t"]
     for n in range(COMMITS):
         commit_runs(journal, topic_id, n)
+        journal.finish_upkeep()
     start = {TopicPartition("t", number): spark_log.OffsetAndMetadata(1000) for number in range(PARTITIONS)}
     log.admin.alter_consumer_group_offsets("g", start)
     assert any(isinstance(entry, Piece) for entry in journal.state.partitions[topic_id, 0].entries)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import spark_log
@@ -18,7 +19,9 @@ from spark_log import TopicPartition
 from spark_log.client import mirror_map
 from spark_log.client.mirror_map import Copied, Copy, MirrorMap, OffsetRun, runs_of, with_map
 from spark_log.errors import InvalidRequest
-from tests.client.logs import new_log
+from spark_log.store.memory import MemoryStore
+from tests.client.logs import log_on, new_log
+from tests.thinning import thin
 
 ORDERS_0 = TopicPartition("orders", 0)
 ascending = st.sets(st.integers(0, 300), max_size=60).map(sorted)
@@ -36,21 +39,22 @@ def offsets(log: spark_log.Log) -> MirrorMap:
     return made
 
 
-def records(found: Sequence[int], partition: int = 0) -> pa.RecordBatch:
+def records(found: Sequence[int], partition: int = 0, keys: Sequence[bytes | None] | None = None) -> pa.RecordBatch:
     """The records that a task reads, with these offsets."""
     return pa.RecordBatch.from_pydict(
         {
             "topic": ["orders"] * len(found),
             "partition": pa.array([partition] * len(found), pa.int32()),
             "offset": pa.array(found, pa.int64()),
+            "key": pa.array([b"k"] * len(found) if keys is None else keys, pa.binary()),
             "value": [b"%d" % offset for offset in found],
         }
     )
 
 
-def mirrored(log: spark_log.Log, *batches: pa.RecordBatch) -> None:
+def mirrored(log: spark_log.Log, *batches: pa.RecordBatch, compacted: bool = False) -> None:
     """One task's batches, copied as a micro-batch is: all in one commit."""
-    copy = Copy("orders", log.journal.refresh().names["orders"], "there", "map")
+    copy = Copy("orders", log.journal.refresh().names["orders"], "there", "map", compacted)
     with log.transaction("mirror") as txn:
         for batch in with_map(copy, batches):
             for topic in pc.unique(batch.column("topic")).to_pylist():
@@ -129,3 +133,33 @@ def test_a_topic_that_was_deleted_starts_afresh(log: spark_log.Log, offsets: Mir
 def test_a_map_that_is_not_there_is_empty(log: spark_log.Log) -> None:
     """A dry run asks before anything was made."""
     assert MirrorMap(log, "none").copied() == {}
+
+
+def test_records_without_a_key_are_left_out_of_a_compacted_copy(log: spark_log.Log, offsets: MirrorMap) -> None:
+    """Kafka has them until its next cleaning, and the copy would refuse them.  Their offsets are gaps in the map."""
+    log.admin.incremental_alter_configs({"orders": {"cleanup.policy": "compact"}})
+    mirrored(log, records([3, 4, 5, 8], keys=[None, b"a", None, b"b"]), records([9], keys=[None]), compacted=True)
+    mirrored(log, records([12], keys=[b"a"]), compacted=True)
+    assert log.read("orders", columns=["value"]).column("value").to_pylist() == [b"4", b"8", b"12"]
+    asked = [(ORDERS_0, offset) for offset in (3, 4, 5, 8, 9, 12, 13)]
+    assert list(offsets.translate(asked).values()) == [0, 0, 1, 1, 2, 2, 3]
+    offsets.check(["orders"])
+
+
+@settings(max_examples=25, deadline=None)
+@given(ascending, st.sets(st.integers(0, 60)), st.integers(0, 320))
+def test_the_map_holds_when_the_copy_is_compacted(known: list[int], gone: set[int], asked: int) -> None:
+    """Holes in the source and holes here: a position leads to the first record that is left at or after it."""
+    log = log_on(MemoryStore(uuid.uuid4().hex))
+    log.create_topic(spark_log.NewTopic("orders", 1))
+    offsets = MirrorMap(log, "map")
+    offsets.create()
+    for first in range(0, len(known), 7):
+        mirrored(log, records(known[first : first + 7]))
+    if known:
+        assert thin(log, "orders", lambda offset: offset not in gone)
+    offsets.check(["orders"])
+    left = [offset for place, offset in enumerate(known) if place not in gone and offset >= asked]
+    at = offsets.translate([(ORDERS_0, asked)])[ORDERS_0, asked]
+    found = log.read("orders", start=at, columns=["value"]).column("value").to_pylist()
+    assert found == [b"%d" % offset for offset in left]

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 import spark_log
+from spark_log.client.consuming.consumer import OffsetAndTimestamp
 from spark_log.client.producing.futures import RecordFuture
 from spark_log.client.producing.producer import Producer
 from spark_log.errors import (
@@ -25,12 +26,18 @@ from spark_log.errors import (
     RequestTimedOut,
     UnknownTopicOrPartition,
 )
+from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
+from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.decide.topics import decide_set_configs
+from spark_log.metadata.records import Piece
 from spark_log.model import TopicPartition
 from spark_log.node.maintain import maintain_once
 from spark_log.segment.partitioners import Partitions, RoundRobinPartitioner
 from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.local import LocalStore
 from spark_log.testing.stores import Faults, Wrapper
+from spark_log.threads import SystemThreads, Thread
 from tests.client.logs import Flaky, in_child, log_on, new_log, quick_store, values
 
 
@@ -259,7 +266,7 @@ def test_threads_share_a_producer(tmp_path: Path) -> None:
 
 
 class HeldCheckpoints(Wrapper):
-    """A thread that writes a checkpoint waits for `go_on`."""
+    """A put of a checkpoint waits for `go_on`."""
 
     def __init__(self, inner: ObjectStore) -> None:
         super().__init__(inner)
@@ -273,7 +280,7 @@ class HeldCheckpoints(Wrapper):
 
 
 def test_threads_that_share_a_log_append_while_one_keeps_house(tmp_path: Path) -> None:
-    """Nobody but the one that writes a checkpoint waits for it."""
+    """None of them waits for a checkpoint, not even the one whose commit began it."""
     store = HeldCheckpoints(quick_store(tmp_path))
     log = log_on(store)
     log.create_topic(spark_log.NewTopic("orders", 1))
@@ -285,11 +292,11 @@ def test_threads_that_share_a_log_append_while_one_keeps_house(tmp_path: Path) -
     thread = threading.Thread(target=append)
     thread.start()
     assert store.begun.wait(60)
+    thread.join()
     end = log.read("orders").num_rows
     assert log.append("orders", [{"value": b"y"}]) == {TopicPartition("orders", 0): range(end, end + 1)}
-    assert thread.is_alive(), "it waits for its checkpoint"
     store.go_on.set()
-    thread.join()
+    log.close()
 
 
 def test_a_full_buffer_holds_senders_back(tmp_path: Path) -> None:
@@ -418,6 +425,39 @@ def test_the_log_has_its_own_time_for_topics_that_want_it(tmp_path: Path) -> Non
     with log.producer() as producer:
         found = producer.send("t", b"v", timestamp_ms=1000).result(60)
     assert log.read("t").column("timestamp")[0].as_py().timestamp() * 1000 == found.timestamp > 1000
+
+
+class UpkeepFirst(SystemThreads):
+    """Upkeep after a commit is finished before its caller continues."""
+
+    def start(self, work: Callable[[], None], name: str) -> Thread:
+        thread = super().start(work, name)
+        if name == "pylog-upkeep":
+            thread.join()
+        return thread
+
+
+def test_the_time_of_the_log_is_the_same_if_upkeep_seals_first(tmp_path: Path) -> None:
+    """In the future, in what is read, in an index by time, and after a merge: sealing joins commits in one entry."""
+    limits = StepLimits(inline_slices=2, inline_per_partition=1)
+    store = LocalStore(str(tmp_path / "log"), "os")
+    log = spark_log.Log(Journal.open(store, create=True, limits=limits, threads=UpkeepFirst()))
+    configs: dict[str, str | None] = {"metadata.checkpoint.interval": "3"}
+    log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
+    log.admin.create_topics([spark_log.NewTopic("t", 1, {"message.timestamp.type": "LogAppendTime"})])
+    times = []
+    with log.producer() as producer:
+        for number in range(12):
+            times.append(producer.send("t", b"%d" % number, timestamp_ms=1000).result(60).timestamp)
+            time.sleep(0.002)
+    assert any(isinstance(entry, Piece) for entry in next(iter(log.journal.state.partitions.values())).entries)
+    assert len(set(times)) == 12
+    consumer, tp = log.consumer("t"), TopicPartition("t", 0)
+    for _ in range(2):
+        assert [stamp.timestamp() * 1000 for stamp in log.read("t").column("timestamp").to_pylist()] == times
+        found = [consumer.offsets_for_times({tp: stamp})[tp] for stamp in times]
+        assert found == [OffsetAndTimestamp(offset, stamp) for offset, stamp in enumerate(times)]
+        maintain_once(log)
 
 
 @pytest.mark.parametrize(

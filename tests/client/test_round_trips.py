@@ -12,11 +12,14 @@ import pytest
 
 import spark_log
 from spark_log.client.reading.fetch import GROUP_BYTES_MAX, WHOLE_BYTES_MAX
+from spark_log.client.topics import create_topic
 from spark_log.journal.journal import Journal
 from spark_log.journal.opening import HOLE_PROBES
 from spark_log.journal.store_operations import Get, Steps, Stores, beside, run
 from spark_log.journal.upkeep_limits import LIMITS
-from spark_log.metadata.records import Piece
+from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.records import FenceRecord, Piece
+from spark_log.node.maintain import checkpoint
 from spark_log.store.base import ObjectStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.slow_store import SlowStore, TimedRequest, counts, round_trips
@@ -91,6 +94,37 @@ def test_a_producer_s_commit_takes_three(store: SlowStore) -> None:
 
         found, _ = trips(store, send)
     assert found == 3
+
+
+def test_a_change_by_a_process_that_is_behind_takes_one_more(store: SlowStore) -> None:
+    """A look, which is not confirmed alone, the record, and the read-back, which confirms both."""
+    near, log = log_on(store.inner), log_on(store)
+    fill(near, 1)
+    names = iter(map(str, range(2 * TRIES)))
+
+    def change() -> None:
+        near.append("t", [{"value": b"x"}])
+        near.append("t", [{"value": b"y"}])
+        assert log.journal.refresh_if_there(peek=True)
+        assert log.journal.newest == near.journal.state != log.journal.state
+        create_topic(log.journal, spark_log.NewTopic(next(names), 1))
+        near.journal.refresh()
+
+    log.journal.refresh()
+    found, _ = trips(store, change)
+    assert found == 3
+    assert log.journal.state == near.journal.state
+
+
+def test_records_that_move_the_fence_are_confirmed_before_a_change(store: SlowStore) -> None:
+    """One of those that were read could be a leftover, and the change would be decided on a wrong state."""
+    near, log = log_on(store.inner), log_on(store)
+    fill(near, 1)
+    log.journal.refresh()
+    near.append("t", [{"value": b"x"}])
+    near.journal.propose(lambda state, now: Decision((FenceRecord(upto=1),), None))
+    assert log.journal.refresh_if_there(peek=True)
+    assert log.journal.state == log.journal.newest == near.journal.state
 
 
 def test_upkeep_adds_less_than_one_request_to_a_commit(store: SlowStore) -> None:
@@ -170,6 +204,8 @@ def test_a_cold_read_through_a_sealed_index_takes_three(store: SlowStore) -> Non
     large(log)
     for number in range(LIMITS.inline_slices + 200):
         log.append("t", [{"value": b"%d" % number}])
+    checkpoint(log)
+    log.append("t", [{"value": b"after the checkpoint"}])
     (_, part), *_ = log.journal.state.topic_partitions(log.journal.state.names["t"])
     assert isinstance(part.entries[0], Piece)
     found, requests = cold(store, 30_000, 30_010)

@@ -63,13 +63,13 @@ def test_ranges_columns_and_partitions(log: spark_log.Log) -> None:
 
 
 def test_the_same_append_lands_once_per_application_and_version(log: spark_log.Log) -> None:
-    """txn_app_id and txn_version go together; a repeat gives the offsets of the first time."""
+    """txn_app_id and txn_version go together; a repeat of the last version gives the offsets of the first time."""
     first = log.append("totals", pa.table({"value": ["1"]}), txn_app_id="job", txn_version=1)
     again = spark_log.connect(log.url).append("totals", [{"value": "1"}], txn_app_id="job", txn_version=1)
     assert first == again and log.read("totals").num_rows == 1
     log.append("totals", [{"value": "2"}], txn_app_id="job", txn_version=2)
     assert log.append("totals", [{"value": "1"}], txn_app_id="job", txn_version=0) == {}
-    assert log.append("totals", [{"value": "1"}] * 3, txn_app_id="job", txn_version=1) == first
+    assert log.append("totals", [{"value": "1"}] * 3, txn_app_id="job", txn_version=1) == {}
     assert log.read("totals").num_rows == 2
     with pytest.raises(InvalidRequest, match="go together"):
         log.append("totals", [{"value": "1"}], txn_app_id="job")
@@ -128,7 +128,7 @@ def test_damage_is_reported_with_its_offsets_and_a_way_past_it(tmp_path: Path, r
         log.read("orders")
     found = re.fullmatch(
         rf"file://.*/{name} is damaged: offsets (\d+) to (\d+) of topic 'orders', partition 0 cannot be read: the \w+ in .* has "
-        r"changed since it was written: .*`pylog verify --deep`.*, or read on at offset (\d+), or remove what lies before: "
+        r"changed since it was written: .*`pylog verify --deep`.*, continue at offset (\d+), or remove the records before it: "
         r"`pylog topic trim orders -p 0 --to (\d+)`",
         str(caught.value),
     )

@@ -159,6 +159,17 @@ def test_a_member_that_subscribes_to_more_or_to_nothing_is_taken_at_its_word(tea
     first.close(autocommit=False)
 
 
+def test_the_leader_assigns_topics_that_it_does_not_read(team: Team) -> None:
+    """It holds the topics of the other members as long as it leads, and sees when they grow."""
+    team.log.admin.create_topics([spark_log.NewTopic("u", 1)])
+    first = team.join()
+    team.poll_until(lambda: len(first.assignment()) == len(ALL))
+    second = team.join(topics=["u"])
+    team.poll_until(lambda: len(second.assignment()) == 1 and len(first.assignment()) == len(ALL))
+    team.log.admin.create_partitions({"u": 3})
+    team.poll_until(lambda: len(second.assignment()) == 3 and first.assignment() == ALL)
+
+
 def test_the_first_round_waits_for_more_members(services: Services, tmp_path: Path) -> None:
     """As long as the coordinator is configured to: so members that start together share from the first generation."""
     services.start(tmp_path / "log", groups=GroupConfig(initial_rebalance_delay_ms=500, min_session_timeout_ms=100))

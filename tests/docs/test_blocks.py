@@ -18,7 +18,9 @@ RUN_BY = {
     "docs/spark.md": ["tests/spark/test_spark_threads.py", "tests/spark/test_spark_sql.py"],
     "docs/tasks/backfill.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/dead-letters.md": ["tests/spark/test_spark_task_pages.py"],
+    "docs/tasks/erase.md": ["tests/client/test_erase_page.py"],
     "docs/tasks/exactly-once.md": ["tests/spark/test_spark_task_pages.py"],
+    "docs/tasks/keep-the-latest.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/late-data.md": ["tests/spark/test_spark_task_pages.py"],
     "docs/tasks/replay.md": ["tests/spark/test_spark_task_pages.py"],
 }

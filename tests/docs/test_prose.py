@@ -22,7 +22,7 @@ GENERATED = {"docs/cli.md", "docs/options.md", "docs/topic-configs.md", "docs/ap
 PAGES = [
     page
     for page in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
-    if str(page.relative_to(ROOT)) not in GENERATED and page.name != "CHANGELOG.md"
+    if str(page.relative_to(ROOT)) not in GENERATED
 ]
 FOLDERS = ("benchmarks", "conf", "datasource", "docs", "examples", "jobs", "spark_log", "tests")
 CODE = sorted(file for folder in FOLDERS for file in (ROOT / folder).rglob("*.py"))

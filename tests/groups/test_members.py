@@ -1,4 +1,4 @@
-"""The counts of a group's members."""
+"""The order and the counts of a group's members."""
 
 from __future__ import annotations
 
@@ -20,19 +20,22 @@ def member(member_id: str, protocols: list[str], join: int | None, owes_sync: bo
 
 
 @given(CHANGES)
-def test_the_counts_are_those_of_all_members(
+def test_the_order_and_the_counts_are_those_of_all_members(
     changes: list[tuple[str, tuple[list[str], int | None, bool] | None]],
 ) -> None:
-    """After every change, and in a copy; a copy and its original do not affect each other."""
-    members = Members()
+    """After every change, and in a copy; a copy and its original do not affect each other.  The order is that of a
+    dictionary: the order of joining.
+    """
+    members, model = Members(), dict[str, Member]()
     for member_id, change in changes:
         before, arrivals = members.copy(), members.changes
         present = member_id in members
         if change is not None:
-            members[member_id] = member(member_id, *change)
+            members[member_id] = model[member_id] = member(member_id, *change)
         elif present:
-            del members[member_id]
+            del members[member_id], model[member_id]
         assert members.changes == arrivals + (present == (change is None) and (present or change is not None))
+        assert list(members.items()) == list(model.items())
         for each in (members, before):
             check(each)
 

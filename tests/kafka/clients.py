@@ -46,6 +46,16 @@ class Client:
         new.configs({name.replace("_", "."): value for name, value in configs.items()})
         self._wait(self._admin.createTopics([new]).all())
 
+    def alter(self, topic: str, configs: Mapping[str, str]) -> None:
+        """Set configs of a topic."""
+        resource, admin = self._kafka.common.config.ConfigResource, self._kafka.clients.admin
+        operations = [
+            admin.AlterConfigOp(admin.ConfigEntry(name, value), admin.AlterConfigOp.OpType.SET)
+            for name, value in configs.items()
+        ]
+        changes = {resource(resource.Type.TOPIC, topic): operations}
+        self._wait(self._admin.incrementalAlterConfigs(changes).all())
+
     def delete(self, topic: str) -> None:
         self._wait(self._admin.deleteTopics([topic]).all())
 
@@ -60,6 +70,15 @@ class Client:
         for rec in records:
             producer.send(self._record(topic, rec))
         producer.close()
+
+    def send_each(self, topic: str, records: Iterable[Rec]) -> None:
+        """Records one after the other.  Raises the error of one that the broker refuses."""
+        producer = self._producer({})
+        try:
+            for rec in records:
+                self._wait(producer.send(self._record(topic, rec)))
+        finally:
+            producer.close()
 
     def transaction(self, topic: str, records: Iterable[Rec], *, commit: bool) -> None:
         """Records of one transaction, which leaves a marker behind them."""

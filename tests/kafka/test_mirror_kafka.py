@@ -21,6 +21,7 @@ from jobs import mirror_kafka
 from spark_log import OffsetAndMetadata, TopicPartition
 from spark_log.client.mirror_map import MirrorMap
 from spark_log.errors import InvalidRequest, NoLog
+from spark_log.node.maintain import Maintainer
 from spark_log.testing.kafka import Broker
 from tests.kafka.clients import Client, Rec
 from tests.spark.builders import CONFS, wait_until
@@ -126,6 +127,28 @@ def test_a_compacted_topic_keeps_every_record_at_its_place(
     at = log.admin.list_consumer_group_offsets("in the gap")[TopicPartition("compacted", 0)]
     assert at == OffsetAndMetadata(sum(offset < in_a_gap for offset in left), f"kafka:{in_a_gap}")
     assert log.admin.describe_topics(["compacted"])["compacted"].configs["cleanup.policy"] == "compact"
+
+
+def test_a_compacted_topic_with_records_without_a_key_is_copied_without_them(
+    client: Client, mirror: Callable[..., bool], log: spark_log.Log
+) -> None:
+    """Kafka has them until its next cleaning.  A group keeps its place, also when the copy is compacted."""
+    client.create("half-keyed", 1)
+    old = [Rec(b"%d" % n, None if n % 4 == 0 else b"k%d" % (n % 3), 0, NOW_MS + n) for n in range(20)]
+    client.send("half-keyed", old)
+    client.alter("half-keyed", {"cleanup.policy": "compact", "segment.ms": "1000", "min.cleanable.dirty.ratio": "0"})
+    client.commit("in the middle", {("half-keyed", 0): 8})
+    assert mirror("--topics", "half-keyed", "--groups", "in the middle")
+    keyed = [rec for rec in old if rec.key is not None]
+    assert [record.value for record in here(log, "half-keyed")[0]] == [rec.value for rec in keyed]
+    tp = TopicPartition("half-keyed", 0)
+    assert log.admin.list_consumer_group_offsets("in the middle")[tp].offset == 6
+    assert Maintainer(log).round().removed_records == len(keyed) - 3
+    assert log.admin.list_consumer_group_offsets("in the middle")[tp].offset == 6
+    assert [record.value for record in here(log, "half-keyed")[0]] == [b"17", b"18", b"19"]
+    client.send("half-keyed", [Rec(b"later", b"k0")])
+    assert mirror("--topics", "half-keyed")
+    assert here(log, "half-keyed")[0][-1].value == b"later"
 
 
 def test_transactions_leave_their_markers_behind(

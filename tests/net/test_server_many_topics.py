@@ -14,7 +14,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.metadata.state import Leadership as Holder
 from spark_log.net.address import Target
 from spark_log.net.client import HttpLink
-from spark_log.net.messages import Failure, encode
+from spark_log.net.messages import PROTOCOL, ClusterInfo, Failure, encode
 from tests.services import Services
 
 TOPICS = 3000
@@ -38,10 +38,16 @@ def test_a_consumer_of_3000_topics_polls_and_is_woken(services: Services, tmp_pa
 class Older(BaseHTTPRequestHandler):
     """A coordinator that takes requests for changes without a body only."""
 
+    def do_GET(self) -> None:
+        found = ClusterInfo(pylog=2, cluster_id="c", storage="s", leading=True, address="a", epoch=1, version=1)
+        self._reply(200, encode(found))
+
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        data = encode(Failure(error="InvalidRequest", message="/v1/changes: use GET, not POST"))
-        self.send_response(405)
+        self._reply(405, encode(Failure(error="InvalidRequest", message="/v1/changes: use GET, not POST")))
+
+    def _reply(self, status: int, data: bytes) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
@@ -67,4 +73,13 @@ def test_a_coordinator_of_an_older_version_is_named_as_such(older: str) -> None:
     link = HttpLink(Target((older,)))
     with pytest.raises(InvalidRequest, match=f"{older} does not support POST /v1/changes.*update the older one"):
         link.changes(Holder(), 1, 0)
+    link.close()
+
+
+def test_a_coordinator_that_does_not_know_the_topics_of_records_without_a_key_is_refused(older: str) -> None:
+    """It would refuse each append of such records: the client says which of the two to update."""
+    assert PROTOCOL == 3
+    link = HttpLink(Target((older,)))
+    with pytest.raises(InvalidRequest, match=f"{older} uses protocol version 2, this pylog 3: update the older one"):
+        link.info()
     link.close()

@@ -58,6 +58,67 @@ def test_metrics_count_what_is_there(services: Services, tmp_path: Path) -> None
     services.stop(running)
 
 
+def test_metrics_say_what_retention_removed(services: Services, tmp_path: Path) -> None:
+    """Records, bytes and the time, by topic, in the coordinator's own upkeep; nothing of a topic that was deleted."""
+    running = services.start(tmp_path / "log", maintain_ms=100)
+    address = running.coordinator.address
+    with spark_log.connect(f"pylog://{address}") as log:
+        began = time.time()
+        for topic in ("t", "gone"):
+            log.create_topic(spark_log.NewTopic(topic, 1, {"retention.ms": "1"}))
+            log.append(topic, [{"value": b"x", "timestamp": 1}] * 5)
+            wait_for_metric(address, f"pylog_topic_expired_records_total{{topic={topic}}}", 5)
+        log.admin.delete_topics(["gone"])
+        found = samples(address)
+    assert found["pylog_topic_expired_bytes_total{topic=t}"] > 0
+    assert began - 1 <= found["pylog_topic_expired_timestamp_seconds{topic=t}"] <= time.time()
+    assert found["pylog_upkeep_timestamp_seconds"] >= found["pylog_topic_expired_timestamp_seconds{topic=t}"]
+    assert not any("topic=gone" in name for name in found)
+    services.stop(running)
+
+
+def test_the_bytes_that_compaction_removed_never_fall(services: Services, tmp_path: Path) -> None:
+    """Also when a segment of a few records grows by its column of offsets: the metric is a counter."""
+    running = services.start(tmp_path / "log", maintain_ms=100)
+    address = running.coordinator.address
+    with spark_log.connect(f"pylog://{address}") as log:
+        log.create_topic(spark_log.NewTopic("t", 1, {"cleanup.policy": "compact", "segment.ms": "1"}))
+        log.append("t", [{"key": key, "value": b"x", "timestamp": 1} for key in "aba"])
+        wait_for_metric(address, "pylog_compaction_removed_records_total", 1)
+        assert samples(address)["pylog_compaction_removed_bytes_total"] == 0
+    services.stop(running)
+
+
+def test_metrics_say_what_compaction_removed(services: Services, tmp_path: Path) -> None:
+    """And how much of a topic is not compacted: here a tenth, which is not enough for a pass."""
+    running = services.start(tmp_path / "log", maintain_ms=100)
+    address = running.coordinator.address
+    configs = {"cleanup.policy": "compact", "segment.ms": "1", "message.timestamp.before.max.ms": str(2**62)}
+    with spark_log.connect(f"pylog://{address}") as log:
+        began = time.time()
+        log.create_topic(spark_log.NewTopic("t", 1, configs))
+        log.append(
+            "t", [{"key": f"{number % 10}".encode(), "value": b"x" * 999, "timestamp": 1} for number in range(90)]
+        )
+        wait_for_metric(address, "pylog_compaction_removed_records_total", 80)
+        wait_for_metric(address, "pylog_topic_dirty_ratio{topic=t}", 0)
+        log.append("t", [{"key": b"new", "value": b"x", "timestamp": 5}])
+        wait_for_ratio(address, "pylog_topic_dirty_ratio{topic=t}")
+        found = samples(address)
+    assert found["pylog_compaction_passes_total"] == 1 and found["pylog_uncleanable_partitions"] == 0
+    assert found["pylog_compaction_removed_bytes_total"] > 0
+    assert began - 1 <= found["pylog_topic_cleaned_timestamp_seconds{topic=t}"] <= time.time()
+    services.stop(running)
+
+
+def wait_for_ratio(address: str, name: str) -> None:
+    """Until the metric is between 0 and a half."""
+    deadline = time.monotonic() + 20
+    while not 0 < samples(address).get(name, 0) < 0.5 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert 0 < samples(address)[name] < 0.5
+
+
 def samples(address: str) -> dict[str, float]:
     with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
         return {
@@ -157,21 +218,15 @@ def test_a_client_that_hangs_up_while_it_waits_is_noticed(services: Services, tm
     with closing(socket.create_connection((host, int(port)))) as client:
         client.sendall(head.encode() + body)
         wait_for_metric(coordinator.address, "pylog_long_polls", 1)
-        assert metric(coordinator.address, "pylog_connections") > 1
+        assert samples(coordinator.address)["pylog_connections"] > 1
     wait_for_metric(coordinator.address, "pylog_connections", 1)
-
-
-def metric(address: str, name: str) -> float:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
-        families = {family.name: family for family in text_string_to_metric_families(answer.read().decode())}
-    return float(families[name].samples[0].value)
 
 
 def wait_for_metric(address: str, name: str, value: float) -> None:
     deadline = time.monotonic() + 20
-    while metric(address, name) != value and time.monotonic() < deadline:
+    while samples(address).get(name) != value and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert metric(address, name) == value
+    assert samples(address).get(name) == value
 
 
 def test_an_old_version_is_answered_at_once_only_if_there_is_news_for_who_asks(small: Running) -> None:

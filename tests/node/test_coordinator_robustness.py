@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import math
 import platform
 import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,14 @@ import pytest
 from spark_log import NewTopic, TopicPartition
 from spark_log.client.log import Log
 from spark_log.clock import Clock, SystemClock
-from spark_log.errors import ClockSkewed, ConcurrentChange, CoordinatorNotAvailable, InvalidRequest, NotCoordinator
+from spark_log.errors import (
+    ClockSkewed,
+    ConcurrentChange,
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    NotCoordinator,
+    StorageError,
+)
 from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.metadata.commands import Append, Command, CreateTopic, DeleteTopic, JoinGroup, RemoveMember
@@ -28,6 +34,7 @@ from spark_log.model import DataObject, Run
 from spark_log.node.coordinator import Coordinator, LeaderStatus
 from spark_log.store.local import LocalStore
 from spark_log.testing.clocks import SkewedClock
+from tests.processes import eventually
 
 
 @pytest.fixture
@@ -38,13 +45,16 @@ def coordinator(tmp_path: Path) -> Iterator[Coordinator]:
 
 
 @contextmanager
-def leading(store: LocalStore, clock: Clock | None = None, storage_timeout_ms: int = 15_000) -> Iterator[Coordinator]:
+def leading(
+    store: LocalStore, clock: Clock | None = None, storage_timeout_ms: int = 15_000, takeover_ms: int = 10_000
+) -> Iterator[Coordinator]:
     """A coordinator of the log in a store, that leads."""
     made = Coordinator(
         store,
         host="here",
         ask_leader=lambda holder: LeaderStatus.SILENT,
         clock=clock,
+        takeover_ms=takeover_ms,
         storage_timeout_ms=storage_timeout_ms,
     )
     made.address = "here:1"
@@ -59,6 +69,29 @@ def leading(store: LocalStore, clock: Clock | None = None, storage_timeout_ms: i
         thread.join()
 
 
+def test_of_two_coordinators_with_one_address_and_host_name_the_older_one_waits_for_a_release(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A newcomer is taken for a restart, and takes over.  The older one says what is wrong, until the newcomer releases
+    the log.
+    """
+    store = LocalStore(str(tmp_path / "log"), "os")
+    with leading(store, takeover_ms=1) as older:
+        with leading(store) as newer:
+            while older.health().healthy:
+                time.sleep(0.05)
+            assert "give each coordinator its own --advertise address or host name" in older.health().reason
+            assert (older.leading, newer.leading, newer.epoch) == (False, True, older.state.coordinator.epoch)
+            with pytest.raises(NotCoordinator, match="another process took over as here:1 on the machine 'here'"):
+                older.submit([CreateTopic(name="t", partitions=1, topic_id="1")]).result(30)
+            assert newer.submit([CreateTopic(name="t", partitions=1, topic_id="1")]).result(30).outcomes == ["1"]
+        while not older.leading:
+            time.sleep(0.05)
+        assert (older.health().healthy, older.epoch) == (True, 3)
+    errors = [record for record in caplog.records if "another process took over as" in record.getMessage()]
+    assert len(errors) == 1
+
+
 class Lossy:
     """A link to a coordinator; it loses the first answer to each command in a list."""
 
@@ -66,7 +99,7 @@ class Lossy:
         self._coordinator = coordinator
         self.loses = False
 
-    def ask(self, holder: Holder, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+    def ask(self, holder: Holder, commands: Sequence[Any], *_: Any) -> Answered:
         answered = self._coordinator.submit(commands).result(60)
         if self.loses:
             self.loses = False
@@ -75,7 +108,7 @@ class Lossy:
             raise error
         return answered
 
-    def changes(self, holder: Holder, since: int, wait_ms: int) -> Changes:
+    def changes(self, *_: Any) -> Changes:
         return Changes(self._coordinator.state.version)
 
     def close(self) -> None:
@@ -183,15 +216,18 @@ def test_a_command_that_makes_no_sense_does_not_end_a_coordinator(
 
 
 class Breaking(LocalStore):
-    """Fails once, in a thread, as nothing fails that is foreseen."""
+    """Fails in a thread, as nothing fails that is foreseen."""
 
+    error: Exception = RuntimeError("nobody thought of this")
+    lasts = False
+    """It fails more than once."""
     broken = ""
     """Name of the thread."""
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         if self.broken == threading.current_thread().name:
-            self.broken = ""
-            raise RuntimeError("nobody thought of this")
+            self.broken = self.broken if self.lasts else ""
+            raise self.error
         return super().get(key, start, end)
 
 
@@ -212,6 +248,69 @@ def test_a_thread_that_breaks_off_begins_again(
             time.sleep(0.01)
         assert outcome_of(coordinator, CreateTopic(name="t", partitions=1, topic_id="id"), deadline) == "id"
         assert coordinator.epoch == 1
+
+
+@pytest.mark.parametrize("error", [RuntimeError("nobody thought of this"), StorageError("the storage is unreadable")])
+def test_a_coordinator_that_cannot_read_the_log_does_not_lead(tmp_path: Path, error: Exception) -> None:
+    """However many requests ask for the end of the log: each of them fails, and none waits for ever."""
+    store = Breaking(str(tmp_path / "log"), "os")
+    with leading(store) as coordinator:
+        store.error, store.lasts, store.broken = error, True, "coordinator"
+        deadline = time.monotonic() + 30
+        while coordinator.leading:
+            assert time.monotonic() < deadline
+            with suppress(CoordinatorNotAvailable, NotCoordinator):
+                coordinator.submit([]).result(60)
+        store.broken = ""
+        assert outcome_of(coordinator, CreateTopic(name="t", partitions=1, topic_id="id"), deadline) == "id"
+
+
+class Uncertain(LocalStore):
+    """Does not show what a thread has put."""
+
+    hides = ""
+    """Name of the thread; for its next put."""
+    error: Exception | None = None
+    """Of the next read."""
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        found = super().put_new(key, data)
+        if self.hides == threading.current_thread().name:
+            self.hides, self.error = "", self.hidden
+        return found
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        error, self.error = self.error, None
+        if error is not None:
+            raise error
+        return super().get(key, start, end)
+
+    hidden: Exception
+
+
+@pytest.mark.parametrize("error", [RuntimeError("nobody thought of this"), StorageError("the storage is unreadable")])
+def test_a_coordinator_that_does_not_know_of_its_take_over_leads_at_once(tmp_path: Path, error: Exception) -> None:
+    """Also if it has led before: the log names no other process."""
+    store = Uncertain(str(tmp_path / "log"), "os")
+    coordinator = Coordinator(
+        store,
+        host="here",
+        ask_leader=lambda holder: LeaderStatus.SILENT if holder.host == "here" else LeaderStatus.STEPPED_DOWN,
+        takeover_ms=600_000,
+    )
+    coordinator.address, store.hidden = "here:1", error
+    thread = threading.Thread(target=coordinator.run, name="coordinator")
+    thread.start()
+    try:
+        eventually(lambda: coordinator.leading)
+        rival = Journal.open(store, create=False)
+        store.hides = "coordinator"
+        rival.take_over(1, "there:1", "there")
+        eventually(lambda: coordinator.leading and coordinator.epoch > 2)
+        assert not store.hides and coordinator.epoch == 4
+    finally:
+        coordinator.stop()
+        thread.join(60)
 
 
 def outcome_of(coordinator: Coordinator, command: CreateTopic, deadline: float) -> object:

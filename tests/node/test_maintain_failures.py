@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+import time
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,13 @@ import pytest
 
 from spark_log import Log, NewTopic, connect
 from spark_log.clock import SystemClock
-from spark_log.errors import AuthorizationFailed, CoordinatorNotAvailable, CorruptObject, StorageError
+from spark_log.errors import AuthorizationFailed, CoordinatorNotAvailable, CorruptObject, ObjectNotFound, StorageError
 from spark_log.journal.journal import Journal
 from spark_log.journal.sealing import seal
 from spark_log.journal.store_operations import Answered, Changes
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_trim
+from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Leadership
 from spark_log.model import Slice
@@ -30,21 +32,24 @@ from spark_log.net.address import Target, this_host
 from spark_log.net.client import HttpLink
 from spark_log.node import merge as merging
 from spark_log.node.maintain import (
+    Maintainer,
     collect_garbage,
     expire,
     maintain_every,
     maintain_once,
     maintain_round,
     merge,
-    open_spool,
 )
+from spark_log.node.merge_plan import plan_merge
+from spark_log.node.rewrite import open_spool
 from spark_log.node.verify import verify
-from spark_log.store.base import ObjectStore
+from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
+from spark_log.store.memory import MemoryStore
 from spark_log.testing.clocks import ManualClock
 from spark_log.testing.stores import Wrapper
 from tests.cli.commands import Pylog
-from tests.node.logs import HOUR_MS, append_small, new_log, rows, upkeep
+from tests.node.logs import HOUR_MS, append_small, new_log, rows, slices, upkeep
 
 DAY_MS = 24 * HOUR_MS
 EIGHT_DAYS = {"retention_ms": str(8 * DAY_MS)}
@@ -106,7 +111,7 @@ def test_what_others_do_between_two_swaps(tmp_path: Path, action: Callable[[Log,
     """A topic that is deleted, trimmed or merged by another stays as that made it, and the others are merged."""
     log, other = three_topics(tmp_path, **FOR_EVER), connect(str(tmp_path))
     state = log.journal.refresh()
-    names = [state.topics[stretch.key[0]].name for stretch in log.journal.run(merging.plan_merge(state))[0]]
+    names = [state.topics[stretch.key[0]].name for stretch in log.journal.run(plan_merge(state))[0]]
     assert sorted(names) == ["a", "b", "t"]
     actions = iter([action])
 
@@ -156,6 +161,101 @@ def test_one_round_alone_raises_when_everything_was_tried(tmp_path: Path) -> Non
 
 def cut(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-40])
+
+
+def three_partitions(folder: Path, count: int) -> Log:
+    """Some partitions with three slices each, in an object each."""
+    log = new_log(folder, partitions=count)
+    for first in range(0, 9, 3):
+        for number in range(count):
+            log.append("t", rows(first, 3, partition=number))
+    return log
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_missing_object_stops_nothing_else(tmp_path: Path, count: int) -> None:
+    """Whether its slices would share an object with others or not: its partition is named in each round."""
+    log = three_partitions(tmp_path, count)
+    lost = slices(log)[1].object
+    data = (tmp_path / lost).read_bytes()
+    (tmp_path / lost).unlink()
+    maintainer = Maintainer(log)
+    for _ in range(2):
+        (problem,) = maintainer.round().problems
+        assert problem.startswith(f"merging t-0 failed: {lost} is missing, but has the offsets 3 to 5 of topic 't'")
+    assert [len(slices(log, number)) for number in range(count)] == [3, 1, 1][:count]
+    with pytest.raises(ObjectNotFound, match="is missing"):
+        merge(log)
+    result = Pylog(tmp_path).run("maintain")
+    assert result.exit_code == 1 and "pylog: 1 problem, logged above" in result.stderr
+    (tmp_path / lost).write_bytes(data)
+    assert maintainer.round_or_raise().merged_slices == 3
+    assert verify(log, deep=True) == []
+
+
+class Overtaken(Wrapper):
+    """Something happens once, before a segment is read or written."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.before_get: Callable[[], None] | None = None
+        self.before_put: Callable[[], None] | None = None
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if key.endswith(".seg") and (happens := self.before_get):
+            self.before_get = None
+            happens()
+        return self.inner.get(key, start, end)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        if key.endswith(".seg") and (happens := self.before_put):
+            self.before_put = None
+            happens()
+        self.inner.put(key, chunks)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_object_that_another_maintainer_has_replaced_is_not_missing(tmp_path: Path, count: int) -> None:
+    """It is deleted after the plan of a merge and before its read: the newest state does not name it."""
+    other = three_partitions(tmp_path, count)
+    other.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    store = Overtaken(LocalStore(str(tmp_path), "os"))
+    log = Log(Journal.open(store, create=False))
+
+    def replace_all() -> None:
+        merge(other)
+        for number in range(3):
+            other.append("t", rows(9 + number, 1))
+            time.sleep(0.005)
+            collect_garbage(other)
+
+    store.before_get = replace_all
+    old = slices(log)[0].object
+    assert merge(log) == merging.Tally(planned=3 * count)
+    assert not (tmp_path / old).exists()
+    assert verify(other, deep=True) == []
+
+
+def test_a_swap_below_the_fence_is_repeated_in_the_next_round() -> None:
+    """A process whose clock is ahead moves the fence beyond a segment that is being written; nothing else changes."""
+    clock, store = ManualClock(), Overtaken(MemoryStore(uuid.uuid4().hex))
+    log = Log(Journal.open(store, create=True, clock=clock))
+    log.create_topic(NewTopic("t", 1, {"retention.ms": "-1"}))
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": str(HOUR_MS)}})
+    append_small(log, 4)
+    other, maintainer = Log(Journal.open(store.inner, create=False, clock=clock)), Maintainer(log)
+
+    def move_the_fence() -> None:
+        for _ in range(3):
+            clock.sleep_ms(HOUR_MS // 64)
+            other.journal.propose(lambda s, now: decide_fence(s, now + 2 * HOUR_MS))
+
+    store.before_put = move_the_fence
+    version = log.journal.state.version
+    first, second = maintainer.round_or_raise(), maintainer.round_or_raise()
+    assert first.merged_slices == 0 and other.journal.refresh().fence >= version
+    assert second.merged_slices == 4
+    assert verify(log, deep=True) == []
 
 
 @pytest.mark.parametrize(("break_it", "words"), [(cut, "is damaged"), (Path.unlink, "is missing")])
@@ -214,9 +314,9 @@ def test_a_bug_ends_neither_a_round_nor_the_rounds(
     rounds = maintain_every(log, 1)
     next(rounds)
     append_small(log, 3)
-    store.error, store.prefix = error, "data"
+    store.error, store.prefix = error, "meta/pin"
     report = next(rounds)
-    assert report.problems == (f"garbage collection failed: {error!r}",)
+    assert report.problems == (f"deleting pins failed: {error!r}",)
     assert report.merged_slices == 3
     assert "Traceback" in caplog.text
     append_small(log, 3, first=3)
@@ -226,7 +326,7 @@ def test_a_bug_ends_neither_a_round_nor_the_rounds(
     assert "failed, retrying in its next run" in caplog.text and "Traceback" in caplog.text
 
 
-@pytest.mark.parametrize("prefix", ["", "data"])
+@pytest.mark.parametrize("prefix", ["", "meta/pin"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_whoever_stops_it_is_obeyed(store: Breaking, prefix: str, error: type[BaseException]) -> None:
     """Ctrl-C and an exit end the rounds, whatever is being done."""
@@ -235,6 +335,26 @@ def test_whoever_stops_it_is_obeyed(store: Breaking, prefix: str, error: type[Ba
     store.error, store.prefix = error(), prefix
     with pytest.raises(error):
         next(rounds)
+
+
+def test_a_log_of_which_an_older_copy_was_restored_is_maintained(caplog: pytest.LogCaptureFixture) -> None:
+    """Each round of a maintainer that has seen a later version works on the log as it is."""
+    clock, store = ManualClock(), MemoryStore(uuid.uuid4().hex)
+    log = Log(Journal.open(store, create=True, clock=clock))
+    log.create_topic(NewTopic("t", 1, {"retention.ms": "-1"}))
+    copy = {key: store.get(key) for key in store.list("meta/")}
+    rounds = maintain_every(log, 1)
+    append_small(log, 5)
+    next(rounds)
+    store.delete([*store.list("meta/"), *store.list("data/")])
+    for key, data in copy.items():
+        store.put(key, [data])
+    other = Log(Journal.open(store, create=False, clock=clock))
+    for number in range(1, 4):
+        append_small(other, 2)
+        assert next(rounds).version == other.journal.refresh().version, number
+    assert len(slices(other)) == 1
+    assert caplog.records == []
 
 
 def test_the_storage_fails_for_all_duties(store: Breaking, caplog: pytest.LogCaptureFixture) -> None:
@@ -308,14 +428,14 @@ def test_a_coordinator_that_is_gone_is_waited_for_once(
         pytest.raises(CoordinatorNotAvailable, match=r"127\.0\.0\.1:1.*pylog serve.*pylog cluster release --force"),
     ):
         duties(log)
-    assert clock.ms - before < 2 * log.journal.context.patience_ms
+    assert clock.ms - before < 2 * log.journal.context.coordinator_wait_ms
     assert caplog.records == []
 
 
 class RefusingLink:
     """A link to a coordinator that takes no commands of this client."""
 
-    def ask(self, holder: Leadership, commands: Sequence[Any], since: int, limit_ms: float = math.inf) -> Answered:
+    def ask(self, holder: Leadership, commands: Sequence[Any], *_: Any) -> Answered:
         return Answered([AuthorizationFailed("the token may not do this") for _ in commands])
 
     def changes(self, *_: Any) -> Changes:
@@ -327,7 +447,10 @@ class RefusingLink:
 
 def test_every_duty_that_a_coordinator_refuses_is_reported(tmp_path: Path) -> None:
     """Also the fence, without which nothing is deleted."""
-    three_topics(tmp_path, **EIGHT_DAYS).journal.take_over(0, "127.0.0.1:1", this_host())
+    written = three_topics(tmp_path, **EIGHT_DAYS)
+    written.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    written.append("t", rows(12, 3))
+    written.journal.take_over(0, "127.0.0.1:1", this_host())
     log = Log(Journal.open(LocalStore(str(tmp_path), "os"), create=False, link=RefusingLink()))
     problems = maintain_round(log).problems
     for duty in ("retention", "advancing the fence", "merging"):

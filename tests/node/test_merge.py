@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
+import io
+from collections import deque
 from pathlib import Path
+from typing import Any, cast
 
 import pyarrow as pa
+import pytest
 
 from spark_log import Log, TopicPartition, connect
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA, scan_batches
+from spark_log.journal.proposal import Context
+from spark_log.journal.store_operations import Op, Put, Steps
 from spark_log.metadata.decide.topics import decide_delete_topic, decide_set_configs, decide_trim
 from spark_log.metadata.records import Piece
-from spark_log.model import APPEND_TIME_IN_ROWS, CREATE_TIME
+from spark_log.metadata.state import State
+from spark_log.model import APPEND_TIME_IN_ROWS, CREATE_TIME, Slice
 from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
-from spark_log.node.merge import WHOLE_BYTES_MAX, Tally
+from spark_log.node.merge import Tally
+from spark_log.node.merge import merge as merge_steps
+from spark_log.node.packs import PARALLEL_PACKS, Stretch, take_packs
+from spark_log.node.slice_reads import WHOLE_BYTES_MAX
 from spark_log.node.verify import verify
-from tests.node.logs import append_small, new_log, pass_the_fence, rows, slices
+from spark_log.segment.compression import Compression
+from tests.node.logs import append_small, new_log, pass_the_fence, rows, slices, upkeep
+from tests.thinning import thin
 
 
 def test_small_commits_become_one_object_a_partition(tmp_path: Path) -> None:
-    """Many small commits to several partitions are one segment each afterwards, with the same records at the same
-    offsets.
+    """Many small commits to several partitions are one segment each afterwards, in one object, with the same records
+    at the same offsets.
     """
     log = new_log(tmp_path, partitions=3)
     append_small(log, 40, partitions=3)
@@ -27,7 +39,7 @@ def test_small_commits_become_one_object_a_partition(tmp_path: Path) -> None:
     report = maintain_once(log)
     assert (report.merged_slices, report.segments) == (120, 3)
     assert [len(slices(log, p)) for p in range(3)] == [1, 1, 1]
-    assert len(log.journal.state.objects) == 3
+    assert len(log.journal.state.objects) == 1
     assert log.read("t").equals(before)
     assert verify(log, deep=True) == []
 
@@ -115,6 +127,68 @@ def test_late_headers_are_kept(tmp_path: Path) -> None:
     assert len(slices(log)) == 1
 
 
+# ------------------------------------------------------------------------------------------------ several at a time
+
+
+MIB = 1 << 20
+
+
+def watched(steps: Steps[Tally], requests: list[list[Op]]) -> Steps[Tally]:
+    """The same steps; their requests are recorded."""
+    answer: Any = None
+    while True:
+        try:
+            request = steps.send(answer)
+        except StopIteration as stop:
+            return cast(Tally, stop.value)
+        requests.append(request if isinstance(request, list) else [request])
+        answer = yield request
+
+
+def test_segments_of_several_partitions_are_written_together(tmp_path: Path) -> None:
+    """Four at a time, also if each partition gets several; they have the same records as before."""
+    log = new_log(tmp_path, partitions=6, segment_bytes=str(MIB), compression_type="none")
+    for number in range(6):
+        for first in range(0, 48, 8):
+            log.append("t", rows(first, 8, partition=number, width=50_000))
+    before = log.read("t")
+    requests: list[list[Op]] = []
+
+    def duty(state: State, context: Context) -> Steps[Tally]:
+        return watched(merge_steps(state, context, io.BytesIO), requests)
+
+    tally = upkeep(log.journal, duty)
+    assert (tally.planned, tally.slices, tally.segments) == (36, 36, 18)
+    puts = [sum(isinstance(op, Put) for op in request) for request in requests]
+    assert max(puts) == PARALLEL_PACKS and sum(puts) == 18
+    assert sum(count > 0 for count in puts) <= 6
+    assert log.read("t").equals(before)
+    assert verify(log, deep=True) == []
+
+
+def pack(*sizes: int) -> list[Stretch]:
+    """A stretch for each size in MiB."""
+    return [Stretch(("t", n), [Slice(0, 1, "x", 0, size * MIB, 0, 1, 0, 0)]) for n, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("waiting", "taken"),
+    [
+        ([pack(500)] * 6, 4),
+        ([pack(1, 1)] * 6, 4),
+        ([pack(30, 30), pack(3, 1), pack(1, 1)], 2),
+        ([pack(40, 40), pack(1, 1)], 1),
+        ([pack(10, 10), pack(900), pack(900), pack(900)], 3),
+        ([pack(1)], 1),
+    ],
+)
+def test_objects_that_are_written_together_hold_as_much_as_one_may(waiting: list[list[Stretch]], taken: int) -> None:
+    """64 MiB of slices: all slices of a shared object, 16 MiB of another one."""
+    left = deque(waiting)
+    assert take_packs(left) == waiting[:taken]
+    assert list(left) == waiting[taken:]
+
+
 # ----------------------------------------------------------------------------------------------- others, meanwhile
 
 
@@ -154,7 +228,7 @@ def merge_of(log: Log, count: int) -> Tally:
     """The tally of a merge of so many slices into the one object that there is."""
     state = log.journal.refresh()
     (row,) = state.objects.values()
-    return Tally(count, 1, row.size)
+    return Tally(count, 1, row.size, planned=count)
 
 
 def test_two_maintainers_merge_once(tmp_path: Path) -> None:
@@ -223,3 +297,31 @@ def test_an_object_less_than_half_alive_is_rewritten(tmp_path: Path) -> None:
     assert shared not in log.journal.refresh().objects
     assert log.read("t").equals(before)
     assert log.append("t", rows(0, 1, partition=3)) == {TopicPartition("t", 3): range(1000, 1001)}
+
+
+def test_holes_are_kept(tmp_path: Path) -> None:
+    """In an object that several partitions share, with a partition without records and one without holes."""
+    log = new_log(tmp_path, partitions=3)
+    append_small(log, 6, partitions=3)
+    for partition, left in enumerate(({0, 5, 6, 11}, set[int](), set(range(18)))):
+        thin(log, "t", left.__contains__, partition=partition, first=1, last=5)
+    before = log.read("t")
+    merge(log)
+    assert [len(slices(log, partition)) for partition in range(3)] == [1, 1, 1]
+    assert len({slices(log, partition)[0].object for partition in range(3)}) == 1
+    assert log.read("t").equals(before)
+    assert [piece.end for partition in range(3) for piece in slices(log, partition)] == [18, 18, 18]
+
+
+def test_large_slices_with_holes_are_merged_by_ranges(tmp_path: Path) -> None:
+    """The offsets of their batches come from the index."""
+    log = new_log(tmp_path, compression_type="none")
+    for number in range(2):
+        log.append("t", rows(6000 * number, 6000, width=1000))
+        thin(log, "t", lambda offset: offset % 10 != 3, first=number, last=number + 1, compression=Compression("none"))
+    before = log.read("t")
+    assert all(piece.length > WHOLE_BYTES_MAX for piece in slices(log))
+    merge(log)
+    assert len(slices(log)) == 1
+    assert log.read("t").equals(before)
+    assert log.read("t").column("offset").to_pylist() == [offset for offset in range(12_000) if offset % 10 != 3]

@@ -6,7 +6,7 @@ from spark_log.client.administering.group_listing import describe_group
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata.commands import CommitOffsets, CreateTopic, JoinGroup, SetGeneration
 from spark_log.metadata.records import GroupCommit, OffsetEntry
-from spark_log.node.metrics import summary_of
+from spark_log.node.log_metrics import summary_of
 from tests.node.test_groups import Hand
 
 

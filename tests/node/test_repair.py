@@ -33,6 +33,7 @@ def store(tmp_path: Path) -> LocalStore:
     log.journal.propose(lambda state, now: decide_set_configs(state, None, configs))
     for value in VALUES:
         log.append("t", [{"value": value}])
+        log.close()
     assert len(store.list(CHECKPOINTS)) == 2 and log_key(1) in store.list(LOG)
     return store
 

@@ -13,9 +13,9 @@ from spark_log.journal.sealing import seal
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.metadata.records import Piece
 from spark_log.model import Slice
-from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
+from spark_log.node.maintain import checkpoint, expire, maintain_once, merge, plan_round
 from spark_log.node.merge_policy import RETENTION_PARTS
-from spark_log.node.retention import RetentionLimits, expired, limits_of
+from spark_log.node.retention import ExpiredTopic, RetentionLimits, expired, limits_of
 from spark_log.node.verify import verify
 from tests.node.logs import HOUR_MS, append_small, new_log, slices, upkeep
 
@@ -51,7 +51,7 @@ def test_records_that_are_too_old_when_they_are_written_are_named(
         log.create_topic(NewTopic("old", 1, {"retention.ms": "1"}))
         log.append("old", [{"value": b"x", "timestamp": 1}])
         expire(log)
-    assert "topic old: retention removed 1 records" in caplog.messages
+    assert any(one.startswith("topic old: retention removed 1 records, ") for one in caplog.messages)
 
 
 def test_records_that_are_gone_keep_no_others(tmp_path: Path) -> None:
@@ -66,6 +66,22 @@ def test_records_that_are_gone_keep_no_others(tmp_path: Path) -> None:
     append_small(log, 2, first=2, age_ms=2 * HOUR_MS)
     log.admin.incremental_alter_configs({"t": {"retention.bytes": str(sum(one.length for one in slices(log)[2:]))}})
     assert expire(log) == 12
+
+
+def test_a_report_says_what_each_topic_lost(tmp_path: Path) -> None:
+    """Records, and the bytes of the removed slices, sealed or not; a topic that lost nothing is not listed."""
+    log = new_log(tmp_path, partitions=2, retention_ms=str(HOUR_MS))
+    log.create_topic(NewTopic("kept"))
+    log.append("kept", [{"value": b"x"}])
+    append_small(log, 2, partitions=2, age_ms=2 * HOUR_MS)
+    upkeep(log.journal, seal)
+    append_small(log, 1, partitions=2, first=2, age_ms=2 * HOUR_MS)
+    stored = log.admin.describe_topics(["t"])["t"].bytes
+    append_small(log, 1, partitions=2, first=3)
+    plan, report = plan_round(log), maintain_once(log)
+    assert report.expired_topics == (ExpiredTopic("t", 18, stored),)
+    assert (report.expired_records, report.expired_bytes) == (plan.expired_records, plan.expired_bytes) == (18, stored)
+    assert maintain_once(log).expired_topics == ()
 
 
 def append_trickle(log: Log, began_ms: int, minutes: int) -> None:

@@ -63,9 +63,9 @@ def values(log: spark_log.Log) -> list[bytes]:
     return list(log.read("t", columns=["value"]).column("value").to_pylist())
 
 
-def impatient(log: spark_log.Log, patience_ms: int = 1000) -> spark_log.Log:
+def impatient(log: spark_log.Log, coordinator_wait_ms: int = 1000) -> spark_log.Log:
     """The same log, which waits a second for a coordinator instead of half a minute."""
-    log.journal.metadata_log.context = replace(log.journal.context, patience_ms=patience_ms)
+    log.journal.metadata_log.context = replace(log.journal.context, coordinator_wait_ms=coordinator_wait_ms)
     return log
 
 

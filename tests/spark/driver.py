@@ -17,6 +17,8 @@ from pyspark_pylog.open_log import journal_of
 from pyspark_pylog.options.parse import ReadOptions, read_options
 from pyspark_pylog.planned_log import PlannedLog, Roots
 from pyspark_pylog.source.batch import LogReader
+from pyspark_pylog.source.latest_task import LatestTask, read_latest
+from pyspark_pylog.source.latest_view import LatestReader
 from pyspark_pylog.source.query_pins import PinNames
 from pyspark_pylog.source.read_task import ReadTask, read_batches
 from pyspark_pylog.source.stream import LogStreamReader
@@ -116,13 +118,17 @@ class Stream:
 
 
 def read_task(
-    reader: LogReader, task: InputPartition, query: str = "1", store: ObjectStore | None = None
+    reader: LogReader | LatestReader, task: InputPartition, query: str = "1", store: ObjectStore | None = None
 ) -> Iterator[pa.RecordBatch]:
     """The rows that a task of a batch read returns to Spark, in a query of that name."""
+    names = PinNames(f"meta/pin/{query}", f"meta/pin/{query}-{reader.scan}")
+    if isinstance(reader, LatestReader):
+        assert isinstance(task, LatestTask)
+        return read_latest(reader.task_now(task, names), reader.schema, reader.options)
     assert isinstance(task, ReadTask)
     if store is not None:
         task = ReadTask(task.number, through(store, task.log), task.reads, task._basis)
-    reads = reader.reads_now(task, PinNames(f"meta/pin/{query}", f"meta/pin/{query}-{reader.scan}"))
+    reads = reader.reads_now(task, names)
     return read_batches(task.log, reads, reader.schema, reader.options)
 
 
@@ -149,7 +155,7 @@ class Frame:
     def __init__(self, url: str, topics: str | None = "t", /, schema: pa.Schema = SCHEMA, **options: Any) -> None:
         given = {"path": url, **({} if topics is None else {"subscribe": topics}), **options}
         texts = {name.lower(): json.dumps(v) if isinstance(v, dict | list) else str(v) for name, v in given.items()}
-        self.reader: LogReader = DefaultSource(texts).reader(from_arrow_schema(schema))  # type: ignore[assignment]
+        self.reader: LogReader | LatestReader = DefaultSource(texts).reader(from_arrow_schema(schema))  # type: ignore[assignment]
         self.tasks: list[ReadTask] = pickle.loads(pickle.dumps(self.reader.partitions()))
         self.store = journal_of(self.reader.options.location).objects
 

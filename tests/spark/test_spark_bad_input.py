@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import spark_log
 from spark_log import NewTopic
-from tests.spark.builders import DEADLINE_S, append, load, load_stream, numbers, texts
+from tests.spark.builders import DEADLINE_S, append, copy, load, load_stream, numbers, texts
 
 OURS = re.compile(r"pyspark_pylog/|spark_log/|Traceback \(most recent call last\)")
 
@@ -126,6 +126,23 @@ def test_a_frame_that_cannot_be_written_is_refused(
         append(spark.range(0, 3, 1, 2).selectExpr(*split_columns(columns)), url)
     assert expected in sentence(error)
     assert log.read("t").num_rows == 1
+
+
+def test_a_frame_without_keys_is_refused_for_a_compacted_topic(
+    spark: SparkSession, url: str, log: spark_log.Log, tmp_path: Path
+) -> None:
+    """A batch and a stream: one row without a key among others, and nothing of the frame is in the log."""
+    log.admin.create_topics([NewTopic("latest", 2, {"cleanup.policy": "compact"})])
+    keys = "if(id = 7, null, string(id % 3)) as key"
+    with pytest.raises(Exception, match="a record of topic 'latest' has no key") as error:
+        append(spark.range(0, 10, 1, 2).selectExpr(keys, "'v' as value"), url, "latest")
+    sentence(error)
+    log.append("t", [{"value": "no key"}])
+    with pytest.raises(Exception, match="a record of topic 'latest' has no key"):
+        copy(load_stream(spark, url), url, "latest", tmp_path / "checkpoint")
+    assert log.read("latest").num_rows == 0
+    append(spark.range(0, 10, 1, 2).selectExpr("string(id % 3) as key", "'v' as value"), url, "latest")
+    assert log.read("latest").num_rows == 10
 
 
 def split_columns(text: str) -> list[str]:

@@ -24,7 +24,8 @@ from pyspark_pylog.sink.writer import LogStreamWriter
 import spark_log
 from spark_log import NewTopic
 from spark_log.client.producing.topic_rules import TopicSpec
-from spark_log.errors import InvalidRequest, MessageTooLarge, SparkLogError, UnknownTopicOrPartition
+from spark_log.errors import InvalidRecord, InvalidRequest, MessageTooLarge, SparkLogError, UnknownTopicOrPartition
+from spark_log.segment.compression import topic_compression
 from spark_log.segment.schema import HEADERS
 from tests.spark.builders import append, copy, last_commit, load, load_stream, texts, to_sink
 from tests.spark.driver import Write
@@ -353,8 +354,8 @@ def is_good(row: dict[str, Any]) -> bool:
 
 NOWHERE = PlannedLog("/nowhere", None, Roots(((0, "/nowhere"),)), "none", 0)
 SPECS = {
-    "t": TopicSpec("1", "t", 2, 8 + ROW, "producer", True, 0, 0),
-    "u": TopicSpec("2", "u", 3, 100 + ROW, "producer", True, 0, 0),
+    "t": TopicSpec("1", "t", 2, 8 + ROW, topic_compression({}), True, 0, 0, False),
+    "u": TopicSpec("2", "u", 3, 100 + ROW, topic_compression({}), True, 0, 0, False),
 }
 
 
@@ -424,3 +425,44 @@ def test_a_stream_keeps_its_bad_rows_once(spark: SparkSession, url: str, log: sp
         assert [log.read(name).num_rows for name in ("copy", "dead", "each", "dead-each")] == [5, 1, 5, 1]
         for name in ("copy", "each"):
             last_commit(tmp_path / name).unlink()
+
+
+COMPACT = {"cleanup.policy": "compact"}
+
+
+def test_a_row_without_a_key_is_bad_in_a_compacted_topic(url: str, log: spark_log.Log) -> None:
+    """Of one topic, or of the topics that rows name; without a dead-letter topic nothing is written."""
+    log.admin.create_topics([NewTopic("t", 3, COMPACT), NewTopic("u", 1)])
+    rows = [{"key": b"k", "value": "1"}, {"value": "2"}]
+    with pytest.raises(InvalidRecord, match=r"'t' has no key.*give every record a key.*1 of 2 rows"):
+        job(url, rows, badRecords=None).run()
+    assert log.read("t").num_rows == 0
+    write(url, *rows)
+    write(url, *({**row, "topic": topic} for row in rows for topic in ("t", "u")), topic=None)
+    assert [record["value"] for record in found(log, "t")] == [b"1", b"1"]
+    assert [record["value"] for record in found(log, "u")] == [b"1", b"2"]
+    letters = found(log, "dead")
+    assert [letter["value"] for letter in letters] == [b"2", b"2"]
+    assert {said(letter)["pylog.error.class"] for letter in letters} == {"InvalidRecord"}
+
+
+def test_a_policy_that_changes_during_a_write_is_noticed(url: str, log: spark_log.Log) -> None:
+    """The tasks knew the old configs, and the commit is refused."""
+    log.admin.create_topics([NewTopic("t", 1)])
+    under_way = job(url, [{"value": "1"}], badRecords=None)
+    messages = [under_way.task()]
+    log.admin.incremental_alter_configs({"t": COMPACT})
+    with pytest.raises(InvalidRecord, match="'t' was changed to cleanup.policy=compact"):
+        under_way.commit(messages)
+    assert log.read("t").num_rows == 0
+
+
+def test_a_compacted_dead_letter_topic_is_warned_of(
+    url: str, log: spark_log.Log, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bad rows of one key would remove each other; one without a key cannot be kept at all."""
+    log.admin.create_topics([NewTopic("t", 1, {"max.message.bytes": "100"}), NewTopic("dead", 1, COMPACT)])
+    write(url, {"key": b"k", "value": "x" * 1000})
+    assert "topic 'dead' is compacted: only the last" in caplog.text
+    with pytest.raises(InvalidRecord, match="cannot be kept either: a record of topic 'dead' has no key"):
+        write(url, {"value": "x" * 1000})

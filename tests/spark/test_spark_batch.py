@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from datetime import datetime, timezone
@@ -42,6 +43,21 @@ def test_what_is_written_is_read_back(spark: SparkSession, url: str) -> None:
     assert {r.timestamp for r in rows} == {NOON}
     assert [tuple(header) for header in rows[0].headers] == [("h", b"1"), ("h", None)]
     assert rows[1].headers is None and rows[2].headers is None, "as in Kafka: no headers are null, not an empty list"
+
+
+def test_a_relative_path_begins_where_spark_was_started(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For planning and for tasks, in reads and writes, and as for Spark's own files; wherever the driver is by now."""
+    relative = os.path.relpath(tmp_path)
+    for elsewhere in ("here", "there"):
+        (tmp_path / elsewhere).mkdir()
+        monkeypatch.chdir(tmp_path / elsewhere)
+        frame = spark.createDataFrame([(elsewhere,)], "value string")
+        append(frame, f"{relative}/log")
+        frame.write.mode("append").text(f"{relative}/text")
+    assert sorted(values(load(spark, f"{relative}/log"))) == sorted(values(load(spark, str(tmp_path / "log"))))
+    assert load(spark, str(tmp_path / "log")).count() == 2 == spark.read.text(str(tmp_path / "text")).count()
 
 
 def test_columns_and_types_are_those_of_kafkas_connector(spark: SparkSession, url: str) -> None:

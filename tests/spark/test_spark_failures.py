@@ -323,13 +323,14 @@ def test_a_log_that_may_not_be_written_is_read_up_to_its_end_at_load(
     """The version of a query cannot be pinned for all its tasks, so added and trimmed records are left out."""
     root = mount("size=4m")
     log = spark_log.connect(str(root))
-    log.append("t", texts(4))
-    frame, fixed = Frame(str(root)), Frame(str(root), endingOffsets="3")
+    log.append("t", [{"key": b"k%d" % (number // 2), "value": b""} for number in range(4)])
+    frame, fixed, view = Frame(str(root)), Frame(str(root), endingOffsets="3"), Frame(str(root), view="latest")
     log.append("t", texts(1, 4))
     log.admin.delete_records({TopicPartition("t", 0): 1})
     subprocess.run(["mount", "-o", "remount,ro", str(root)], check=True)
     assert fixed.run() == rows("t-0", 1, 3) and "read only" not in caplog.text
     assert frame.run() == rows("t-0", 1, 4)
+    assert view.run() == [("t-0", 1), ("t-0", 3)]
     assert "records added since this frame was planned are not read" in caplog.text
 
 

@@ -469,7 +469,7 @@ def test_kafkas_group_has_no_effect_and_ours_is_named() -> None:
     options = read_options({"path": "/log", "subscribe": "t", "kafka.group.id": "g"}, streaming=True)
     assert options.group is None
     assert options.notes == (
-        "kafka.group.id: without effect, a query's progress is in its checkpoint, and with the option group.id in a group as well",
+        "kafka.group.id: without effect, a query's progress is in its checkpoint, and with the option group.id also in a consumer group",
     )
 
 

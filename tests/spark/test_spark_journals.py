@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from pyspark_pylog.open_log import KEPT, KEPT_MAX, kept_journal
+from pyspark_pylog.open_log import KEPT, KEPT_MAX, KeptJournals, kept_journal
 from pyspark_pylog.options.parse import Location
+from pyspark_pylog.planned_log import Roots
 
 import spark_log
+from spark_log.errors import UnsupportedVersion
+from spark_log.journal.journal import Journal
+from spark_log.store.base import ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.testing.stores import Wrapper
 
 
 def location(path: Path) -> Location:
@@ -70,3 +78,42 @@ def test_only_the_newest_are_kept(tmp_path: Path) -> None:
     for number in range(KEPT_MAX + 2):
         kept_journal(location(tmp_path / str(number)), create=True)
     assert len(KEPT) == KEPT_MAX
+
+
+class Held(Wrapper):
+    """A store whose reads wait until `free` is set, once `holds` is."""
+
+    def __init__(self, inner: ObjectStore) -> None:
+        super().__init__(inner)
+        self.holds, self.reading, self.free = False, threading.Event(), threading.Event()
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        if self.holds:
+            self.reading.set()
+            assert self.free.wait(30)
+        return super().get(key, start, end)
+
+
+def test_a_journal_is_there_for_others_while_a_thread_refreshes_it(tmp_path: Path) -> None:
+    """Otherwise a task would open the log again."""
+    store, kept, key = Held(LocalStore(str(tmp_path), "os")), KeptJournals(), ("url", None, Roots(((0, "root"),)))
+    journal = kept.refreshed(key, lambda: Journal.open(store, create=True))
+    store.holds = True
+    with ThreadPoolExecutor(1) as pool:
+        refreshed = pool.submit(kept.refreshed, key, pytest.fail)
+        assert store.reading.wait(30)
+        assert kept.get(key) is journal
+        store.free.set()
+        assert refreshed.result(30) is journal is kept.get(key)
+        store.holds = False
+
+
+def test_a_journal_whose_refresh_failed_is_opened_again(tmp_path: Path) -> None:
+    """A log may have been restored, or its storage may be another one."""
+    kept, key = KeptJournals(), ("url", None, Roots(((0, "root"),)))
+    path = tmp_path / "log"
+    kept.refreshed(key, lambda: Journal.open(LocalStore(str(path), "os"), create=True))
+    (path / "meta" / "format").write_bytes(b"damaged")
+    with pytest.raises(UnsupportedVersion):
+        kept.refreshed(key, pytest.fail)
+    assert kept.get(key) is None

@@ -75,7 +75,7 @@ def test_what_kafkas_connector_refuses_is_refused_and_so_is_security(name: str, 
     [
         ("kafka.key.serializer", "cast the column"),
         ("kafka.value.serializer", "cast the column"),
-        ("kafka.transactional.id", "producerId names a stream, txnAppId and txnVersion a batch"),
+        ("kafka.transactional.id", "producerId identifies a stream, txnAppId and txnVersion a batch"),
         ("kafka.max.request.size", "max.message.bytes"),
     ],
 )

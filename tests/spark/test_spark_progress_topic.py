@@ -195,7 +195,7 @@ def test_a_query_sees_groups_and_topics_at_one_version(filled: spark_log.Log) ->
     first = commit(filled, "a", 1)
     filled.append("t", [{"value": "x"}])
     seen, version = planned_log(location(filled), filled.journal), filled.journal.state.version
-    agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(filled.journal.refresh())))
+    agreed_value(seen, "meta/pin/q", lambda _: encode(pin_of(filled.journal.refresh())))
     for number in range(110):
         commit(filled, "a", number % 5)
     then = pinned_progress(seen, "meta/pin/q")
@@ -215,12 +215,12 @@ def wide(log: spark_log.Log) -> spark_log.Log:
 def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> None:
     """They are found in the log when they are asked for."""
     seen = planned_log(location(wide), wide.journal)
-    agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
+    agreed_value(seen, "meta/pin/q", lambda _: encode(pin_of(wide.journal.refresh())))
     commit(wide, "a", 5)
     commit(wide, "b", 3)
     assert {at for *_, at in standing(r._asdict() for r in pinned_progress(seen, "meta/pin/q").records)} == {0}
     wide.append("t", [{"value": "x"}])
-    agreed_value(seen, "meta/pin/later", lambda: encode(pin_of(wide.journal.refresh())))
+    agreed_value(seen, "meta/pin/later", lambda _: encode(pin_of(wide.journal.refresh())))
     wide.append("t", [{"value": "x"}])
     later = pinned_progress(seen, "meta/pin/later")
     assert len(later.records) == POSITIONS_MAX + 2 and later.version == wide.journal.state.version - 1
@@ -229,9 +229,10 @@ def test_many_positions_are_those_of_that_version_too(wide: spark_log.Log) -> No
 def test_a_version_that_is_not_known_any_more_is_told(wide: spark_log.Log) -> None:
     """Of many positions, when a checkpoint took its place before anybody asked where groups stood."""
     seen, version = planned_log(location(wide), wide.journal), wide.journal.state.version
-    agreed_value(seen, "meta/pin/q", lambda: encode(pin_of(wide.journal.refresh())))
+    agreed_value(seen, "meta/pin/q", lambda _: encode(pin_of(wide.journal.refresh())))
     for number in range(110):
         commit(wide, "a", number % 5)
+    wide.journal.finish_upkeep()
     with pytest.raises(ConcurrentChange, match=f"version {version} of the log, .* run the query again"):
         pinned_progress(seen, "meta/pin/q")
 

@@ -20,6 +20,7 @@ from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.store.local import LocalStore
 from spark_log.testing.clocks import ManualClock
+from spark_log.testing.slow_store import SlowStore
 from spark_log.testing.stores import Wrapper
 from tests.spark.builders import DEADLINE_S, Batches, last_commit, load_stream, texts, to_sink
 from tests.spark.driver import Row, Stream, rows
@@ -258,7 +259,24 @@ def test_an_idle_query_looks_at_a_disk_twenty_times_a_second(url: str, log: spar
         assert stream.batch() is None
         looks.append(store.gets - before)
     assert clock.ms - begun == 50 * 200
-    assert 40 < looks[0] < 100 and looks[15:] == [5] * 35
+    assert 40 < looks[0] < 100 and looks[15:] == [4] * 35
+
+
+def test_an_idle_query_looks_at_a_bucket_five_times_a_second(url: str, log: spark_log.Log) -> None:
+    """Each is billed.  It looks at the end of a call of Spark, and not again at the start of the next."""
+    filled(log, 1)
+    stream = Stream(url, clock=(clock := ManualClock()))
+    store = SlowStore(LocalStore(url), get_ms=0, put_ms=0)
+    stream.reader._journal = Journal.open(store, create=False, clock=clock)
+    stream.batch()
+    clock.ms += 10_000
+    stream.batch()
+    begun = clock.ms
+    with store.watched() as requests:
+        assert [stream.batch() for _ in range(50)] == [None] * 50
+    assert clock.ms - begun == 10_000 and len(requests) == 50
+    more(log, 1)
+    assert counts(stream.batch()) == [1]
 
 
 def test_max_trigger_delay_ends_the_wait(url: str, log: spark_log.Log) -> None:

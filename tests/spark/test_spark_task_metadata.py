@@ -84,8 +84,16 @@ def test_an_older_copy_is_refused(url: str, log: spark_log.Log, tmp_path: Path) 
 def test_all_get_the_value_that_came_first(url: str, log: spark_log.Log) -> None:
     """A later task does not make one."""
     shipped = seen(url)
-    assert agreed_value(shipped, "meta/pin/q", lambda: b"first") == b"first"
-    assert agreed_value(shipped, "meta/pin/q", lambda: pytest.fail("made again")) == b"first"
+    assert agreed_value(shipped, "meta/pin/q", lambda _: b"first") == b"first"
+    assert agreed_value(shipped, "meta/pin/q", lambda _: pytest.fail("made again")) == b"first"
+
+
+def test_a_process_keeps_a_value_that_was_agreed_on(url: str, log: spark_log.Log) -> None:
+    """Its later tasks of a query ask for nothing, also when upkeep has removed the pin of a query that takes long."""
+    shipped = seen(url)
+    assert agreed_value(shipped, "meta/pin/long", lambda _: b"first") == b"first"
+    log.journal.metadata.delete(["meta/pin/long"])
+    assert agreed_value(shipped, "meta/pin/long", lambda _: pytest.fail("made again")) == b"first"
 
 
 def test_tasks_do_not_need_the_coordinator(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark_pylog import DefaultSource
-from pyspark_pylog.tune import SETTINGS
+from pyspark_pylog.tune import ROWS, SETTINGS
 
 import spark_log
+from spark_log.errors import InvalidRequest
 from tests.spark.builders import append, as_bytes, load, numbers, run_job, script, values
 from tests.spark.driver import read_task
 
@@ -27,8 +28,8 @@ COLUMNS = pa.schema([("value", pa.binary()), ("topic", pa.string()), ("offset", 
 def untuned(spark: SparkSession) -> Iterator[SparkSession]:
     """The session, which is given back as it was."""
     yield spark
-    for setting in SETTINGS:
-        spark.conf.unset(setting.name)
+    for name in (BYTES, ROWS):
+        spark.conf.unset(name)
 
 
 def test_it_sets_what_nobody_has_set_and_says_so(untuned: SparkSession, url: str) -> None:
@@ -50,6 +51,40 @@ def test_what_the_user_has_set_stays(untuned: SparkSession) -> None:
     untuned.conf.set(BYTES, chosen)
     assert spark_log.tune(untuned) == {}
     assert untuned.conf.get(BYTES) == chosen
+
+
+@pytest.mark.parametrize(("largest", "rows"), [(100, 10_000), (1000, 8388), (1 << 20, 8), (100 << 20, 1)])
+def test_a_batch_of_records_of_known_size_is_limited_by_its_rows(
+    untuned: SparkSession, url: str, largest: int, rows: int
+) -> None:
+    """At most 8 MiB of them, and at most Spark's 10,000; writes and reads continue."""
+    changed = spark_log.tune(untuned, largest_record=largest)
+
+    assert changed == {ROWS: ("10000", str(rows)), BYTES: (changed[BYTES][0], str(2**31 - 1))}
+    assert spark_log.tune(untuned, largest_record=largest) == {}
+    append(numbers(untuned, range(30)), url)
+    assert values(load(untuned, url)) == as_bytes(range(30))
+
+
+def test_the_size_of_the_largest_record_can_be_given_later(untuned: SparkSession) -> None:
+    """It replaces what `tune` or conf/ had set before, and nothing that the user has set."""
+    spark_log.tune(untuned)
+    assert spark_log.tune(untuned, largest_record=1000)[BYTES] == ("8388608", str(2**31 - 1))
+
+
+def test_the_limit_of_bytes_stays_if_the_user_has_set_the_rows(untuned: SparkSession) -> None:
+    """Otherwise nothing would limit a batch."""
+    untuned.conf.set(ROWS, "1000000")
+    changed = spark_log.tune(untuned, largest_record=1000)
+    assert {name: after for name, (_, after) in changed.items()} == {BYTES: "8388608"}
+    assert untuned.conf.get(ROWS) == "1000000"
+
+
+@pytest.mark.parametrize("largest", [0, -1])
+def test_a_record_without_bytes_is_refused(untuned: SparkSession, largest: int) -> None:
+    """The message names the value."""
+    with pytest.raises(InvalidRequest, match=f"invalid value {largest} for largest_record"):
+        spark_log.tune(untuned, largest_record=largest)
 
 
 def test_the_file_recommends_the_same() -> None:

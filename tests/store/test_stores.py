@@ -24,7 +24,7 @@ from spark_log.store.open import open_store
 from spark_log.store.probe import probe
 from spark_log.store.remote import FsspecStore, check_deleted
 from spark_log.testing.store_contract import ObjectStoreContract
-from spark_log.testing.stores import Faults, FaultyStore, NotExclusiveStore, Wrapper
+from spark_log.testing.stores import Faults, FaultyStore, MeteredStore, NotExclusiveStore, Wrapper
 from tests.conftest import Bucket
 
 
@@ -34,6 +34,26 @@ class TestMemory(ObjectStoreContract):
     @pytest.fixture
     def store(self) -> ObjectStore:
         return MemoryStore(uuid.uuid4().hex)
+
+
+class TestMetered(TestMemory):
+    @pytest.fixture
+    def store(self) -> ObjectStore:
+        return MeteredStore(MemoryStore(uuid.uuid4().hex))
+
+
+def test_a_meter_counts_as_an_object_store_bills() -> None:
+    """A listing is a request for each 1,000 names; a put over an existing name is one too, and writes nothing."""
+    store = MeteredStore(MemoryStore(uuid.uuid4().hex))
+    names = [f"data/0/{number}" for number in range(1500)]
+    for name in names:
+        store.put(name, [b"12", b"3"])
+    assert store.put_new("meta/format", b"12345") and not store.put_new("meta/format", b"12345")
+    assert store.list("data/") == sorted(names) and store.list("none/") == []
+    assert (store.get(names[0]), store.size(names[0]), store.written_ms(names[0])) == (b"123", 3, None)
+    store.delete(names)
+    assert store.requests == {"put": 1500, "put_new": 2, "list": 3, "get": 1, "size": 2, "delete": 2}
+    assert store.written == {"data/0/": 4500, "meta/": 5}
 
 
 class TestLocalDisk(ObjectStoreContract):

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
-from spark_log.client.producing.topic_rules import Fault, TopicRows, TopicSpec, faults_of
-from spark_log.errors import MessageTooLarge
+from spark_log.client.producing.topic_rules import (
+    Fault,
+    TopicRows,
+    TopicSpec,
+    TopicTable,
+    faults_of,
+    keyless_topics,
+)
+from spark_log.errors import InvalidRecord, MessageTooLarge
+from spark_log.segment.compression import topic_compression
 from spark_log.segment.conform import conform
 
 LIMIT, NOW = 1000, 1_700_000_000_000
-SPEC = TopicSpec("id", "t", 4, LIMIT, "producer", False, 2**63 - 1, 3_600_000)
+SPEC = TopicSpec("id", "t", 4, LIMIT, topic_compression({}), False, 2**63 - 1, 3_600_000, False)
 ROW = 16
 """The memory of a row besides its bytes."""
 
@@ -43,3 +52,30 @@ def test_headers_weigh_more_than_their_bytes() -> None:
     )
     (fault,) = faults([b"", b"x" * 900, b""], headers=headers)
     assert fault.rows.tolist() == [True, False, False]
+
+
+KEYS = [b"k", None, b"", None]
+
+
+def of_topics(numbers: list[int]) -> TopicRows:
+    """Rows with KEYS, of a compacted topic (0) and one that is not."""
+    (rows,) = conform(pa.table({"key": pa.array(KEYS, pa.binary()), "value": [b"v"] * len(KEYS)}), now_us=NOW * 1000)
+    compacted = SPEC._replace(topic_id="c", name="latest", compacted=True)
+    return TopicRows(TopicTable((compacted, SPEC)), np.array(numbers), rows)
+
+
+def test_a_record_of_a_compacted_topic_needs_a_key() -> None:
+    """An empty key is a key, and other topics take records without one."""
+    (fault,) = faults_of(of_topics([0, 0, 0, 1]), NOW)
+    assert fault.kind is InvalidRecord
+    assert fault.rows.tolist() == [False, True, False, False]
+    assert "'latest' has no key" in fault.reason(1) and "cleanup.policy=compact" in fault.reason(1)
+    assert faults_of(of_topics([0, 1, 0, 1]), NOW) == []
+
+
+@pytest.mark.parametrize(
+    ("numbers", "topics"), [([0, 0, 0, 1], {"c", "id"}), ([0, 1, 0, 1], {"id"}), ([1, 0, 1, 0], {"c"})]
+)
+def test_topics_of_records_without_a_key_are_found(numbers: list[int], topics: set[str]) -> None:
+    """A commit names them, for the case that the policy of one has changed."""
+    assert keyless_topics(of_topics(numbers)) == topics

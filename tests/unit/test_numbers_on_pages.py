@@ -120,7 +120,7 @@ WORDS = {1: "one", 2: "two", 8: "eight", 20: "twenty", 50: "fiftieth"}
 
 NUMBERS = {
     "README.md": [
-        f"a topic that a write creates has {WORDS[config('num.partitions')]}",
+        f"A topic created by a write has {WORDS[config('num.partitions')]}",
         f"runs {int(line_of('Makefile', r'--seeds ([0-9]+)')):,} seeds",
         "| Kafka {} and Spark's connector {} |".format(
             line_of(KAFKA, r"kafka_2.13:([0-9]+\.[0-9]+)"), line_of(KAFKA, r"kafka-0-10_2.13:([0-9]+\.[0-9]+)")
@@ -205,6 +205,8 @@ NUMBERS = {
         f"`is silent: no connection within {constant(CONNECT, 'CONNECT_S'):g} s or no answer within "
         f"{constant(CLIENT, 'FIRST_ANSWER_S'):g} s`",
         f"clients wait, up to {constant(CLIENT, 'ANSWER_S'):g} s for a change, and continue",
+        f"more than {constant('spark_log/net/server.py', 'HELD_MAX'):,} partitions",
+        f"answered for {constant('spark_log/journal/topic_feed.py', 'UNANSWERED_MS') // 1000} s, or if",
         f"`--takeover-after` ({TAKEOVER_S} s)",
         {1000: "`CommitUnknown` within a second of its time"}[
             constant("spark_log/journal/commit_protocol.py", "ASK_MS_MIN")
@@ -212,6 +214,7 @@ NUMBERS = {
         f"for `--storage-timeout` ({STORAGE_S} s) | it steps down",
         {1.0: "notices within a second"}[constant("spark_log/node/coordinator.py", "LOOK_S")],
         f"the address is tried last for {constant(CLIENT, 'SILENT_S'):g} s",
+        f"if it has not read it completely for {constant('spark_log/net/server.py', 'STALE_S'):g} s",
         f"answers `GET /health` within {constant(CLIENT, 'CHECK_S'):g} s",
         f"within `--storage-timeout` ({STORAGE_S} s)",
         *(f"| `{name}` | {line_of(CONF, rf'{name} = ([0-9a-z]+)')} |" for name in LIMITS),
@@ -222,13 +225,18 @@ NUMBERS = {
     "docs/performance.md": [
         f"after {FIRST_MS:g} to {LAST_MS:g} ms, on an object store up to {LAST_REMOTE_MS:g}",
     ],
+    "docs/latency.md": [
+        f"a {WORDS[round(1 / constant(STREAM, 'LOOKS_SHARE'))]} of the time since the last record, "
+        f"{FIRST_MS:g} to {LAST_MS:g} ms",
+    ],
     "docs/measurements.md": [
         f"a twentieth of the time since the last record, {FIRST_MS:g} to {LAST_MS:g} ms",
         f"woken {WORDS[constant('spark_log/net/long_poll.py', 'WOKEN_MAX')]} at a time",
         f"read {WORDS[constant('spark_log/net/long_poll.py', 'RESUMED_MAX')]} at a time",
         f"more than {constant(SERVER, 'CHANGES_BYTES_MAX') >> 10} KB",
         f"the {constant('spark_log/journal/storage_log.py', 'READ_AHEAD')} versions that follow it",
-        f"asked for {WORDS[constant(FETCH, 'SLICES_AHEAD')]} at a time",
+        f"in blocks of {constant(FETCH, 'BLOCK_BYTES_MAX') >> 20} MiB, {WORDS[constant(FETCH, 'REQUESTS_AHEAD')]} requests",
+        f"at most {constant(FETCH, 'GAP_BYTES_MAX') >> 10} KiB between them",
         f"written every {config('metadata.checkpoint.interval')} versions",
         f"one larger than {WHOLE} is wanted",
         f"a writer takes its buffer ({constant('spark_log/client/producing/upload.py', 'BUFFER_BYTES') >> 20} MB)",
@@ -237,13 +245,18 @@ NUMBERS = {
         f"pylog-batch {constant('spark_log/metadata/records.py', 'BATCH_VERSION')} 124",
         f"pylog-checkpoint {constant('spark_log/metadata/checkpoint_format.py', 'VERSION')} header",
         f"at most {mib(constant('spark_log/metadata/frames.py', 'FRAME_BYTES'))} before compression",
+        f"more than {constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_MIN'):,} of a map",
+        f"when the state has more than {constant('spark_log/journal/upkeep_limits.py', 'dropped_inline'):,} of them",
+        f"pylog-dropped {constant('spark_log/metadata/dropped_list.py', 'VERSION')} dropped",
+        f"more than an {WORDS[constant('spark_log/metadata/checkpoint_format.py', 'CHANGES_SHARE')]}h of its rows",
         f"format of the whole log, {constant('spark_log/journal/log_format.py', 'FORMAT_VERSION')};",
         f"more than {constant('spark_log/client/producing/commit.py', 'SLICES_INLINE_MAX'):,} slices",
+        f"In a log of {constant('spark_log/journal/upkeep_limits.py', 'remembered_slices'):,} slices or more",
     ],
     "docs/format/segment.md": [
         f"format version {constant('spark_log/segment/batch_index.py', 'VERSION')}",
-        f"close a batch at {constant('spark_log/segment/writer.py', '__init__.batch_rows'):,} rows or "
-        f"{mib(constant('spark_log/segment/writer.py', '__init__.batch_bytes'))}",
+        f"close a batch at {constant('spark_log/segment/writer.py', 'BATCH_ROWS'):,} rows or "
+        f"{mib(constant('spark_log/segment/writer.py', 'BATCH_BYTES'))}",
         f"read whole (up to {WHOLE}, or of one batch)",
     ],
 }
@@ -317,8 +330,8 @@ def test_ratios_of_the_readme_are_those_of_the_page() -> None:
         f"writes {write:g} times." in README
     )
     ours, kafkas = stock("record in → record out, p50")[1].split(", ")
-    assert f"A record passes a running query in {ours} (Kafka: {kafkas})" in README
-    assert round(stock("bytes on disk")[0]) == 3 and "The data takes a third of the disk" in README
+    assert f"Median latency through a running query is {ours} (Kafka: {kafkas})" in README
+    assert round(stock("bytes on disk")[0]) == 3 and "The data takes a third of the space of Kafka's" in README
 
 
 def test_the_latency_of_a_record_is_the_same_on_every_page() -> None:

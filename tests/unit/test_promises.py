@@ -30,6 +30,7 @@ WITHOUT = {
     "README.md": {"the-parts", "where-to-go-next"},
     "docs/dependencies.md": {"extras", "to-work-on-pylog-dev"},
     "docs/from-kafka.md": {"the-change", "what-you-gain"},
+    "docs/latency.md": {"latency-of-a-stream"},
     "docs/measurements.md": {"measurements"},
     "docs/performance.md": {"performance"},
 }

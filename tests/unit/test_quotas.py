@@ -97,7 +97,7 @@ def test_commits_are_limited_by_the_second() -> None:
     assert error.value.retriable and error.value.retry_after_ms == 500 and not error.value.maybe_applied
     claim.add(RenewSession(group="billing-1", generation=1), state, 10.0)
     claim.add(change, state, 10.5)
-    usage = next(iter(quotas.usage([GRANT], state, lambda name: 7)))
+    (usage,) = quotas.usage([GRANT], state, lambda name: 7)
     assert usage == ("billing", 1, 1, 0, 7, 3, 1)
 
 

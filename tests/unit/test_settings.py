@@ -14,6 +14,7 @@ from spark_log.settings import (
     LONG_MAX,
     TOPIC_CONFIGS,
     ConfigSpec,
+    check_together,
     check_topic_name,
     cluster_config,
     collision_key,
@@ -150,7 +151,7 @@ def test_an_unknown_config_of_the_log_is_refused_with_the_nearest_name() -> None
         ("min.cleanable.dirty.ratio", "nan", "a number from 0 to 1"),
         ("message.timestamp.type", "createtime", "one of CreateTime, LogAppendTime"),
         ("preallocate", "yes", "true or false"),
-        ("cleanup.policy", "delete,shrink", "one or more of delete, compact"),
+        ("cleanup.policy", "delete,shrink", "any of delete, compact, joined by commas, or empty"),
     ],
 )
 def test_a_bad_value_is_refused_with_its_range(name: str, value: str, cure: str) -> None:
@@ -180,13 +181,71 @@ def test_a_config_that_is_not_in_force_is_kept_with_a_warning() -> None:
     assert warnings == ["config min.insync.replicas is kept, but is not in force in this version"]
 
 
-def test_compaction_is_kept_with_a_warning() -> None:
-    """Of `cleanup.policy` only `delete` is in force."""
-    assert validate_topic_configs({"cleanup.policy": "delete"})[1] == []
-    assert validate_topic_configs({"cleanup.policy": ""}) == ({"cleanup.policy": ""}, [])
-    assert validate_topic_configs({"cleanup.policy": "compact,delete"})[1] == [
-        "config cleanup.policy: 'compact' is kept, but is not in force in this version"
+def test_a_config_without_a_meaning_is_kept_with_a_warning_that_says_why() -> None:
+    """It describes how Kafka's brokers handle their files: the records that are kept are the same."""
+    values, warnings = validate_topic_configs({"preallocate": "true", "flush.messages": "1"})
+    assert values == {"preallocate": "true", "flush.messages": "1"}
+    assert warnings == [
+        "config preallocate is kept, and has no effect in pylog: Objects are written once, with their size.",
+        "config flush.messages is kept, and has no effect in pylog: "
+        "Each commit is synced, unless its writer has `durability=os`.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "cure"),
+    [
+        ("compression.gzip.level", "6", "use `compression.zstd.level`"),
+        ("remote.storage.enable", "true", "Topics have one storage, the one of the log"),
+    ],
+)
+def test_what_pylog_does_not_do_is_refused_with_the_reason(name: str, value: str, cure: str) -> None:
+    """A value that asks for something else than what happens is an error, and not a warning."""
+    with pytest.raises(InvalidConfig, match=f"config {name}: '{value}' is refused: .*{cure}"):
+        validate_topic_configs({name: value})
+
+
+@pytest.mark.parametrize("spec", TOPIC_CONFIGS.values(), ids=lambda spec: spec.name)
+def test_a_default_is_accepted_without_a_warning(spec: ConfigSpec) -> None:
+    """A script that sets what is the case anyway runs without noise, whatever the config."""
+    text = format_value(spec.default)
+    assert validate_topic_configs({spec.name: text}) == ({spec.name: text}, [])
+
+
+def test_configs_of_compaction_are_in_force() -> None:
+    """Without a warning."""
+    configs = {
+        "cleanup.policy": "compact,delete",
+        "delete.retention.ms": "0",
+        "max.compaction.lag.ms": "5",
+        "min.cleanable.dirty.ratio": "0.1",
+        "min.compaction.lag.ms": "1",
+    }
+    assert validate_topic_configs(configs) == ({**configs, "cleanup.policy": "delete,compact"}, [])
+
+
+def test_lags_of_compaction_that_contradict_each_other_are_refused() -> None:
+    """As Kafka does; equal ones can be kept, and the default has no maximum."""
+    check_together({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "5"})
+    check_together({"min.compaction.lag.ms": str(LONG_MAX)})
+    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms=6 is greater than max\.compaction\.lag\.ms=5"):
+        check_together({"min.compaction.lag.ms": "6", "max.compaction.lag.ms": "5"})
+
+
+@pytest.mark.parametrize("policy", ["", "delete", "compact", "delete,compact"])
+def test_each_cleanup_policy_is_in_force(policy: str) -> None:
+    """Also none, and both."""
+    assert validate_topic_configs({"cleanup.policy": policy}) == ({"cleanup.policy": policy}, [])
+
+
+def test_a_config_of_the_log_is_not_one_of_a_topic_and_the_error_says_where_it_is_set() -> None:
+    """And the other way round."""
+    with pytest.raises(InvalidConfig, match="unknown topic config 'num.partitions'; it is a config of the log"):
+        validate_topic_configs({"num.partitions": "2"})
+    with pytest.raises(
+        InvalidConfig, match="unknown cluster config 'preallocate'; .* `pylog config alter --topic TOPIC`"
+    ):
+        validate_cluster_configs({"preallocate": "true"})
 
 
 @given(st.integers(min_value=-1, max_value=LONG_MAX))

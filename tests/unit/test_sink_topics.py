@@ -18,6 +18,7 @@ from pyspark_pylog.sink.write_columns import BatchPiece, pieces
 
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, TopicTable, faults_of
 from spark_log.client.producing.upload import Uploaded, Uploader
+from spark_log.segment.compression import topic_compression
 from spark_log.segment.conform import Rows, conform
 from spark_log.segment.murmur2 import partition_for_key
 from spark_log.segment.partitioners import Partitioner, Partitions, assign_partitions, make_partitioner
@@ -30,10 +31,14 @@ FOR_EVER = 2**63 - 1
 NOWHERE = PlannedLog("/nowhere", None, Roots(()), "", 0)
 """The driver has found all topics, so tasks open no log."""
 SPECS = {
-    "small": TopicSpec("1", "small", 3, 60, "producer", False, FOR_EVER, 1000),
-    "one": TopicSpec("2", "one", 1, 10_000, "zstd", False, 5000, FOR_EVER),
-    "log-time": TopicSpec("3", "log-time", 300, 10_000, "producer", True, 0, 0),
-    "plain": TopicSpec("4", "plain", 2, 10_000, "lz4", False, FOR_EVER, FOR_EVER),
+    "small": TopicSpec("1", "small", 3, 60, topic_compression({}), False, FOR_EVER, 1000, False),
+    "one": TopicSpec(
+        "2", "one", 1, 10_000, topic_compression({"compression.type": "zstd"}), False, 5000, FOR_EVER, False
+    ),
+    "log-time": TopicSpec("3", "log-time", 300, 10_000, topic_compression({}), True, 0, 0, False),
+    "plain": TopicSpec(
+        "4", "plain", 2, 10_000, topic_compression({"compression.type": "lz4"}), False, FOR_EVER, FOR_EVER, False
+    ),
 }
 TYPES = {
     "key": pa.binary(),
@@ -77,7 +82,9 @@ def written(store: MemoryStore, uploaded: Uploaded) -> Written:
     found = {}
     for number, run in uploaded.slices:
         data = store.get(uploaded.objects[number].name, run.position, run.position + run.length)
-        table = pa.Table.from_batches(decode_run(memoryview(data), run, place=place(run.partition)))
+        table = pa.Table.from_batches(
+            [found.records for found in decode_run(memoryview(data), run, place=place(run.partition))]
+        )
         times = table["timestamp"].cast(pa.int64()).to_pylist()
         found[run.topic_id, run.partition] = list(
             zip(table["key"].to_pylist(), table["value"].to_pylist(), times, strict=True)
@@ -196,8 +203,9 @@ def test_a_topic_that_gets_partitions_in_between_keeps_the_order() -> None:
 
 def test_rows_for_a_thousand_topics_stay_within_the_buffer() -> None:
     """The rows that wait, sorted or not, are at most BUFFER_BYTES plus those being sorted."""
+    uncompressed = topic_compression({"compression.type": "none"})
     specs = {
-        f"t{n}": TopicSpec(f"id-{n}", f"t{n}", 1, 1 << 20, "uncompressed", False, FOR_EVER, FOR_EVER)
+        f"t{n}": TopicSpec(f"id-{n}", f"t{n}", 1, 1 << 20, uncompressed, False, FOR_EVER, FOR_EVER, False)
         for n in range(1000)
     }
     topics = Topics(NOWHERE, specs)

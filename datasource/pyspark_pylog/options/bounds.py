@@ -23,6 +23,9 @@ from spark_log.positions import (
     parse_timestamp_ms,
 )
 
+LATEST_PER_KEY = "latest-per-key"
+"""A start of streams only."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
@@ -33,6 +36,8 @@ class Bounds:
     partitions: Mapping[TopicPartition, Position] = field(default_factory=dict)
     option: str = "startingOffsets"
     """The name of the option, for messages."""
+    latest_per_key: bool = False
+    """Whether a stream begins with the latest record of each key."""
 
     def of(self, tp: TopicPartition) -> Position:
         return self.partitions.get(tp) or self.of_topic(tp.topic)
@@ -64,6 +69,8 @@ def parse_bounds(options: Mapping[str, str], side: str, default: Position) -> Bo
     if name not in options:
         return Bounds(default, option=spelt(name))
     text = options[name].strip()
+    if side == "starting" and text.lower() == LATEST_PER_KEY:
+        return Bounds(Earliest(), option=spelt(name), latest_per_key=True)
     if not text.startswith("{"):
         return Bounds(parse_position(text, f"option {spelt(name)}"), option=spelt(name))
     return _parse_map(text, spelt(name), default, '{"topicA":{"0":23,"1":-2},"topicB":"latest"}', parse_position)
@@ -101,7 +108,12 @@ def parse_json(text: str, option: str, shape: str) -> dict[str, Any]:
 
 
 def check_batch(start: Bounds, end: Bounds) -> None:
-    """Reject a batch that starts at latest or ends at earliest.  Raises InvalidRequest."""
+    """Reject a batch that starts as only a stream can, or ends at earliest.  Raises InvalidRequest."""
+    if start.latest_per_key:
+        raise InvalidRequest(
+            f"option {start.option}: {LATEST_PER_KEY} is for streams; for a batch of the latest record of each key use "
+            "view=latest"
+        )
     if any(isinstance(position, Latest) for position in start.positions):
         raise InvalidRequest(
             f"option {start.option}: a batch cannot start at latest, there would be nothing to read; "

@@ -30,8 +30,8 @@ class RefusedSetting:
 
 REFUSED = (
     RefusedSetting("kafka.auto.offset.reset", READS, "use startingOffsets"),
-    RefusedSetting("kafka.key.deserializer", READS, "keys are bytes, cast them in the query"),
-    RefusedSetting("kafka.value.deserializer", READS, "values are bytes, cast them in the query"),
+    RefusedSetting("kafka.key.deserializer", READS, "keys are bytes; cast them in the query"),
+    RefusedSetting("kafka.value.deserializer", READS, "values are bytes; cast them in the query"),
     RefusedSetting("kafka.enable.auto.commit", READS, "a query's progress is in its checkpoint"),
     RefusedSetting("kafka.interceptor.classes", READS + WRITES, "there are no interceptors; do it in the query"),
     RefusedSetting("kafka.key.serializer", WRITES, "cast the column in the query"),
@@ -39,14 +39,14 @@ REFUSED = (
     RefusedSetting(
         "kafka.transactional.id",
         WRITES,
-        "a write is all or nothing as it is; producerId names a stream, txnAppId and txnVersion a batch",
+        "every write is all or nothing; producerId identifies a stream, txnAppId and txnVersion a batch",
     ),
     RefusedSetting(
-        "kafka.max.request.size", WRITES, "the topic's config max.message.bytes says how large a record may be"
+        "kafka.max.request.size", WRITES, "the topic's config max.message.bytes limits the size of a record"
     ),
-    RefusedSetting("kafka.security.*", READS + WRITES, "access is the storage's, set by storage.*"),
-    RefusedSetting("kafka.sasl.*", READS + WRITES, "access is the storage's, set by storage.*"),
-    RefusedSetting("kafka.ssl.*", READS + WRITES, "access is the storage's, set by storage.*"),
+    RefusedSetting("kafka.security.*", READS + WRITES, "the storage controls access; use the options storage.*"),
+    RefusedSetting("kafka.sasl.*", READS + WRITES, "the storage controls access; use the options storage.*"),
+    RefusedSetting("kafka.ssl.*", READS + WRITES, "the storage controls access; use the options storage.*"),
 )
 """In the order of the checks of Kafka's connector."""
 
@@ -93,8 +93,8 @@ WITHOUT_EFFECT = {
         "session.timeout.ms",
         "share.acknowledgement.mode",
     ),
-    "a query's progress is in its checkpoint, and with the option group.id in a group as well": ("group.id",),
-    "a task writes objects and no requests": (
+    "a query's progress is in its checkpoint, and with the option group.id also in a consumer group": ("group.id",),
+    "tasks write objects to the storage, and send no requests to brokers": (
         "batch.size",
         "buffer.memory",
         "delivery.timeout.ms",
@@ -107,8 +107,12 @@ WITHOUT_EFFECT = {
         "transaction.timeout.ms",
         "transaction.two.phase.commit.enable",
     ),
-    "each has one level here": ("compression.gzip.level", "compression.lz4.level", "compression.zstd.level"),
-    "there is no client whose metrics they would be": (
+    "configs of the topic set the levels of zstd and lz4": (
+        "compression.gzip.level",
+        "compression.lz4.level",
+        "compression.zstd.level",
+    ),
+    "no Kafka client runs that could report metrics": (
         "auto.include.jmx.reporter",
         "enable.metrics.push",
         "metric.reporters",

@@ -28,69 +28,107 @@ READING = (
         "subscribe",
         "BS",
         "",
-        "topics, separated by commas. Exactly one of the first three options is required. A topic that does not "
-        "exist is an error. `__consumer_offsets` alone is [all progress of groups](spark.md#named-progress)",
+        "topics, separated by commas. Exactly one of the first three options is required. A topic that does not exist "
+        "is an error. Subscribing to `__consumer_offsets` alone reads "
+        "[the progress of all groups](spark.md#named-progress)",
     ),
     Option(
         "subscribePattern",
         "BS",
         "",
-        "a Python regular expression that is searched in names, `^…$` for whole ones; topics created later are "
-        "included, names that begin with `__` never. Syntax that only Java supports is rejected, with Python's "
-        "equivalent",
+        "a Python regular expression, matched anywhere in the name; use `^…$` to match all of it. Topics that are "
+        "created later are included; topics whose names begin with `__` are not. Syntax that only Java supports is "
+        "rejected; the error shows the Python equivalent",
     ),
-    Option("assign", "BS", "", '`{"orders":[0,1]}`; a partition that does not exist is ignored'),
+    Option(
+        "assign",
+        "BS",
+        "",
+        'partitions to read, as JSON: `{"orders":[0,1]}`. A partition that does not exist is ignored',
+    ),
     Option(
         "startingOffsets",
         "BS",
         "batch `earliest`, stream `latest`",
-        'a position, or JSON of positions: `{"orders":{"0":23,"1":-2},"other":"latest-100"}`; topics and partitions left '
-        "out have the default. A stream uses it only without a checkpoint",
+        'a position, or JSON of positions: `{"orders":{"0":23,"1":-2},"other":"latest-100"}`. Topics and partitions '
+        "that the JSON leaves out have the default. A stream uses this option only if it has no checkpoint, and can "
+        "have `latest-per-key` for all of its topics: [the latest record of each key](spark.md#the-latest-record-of-each-key), then all "
+        "records that follow",
     ),
-    Option("endingOffsets", "B", "`latest`", "the same; exclusive. A number beyond the end means the end"),
+    Option(
+        "endingOffsets",
+        "B",
+        "`latest`",
+        "where to stop: a position, or JSON of positions. The record at the position is not read. A number beyond the "
+        "end means the end",
+    ),
     Option(
         "startingTimestamp",
         "BS",
         "",
-        "milliseconds since 1970 or ISO-8601: the first record with a timestamp at or after it",
+        "start at the first record with a timestamp at or after this time, in milliseconds since 1970 or ISO-8601",
     ),
-    Option("endingTimestamp", "B", "", "the same; exclusive"),
+    Option("endingTimestamp", "B", "", "stop before the first record with a timestamp at or after this time"),
     Option(
         "startingOffsetsByTimestamp",
         "BS",
         "",
-        'the same by partition: `{"orders":{"0":1769853600000}}`; topics and partitions left out have the default',
+        'as `startingTimestamp`, by partition: `{"orders":{"0":1769853600000}}`. Those left out start at `earliest` '
+        "(batch) or `latest` (stream)",
     ),
-    Option("endingOffsetsByTimestamp", "B", "", "the same; exclusive"),
+    Option(
+        "endingOffsetsByTimestamp",
+        "B",
+        "",
+        "as `endingTimestamp`, by partition, in the same form. Those left out end at `latest`",
+    ),
     Option(
         "startingOffsetsByTimestampStrategy",
         "BS",
         "`error`",
-        "if no record is at or after the starting time: `error`, or start at `latest`",
+        "if no record has a timestamp at or after the starting time: `error` fails the read, `latest` starts at the "
+        "end of the partition",
+    ),
+    Option(
+        "view",
+        "B",
+        "",
+        "`latest`: only [the latest record of each key](spark.md#the-latest-record-of-each-key). Without this option, "
+        "all records",
     ),
     Option(
         "where",
         "BS",
         "",
-        "a condition on `timestamp`, `offset` and `partition` as in SQL: only matching records are returned, and data "
-        "without any is not read; `spark_log.where(…)` sets it with the session's time zone",
+        "a condition on `timestamp`, `offset` and `partition`, as in SQL. Only matching records are returned, and data "
+        "that cannot match is not read. `spark_log.where(…)` sets this option, and `timeZone` to the session's time "
+        "zone",
     ),
-    Option("timeZone", "BS", "", "the zone of times in `where` that have none: `Europe/Berlin`, `+01:00`, …"),
+    Option(
+        "timeZone",
+        "BS",
+        "",
+        "time zone for times in `where` that do not give one, such as `Europe/Berlin` or `+01:00`. Without this option, "
+        "such times are an error",
+    ),
     Option(
         "group.id",
         "S",
         "",
-        "start at the group's committed offsets if there is no checkpoint, and publish progress to it: "
-        "[named progress](spark.md#named-progress)",
+        "publish the stream's progress to this consumer group, and start at the group's committed offsets if the "
+        "stream has no checkpoint: [named progress](spark.md#named-progress)",
     ),
     Option(
         "maxOffsetsPerTrigger",
         "S",
         "",
-        "maximum records of a micro-batch, exactly, shared in proportion to the backlog of each partition",
+        "exact limit on records per micro-batch, split in proportion to each partition's backlog",
     ),
     Option(
-        "maxBytesPerTrigger", "S", "`1g`", "approximate maximum of stored bytes of a micro-batch; `none` for no limit"
+        "maxBytesPerTrigger",
+        "S",
+        "`1g`",
+        "approximate limit on stored bytes per micro-batch; `none` removes the limit",
     ),
     Option(
         "minOffsetsPerTrigger",
@@ -102,99 +140,131 @@ READING = (
         "maxTriggerDelay",
         "S",
         "`15m`",
-        "with the previous option: `5s`, `15m`, `1 minute`; a bare number is milliseconds",
+        "longest wait for `minOffsetsPerTrigger`: `5s`, `15m`, `1 minute`; a bare number is in milliseconds",
     ),
-    Option("minPartitions", "BS", "", "desired number of tasks, split as Kafka's connector does"),
-    Option("maxRecordsPerPartition", "BS", "", "maximum records of a task; also applies to open ends"),
+    Option("minPartitions", "BS", "", "desired number of tasks; ranges are split as in Kafka's connector"),
+    Option(
+        "maxRecordsPerPartition",
+        "BS",
+        "",
+        "maximum records per task, also when the end is `latest` or relative to it",
+    ),
     Option(
         "maxBytesPerPartition",
         "BS",
         "`32m`",
-        "without the previous two options, tasks are split by bytes "
-        "and read at most this; small partitions share a task",
+        "maximum bytes per task if neither of the previous two options is set; small partitions share a task",
     ),
     Option(
         "parallelism",
         "BS",
         "cores of the driver",
-        "with the previous option: how many tasks the cluster runs in parallel. A read is split into as many, "
-        "of 2 MiB at least",
+        "how many tasks the cluster runs in parallel, if tasks are split by bytes. A read is split into that many "
+        "tasks, or a multiple of it, unless they would be smaller than 2 MiB",
     ),
-    Option("includeHeaders", "BSWT", "`false`", "adds the column to a read; a write always uses it"),
+    Option(
+        "includeHeaders",
+        "BSWT",
+        "`false`",
+        "adds the `headers` column to a read. A write needs no option: it always uses the column",
+    ),
     Option(
         "fetchOffset.numRetries",
         "BS",
         "`3`",
-        "how often the driver asks a storage that does not answer; each time, requests are retried for about 25 s",
+        "total attempts of the driver, including the first, while the storage does not answer. In each attempt, "
+        "requests are retried for about 25 s",
     ),
-    Option("fetchOffset.retryIntervalMs", "BS", "`1000`", "with the previous option: the pause between attempts"),
-    Option("kafkaConsumer.pollTimeoutMs", "BS", "", "no effect: tasks read from the storage, with its own timeouts"),
+    Option("fetchOffset.retryIntervalMs", "BS", "`1000`", "milliseconds between these attempts"),
+    Option(
+        "kafkaConsumer.pollTimeoutMs", "BS", "", "no effect: tasks read from the storage, which has its own timeouts"
+    ),
     Option("groupIdPrefix", "BS", "", "no effect: tasks join no consumer group"),
     Option(
         "failOnDataLoss",
         "BS",
         "`true`",
-        "`false`: lost records (trimmed, expired, topic deleted or created again, a segment missing from the storage) "
-        "give a warning for each range instead of an error",
+        "`true`: a read of lost records fails. `false`: each lost range gives a warning instead. Records are lost if "
+        "they were trimmed or have expired, if their topic was deleted or created again, or if their segment is "
+        "missing from the storage: [all cases](spark.md#when-the-log-changes)",
     ),
 )
 WRITING = (
-    Option("topic", "WT", "", "the topic of all rows; it takes precedence over the column"),
+    Option("topic", "WT", "", "the topic of all rows; takes precedence over the `topic` column"),
     Option(
         "partitioner",
         "WT",
         "`default`",
-        "`default` or `murmur2` (Kafka's), `round-robin`, `sticky`, or a class of yours as `module:Class`",
+        "`default` (Kafka's default, also called `murmur2`), `round-robin`, `sticky`, or your own class as "
+        "`module:Class`",
     ),
     Option(
         "compression",
         "WT",
         "`zstd`",
-        "`zstd`, `lz4`, `none`, if the topic's `compression.type` is `producer`",
+        "`zstd`, `lz4` or `none`; used only for topics whose `compression.type` is `producer`, the default",
     ),
-    Option("acks", "WT", "`all`", "`0`, `1` and `all` are equal: success is reported when the data is durable"),
-    Option("durability", "WT", "`disk`", "on a local disk, `os` does not wait for the disk"),
+    Option(
+        "acks", "WT", "`all`", "`0`, `1` and `all` have the same effect: success is reported when the data is durable"
+    ),
+    Option(
+        "durability",
+        "WT",
+        "`disk`",
+        "for a log on a local disk: `disk` syncs files before success is reported, `os` leaves that to the operating "
+        "system",
+    ),
     Option(
         "badRecords",
         "WT",
         "`fail`",
-        "`topic:NAME`: rows that cannot be written go to that topic, in the same "
-        "commit and with the reason in their headers. `fail`: they fail the write",
+        "`fail`: a row that cannot be written fails the write. `topic:NAME`: such rows go to that topic, in the same "
+        "commit, with the reason in their headers",
     ),
     Option(
         "txnAppId",
         "W",
         "",
-        "with `txnVersion`: the write happens once per application, version and the option `topic`",
+        "name of the application that writes. With `txnVersion`, a write happens only once for each application, "
+        "version and value of the option `topic`",
     ),
     Option(
         "txnVersion",
         "W",
         "",
-        "with `txnAppId`; an integer that grows. One at or below the last is skipped, "
-        "with a warning in the log; the last one with other rows is an error",
+        "with `txnAppId`: a whole number that grows with each write. A version at or below the last one is skipped, "
+        "with a warning in the driver's log; repeating the last one with a different number of rows is an error",
     ),
-    Option("producerId", "T", "", "a name of the stream's identity that outlives the checkpoint"),
+    Option(
+        "producerId",
+        "T",
+        "",
+        "name for the stream's identity. A query with a new checkpoint and the same name takes over from the old "
+        "query, which can no longer write",
+    ),
     Option(
         "onOlderBatch",
         "WT",
         "`fail`",
-        "for streams and `spark_log.sink`: the handling of a micro-batch older than the "
-        "log's last one, after the checkpoint lost files or was replaced by an older copy. "
-        "`skip`: it is not written, and its rows that are not in the log are lost",
+        "for streams and `spark_log.sink`: what happens to a micro-batch that is older than the last one in the log, "
+        "because the checkpoint lost files or was replaced by an older copy. `fail`: the query stops. `skip`: the "
+        "batch is not written, and those of its rows that are not in the log are lost",
     ),
-    Option("kafka.acks", "WT", "", "as `acks`, which takes precedence"),
+    Option("kafka.acks", "WT", "", "the same as `acks`, which takes precedence"),
     Option(
-        "kafka.compression.type", "WT", "", "as `compression`, which takes precedence; `gzip` and `snappy` are rejected"
+        "kafka.compression.type",
+        "WT",
+        "",
+        "the same as `compression`, which takes precedence; `gzip` and `snappy` are rejected",
     ),
     Option(
         "kafka.partitioner.class",
         "WT",
         "",
-        "as `partitioner`, which takes precedence: "
+        "the same as `partitioner`, which takes precedence, with the names of Kafka's classes: "
         + ", ".join(f"`{name}` is `{ours}`" for name, ours in PARTITIONERS.items()),
     ),
-    Option("kafka.partitioner.ignore.keys", "WT", "`false`", "`true` is `partitioner=sticky`"),
+    Option("kafka.partitioner.ignore.keys", "WT", "`false`", "`true` is the same as `partitioner=sticky`"),
     Option("kafka.enable.idempotence", "WT", "`true`", "`false` has no effect: a retry never writes twice"),
 )
 SHARED = (
@@ -203,15 +273,21 @@ SHARED = (
         "kafka.bootstrap.servers",
         "BSWT",
         "",
-        "the log's URL, or the address of a coordinator, for pipelines from Kafka; `path` takes precedence",
+        "the log's URL, or the address of a coordinator, for pipelines that were written for Kafka; `path` takes "
+        "precedence",
     ),
-    Option("token", "BSWT", "", "for a coordinator that requires one; the default is the value of `PYLOG_TOKEN`"),
+    Option(
+        "token",
+        "BSWT",
+        "value of `PYLOG_TOKEN`",
+        "the token for a coordinator that requires one",
+    ),
     Option("storage.*", "BSWT", "", "passed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …"),
     Option(
         "kafka.isolation.level",
         "BS",
         "",
-        "`read_committed` or `read_uncommitted`, which are equal: there is nothing uncommitted to read",
+        "`read_committed` and `read_uncommitted` have the same effect: nothing uncommitted is ever in the log",
     ),
 )
 ALL = (*READING, *WRITING, *SHARED)
@@ -242,9 +318,9 @@ def reference_markdown() -> str:
             "",
             "Generated from `datasource/pyspark_pylog/options/option_table.py` by `make docs`. Names are "
             "case-insensitive; an",
-            "unknown one is an error that suggests the nearest. B batch "
-            "read, S streaming read, W batch write, T streaming",
-            "write.",
+            "unknown one is an error that suggests the nearest. The second column says where an option applies: "
+            "B = batch read,",
+            "S = streaming read, W = batch write, T = streaming write.",
             "",
             "## Reading",
             "",
@@ -260,9 +336,9 @@ def reference_markdown() -> str:
             "",
             "## Settings of Kafka's clients",
             "",
-            "Any other `kafka.*` option is one of these, or an error. A "
-            "setting that is rejected or supported only for reads has no",
-            "effect on writes, and the other way round.",
+            "Any other `kafka.*` option is in one of these lists, or is an error. A setting that is rejected or "
+            "supported only for",
+            "reads has no effect on writes, and vice versa.",
             "",
             "### Refused",
             "",
@@ -272,7 +348,7 @@ def reference_markdown() -> str:
             "",
             "### Accepted, without effect",
             "",
-            "Named in one warning in the log.",
+            "A warning in the driver's log names the ones that are set.",
             "",
             "| why | options |",
             "|---|---|",

@@ -11,7 +11,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from pyspark_pylog.options.bounds import Bounds, check_batch, check_named, check_order, parse_bounds, parse_json
+from pyspark_pylog.options.bounds import (
+    LATEST_PER_KEY,
+    Bounds,
+    check_batch,
+    check_named,
+    check_order,
+    parse_bounds,
+    parse_json,
+)
 from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
 from pyspark_pylog.options.option_table import INTERNAL, SPARKS, SPELLING, names, spelt
 from pyspark_pylog.options.patterns import finds, parse_pattern
@@ -21,7 +29,7 @@ from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
 from spark_log.positions import Earliest, Latest
-from spark_log.segment.schema import COMPRESSIONS
+from spark_log.segment.compression import COMPRESSIONS
 from spark_log.settings import check_topic_name
 
 STRATEGIES = ("subscribe", "subscribepattern", "assign")
@@ -35,9 +43,12 @@ OF_OBJECTS = (
     "maxrecordsperpartition",
     "maxbytesperpartition",
     "parallelism",
+    "view",
 )
 """Options for topics whose records are stored in objects."""
 ENDS = ("endingoffsets", "endingoffsetsbytimestamp", "endingtimestamp")
+WITHOUT_VIEW = ("minpartitions", "maxrecordsperpartition", "maxbytesperpartition")
+"""Options that divide a read into many tasks: each task of a view reads the keys of all newer records."""
 STREAMS_ONLY = ("maxoffsetspertrigger", "maxbytespertrigger", "minoffsetspertrigger", "maxtriggerdelay")
 DEFAULT_BYTES_PER_TRIGGER = 1 << 30
 DEFAULT_BYTES_PER_PARTITION = 32 << 20
@@ -87,6 +98,8 @@ class ReadOptions:
     try_wait_ms: int
     group: str | None = None
     """The group to which a stream publishes its progress."""
+    latest: bool = False
+    """Whether to read the latest record of each key only."""
     notes: tuple[str, ...] = ()
     """Warnings about options without effect, to be logged once."""
 
@@ -142,6 +155,7 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         raise InvalidRequest(f"option minOffsetsPerTrigger: {least} is more than maxOffsetsPerTrigger, {most}")
     if streaming:
         start, end = parse_bounds(options, "starting", Latest()), Bounds(Latest())
+        _check_per_key(start, subscribe, assign)
     check_order(start, end)
     _check_named(subscribe, pattern, assign, start, end)
     whole(options, "kafkaconsumer.polltimeoutms")
@@ -168,6 +182,7 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
         tries=positive(options, "fetchoffset.numretries") or DEFAULT_TRIES,
         try_wait_ms=_or(whole(options, "fetchoffset.retryintervalms"), DEFAULT_TRY_WAIT_MS),
         group=_group(options, streaming),
+        latest=_is_latest(options, streaming),
         notes=(*notes, *_read_notes(options, streaming)),
     )
 
@@ -175,16 +190,40 @@ def read_options(options: Options, *, streaming: bool) -> ReadOptions:
 def check_load(options: Options) -> None:
     """Check options at `load()`, before it is known whether the read is a batch or a stream.
 
-    With an end it must be a batch; without one, options invalid for a stream are also invalid for a batch.  `CREATE
-    TABLE` passes options that are not checked: its reads bring their options.  The same is true of a view to insert
-    into.
+    With an end or a view it must be a batch; without one, options invalid for a stream are also invalid for a batch.
+    `CREATE TABLE` passes options that are not checked: its reads bring their options.  The same is true of a view to
+    insert into.
     Raises InvalidRequest.
     """
     to_insert = any(name in names(WRITES) - names(READS) for name in options) and not any(
         name in STRATEGIES for name in options
     )
     if "provider" not in options and not to_insert:
-        read_options(options, streaming=not any(name in ENDS for name in options))
+        read_options(options, streaming=not any(name in (*ENDS, "view") for name in options))
+
+
+def _is_latest(options: Options, streaming: bool) -> bool:
+    """Whether the read is of the latest record of each key."""
+    if "view" not in options:
+        return False
+    if streaming:
+        raise InvalidRequest(
+            "option view is for batches; a stream begins with the latest record of each key by "
+            f"startingOffsets={LATEST_PER_KEY}"
+        )
+    one_of(options, "view", "latest")
+    for name in WITHOUT_VIEW:
+        if name in options:
+            raise InvalidRequest(f"option {spelt(name)}: a view has few tasks; leave it out, or set parallelism")
+    return True
+
+
+def _check_per_key(start: Bounds, subscribe: tuple[str, ...], assign: tuple[TopicPartition, ...]) -> None:
+    if start.latest_per_key and PROGRESS_TOPIC in {*subscribe, *(tp.topic for tp in assign)}:
+        raise InvalidRequest(
+            f"option {start.option}: {LATEST_PER_KEY} has no meaning for {PROGRESS_TOPIC}, which is made from the log's "
+            "state: use earliest"
+        )
 
 
 def _group(options: Options, streaming: bool) -> str | None:
@@ -372,7 +411,7 @@ def _kafkas_partitioner(name: str) -> str:
     if name not in PARTITIONERS:
         raise InvalidRequest(
             f"option kafka.partitioner.class: {name!r} is a JVM class without an equivalent in pylog; expected "
-            f"{', '.join(PARTITIONERS)}, or a class of yours in Python: partitioner=module:Class"
+            f"{', '.join(PARTITIONERS)}, or your own class in Python: partitioner=module:Class"
         )
     return PARTITIONERS[name]
 

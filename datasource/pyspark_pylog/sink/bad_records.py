@@ -34,9 +34,6 @@ from spark_log.segment.schema import HEADERS, TIMESTAMP
 from spark_log.settings import check_topic_name
 from spark_log.text import counted
 
-LETTERS_TAKE_ALL = {"max.message.bytes": str(2**31 - 1), "message.timestamp.after.max.ms": str(2**63 - 1)}
-"""Configs of a dead-letter topic that is created here: the defaults would reject rows that other topics reject."""
-
 
 class Topics:
     """The topics that a task writes to: those that the driver found, and those named by rows."""

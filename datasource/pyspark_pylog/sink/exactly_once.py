@@ -16,7 +16,7 @@ from pyspark_pylog.sink.source_offsets import source_fingerprint
 from spark_log.client.producing.append import skipped_version, txn_identity, version_conflict
 from spark_log.client.producing.commit import Identity, commit_uploads
 from spark_log.client.producing.upload import Uploaded
-from spark_log.errors import InvalidRequest, SequenceConflict
+from spark_log.errors import InvalidRequest, ProducerFenced, SequenceConflict
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.commits import Committed
 from spark_log.metadata.decide.transactions import epoch_of_holder
@@ -82,7 +82,10 @@ def _stream_identity(journal: Journal, producer_id: str | None, query_id: str, b
     if producer_id is None:
         return Identity(producer=f"query:{query_id}", sequence=batch_id, dense=False)
     name = f"sink:{producer_id}"
-    epoch = epoch_of_holder(journal.state, name, query_id)
+    try:
+        epoch = epoch_of_holder(journal.newest, name, query_id)
+    except ProducerFenced:  # which only a confirmed state can say
+        epoch = epoch_of_holder(journal.refresh(), name, query_id)
     return Identity(producer=name, sequence=batch_id, epoch=epoch, holder=query_id, dense=False)
 
 

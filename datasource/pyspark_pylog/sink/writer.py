@@ -30,7 +30,7 @@ from pyspark_pylog.options.parse import WriteOptions, write_options
 from pyspark_pylog.options.values import Options
 from pyspark_pylog.plain_errors import plain_errors
 from pyspark_pylog.planned_log import PlannedLog
-from pyspark_pylog.sink.bad_records import LETTERS_TAKE_ALL, Topics, letters, refusal, sift
+from pyspark_pylog.sink.bad_records import Topics, letters, refusal, sift
 from pyspark_pylog.sink.exactly_once import commit_sink_batch, commit_stream_batch, commit_version
 from pyspark_pylog.sink.write_columns import pieces, written_columns
 from pyspark_pylog.task_metadata import journal_since, newest_journal
@@ -38,7 +38,7 @@ from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.producing.commit import PlainProducer
 from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, specs_of, topic_spec
 from spark_log.client.producing.upload import Uploaded, Uploader
-from spark_log.client.topics import ensure_topic
+from spark_log.client.topics import DEAD_LETTER_CONFIGS, ensure_topic
 from spark_log.clock import SystemClock
 from spark_log.errors import InvalidRequest
 from spark_log.journal.object_names import upload_epoch
@@ -105,8 +105,9 @@ def _begin(options: WriteOptions, schema: StructType) -> Begun:
     if options.topic is not None:
         ensure_topic(journal, options.topic)
     if options.dead_letters is not None:
-        ensure_topic(journal, options.dead_letters, LETTERS_TAKE_ALL)
-    state, log = journal.state, planned_log(options.location, journal)
+        ensure_topic(journal, options.dead_letters, DEAD_LETTER_CONFIGS)
+    state = journal.newest
+    log = planned_log(options.location, journal, state.version)
     if options.topic is None:
         return Begun(options, columns, log, specs_of(state))
     known = [name for name in (options.topic, options.dead_letters) if name is not None]
@@ -171,7 +172,7 @@ class LogWriter(DataSourceArrowWriter):
             done = _done(messages)
             if not any(message.uploaded.slices for message in done):
                 return
-            journal = newest_journal(self.begun.log)
+            journal = newest_journal(self.begun.log, peek=True)
             uploads = [message.uploaded for message in done]
             options, epoch = self.begun.options, self.begun.log.version
             committed: Committed | None
@@ -182,7 +183,8 @@ class LogWriter(DataSourceArrowWriter):
                 committed = commit_sink_batch(journal, options, query, epoch, uploads)
             else:
                 committed = commit_version(journal, options, epoch, uploads)
-            _tell(options, done, committed)
+            _tell(self.begun, done, committed)
+            journal.finish_upkeep()  # Spark may end this process with `os._exit`
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Nothing to undo: uncommitted objects are invisible.  Spark also calls it after a commit that raised."""
@@ -204,10 +206,11 @@ class LogStreamWriter(DataSourceStreamWriter, DataSourceArrowWriter):
             if not done:
                 return
             options, uploads = self.begun.options, [message.uploaded for message in done]
-            # Spark creates a writer in the process that commits, so the journal was refreshed just before.
+            # Spark creates a writer in the process that commits, so the log was read just before.
             journal, epoch = journal_since(self.begun.log), self.begun_epoch(done)
             committed = commit_stream_batch(journal, options, done[0].query_id, batchId, epoch, uploads)
-            _tell(options, done, committed)
+            _tell(self.begun, done, committed)
+            journal.finish_upkeep()  # as for a batch
 
     def begun_epoch(self, done: Sequence[TaskWritten]) -> int:
         """The upload epoch of the tasks: the sink's commit runs in another process, with another writer."""
@@ -231,10 +234,12 @@ def _done(messages: Sequence[WriterCommitMessage | None]) -> list[TaskWritten]:
     return [message for message in messages if isinstance(message, TaskWritten)]
 
 
-def _tell(options: WriteOptions, done: Sequence[TaskWritten], committed: Committed | None) -> None:
+def _tell(begun: Begun, done: Sequence[TaskWritten], committed: Committed | None) -> None:
     """Log a warning in the driver if there were bad rows; for a replayed commit it was logged the first time."""
     bad = [message for message in done if message.bad]
     if bad and committed is not None and not committed.repeated:
-        count, to = sum(message.bad for message in bad), options.dead_letters
+        count, to = sum(message.bad for message in bad), begun.options.dead_letters
         rows, first = counted(count, "row"), bad[0].reason
         logger.warning("%s could not be written and went to topic %r; the first: %s", rows, to, first)
+        if to is not None and begun.specs[to].compacted:
+            logger.warning("topic %r is compacted: only the last of the bad rows with the same key is kept in it", to)

@@ -36,6 +36,7 @@ from pyspark_pylog.source.splits import (
     task_bytes,
 )
 from pyspark_pylog.worker_process import prepare_process
+from spark_log.client.reading.fetch import begin
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import cut, plan_matching, spans
 from spark_log.clock import SystemClock
@@ -77,8 +78,9 @@ class LogReader(DataSourceReader):
             prepare_process()
             if not isinstance(partition, ReadTask):  # Spark's substitute for an empty list of partitions
                 return
+            begun = begin(partition.log.roots.store(), partition.reads)
             reads = self.reads_now(partition, query_of_task(self.scan))
-            yield from read_batches(partition.log, reads, self.schema, self.options)
+            yield from read_batches(partition.log, reads, self.schema, self.options, begun)
 
     def reads_now(self, task: ReadTask, query: PinNames) -> list[SliceRead]:
         """A task's reads at the version that its query pins.  Raises DataLoss unless failOnDataLoss is false."""

@@ -28,7 +28,7 @@ from pyspark_pylog.source.query_pins import Pin, decode, encode, pin_of, query_o
 from pyspark_pylog.source.ranges import is_fixed
 from pyspark_pylog.source.stream import LONG_POLL_MS, LOOKS_SHARE
 from pyspark_pylog.spark_compat import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
-from pyspark_pylog.task_metadata import agreed_value, newest_journal
+from pyspark_pylog.task_metadata import agreed_value
 from spark_log.client.consuming.backoff import PollBackoff
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import (
@@ -221,12 +221,12 @@ class ProgressStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
 
 def pinned_progress(log: PlannedLog, name: str) -> CommittedOffsets:
     """The topic at the version that all scans of a query see; the first scan pins it."""
-    pin = decode(agreed_value(log, name, lambda: encode(pin_of(newest_journal(log).state))), Pin)
+    pin = decode(agreed_value(log, name, lambda journal: encode(pin_of(journal.state))), Pin)
     if pin.progress is not None:
         return pin.progress
 
-    def late() -> bytes:
-        return encode(progress_at(newest_journal(log), pin.version))
+    def late(journal: Journal) -> bytes:
+        return encode(progress_at(journal, pin.version))
 
     return decode(agreed_value(log, f"{name}-progress", late), CommittedOffsets)
 

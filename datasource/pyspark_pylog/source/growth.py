@@ -151,6 +151,34 @@ def additions(
     return ranges, losses
 
 
+def ranges_at(
+    topics: Topics, planned: Iterable[OffsetRange], options: ReadOptions, group_ends: GroupEnds
+) -> tuple[list[OffsetRange], list[Loss]]:
+    """The ranges of a frame at the pinned version, in order, and what was lost of those of `load()`.
+
+    planned:  the range of each partition at `load()`, empty ones too.
+    """
+    starts = {(rng.topic_id, rng.partition): rng for rng in planned}
+    ranges, losses = [], []
+    for tp in sorted(partitions_there(topics, options)):
+        topic, position = topics[tp.topic], options.start.of(tp)
+        known = starts.pop((topic.topic_id, tp.partition), None)
+        if known is None and not is_open(options.end.of(tp)):
+            continue
+        first = known.start if known else position.offset if isinstance(position, At) else 0
+        stop = _end(topic, tp, options, group_ends) if is_open(options.end.of(tp)) or known is None else known.end
+        there = topic.starts[tp.partition]
+        if first < min(there, stop) and not isinstance(position, Earliest):
+            losses.append(Loss(tp, first, min(there, stop), TRIMMED))
+        if max(first, there) < stop:
+            ranges.append(OffsetRange(tp.topic, topic.topic_id, tp.partition, max(first, there), stop))
+    for rng in starts.values():
+        tp = TopicPartition(rng.topic, rng.partition)
+        if rng.start < rng.end and not (isinstance(options.start.of(tp), Earliest) and is_open(options.end.of(tp))):
+            losses.append(Loss(tp, rng.start, rng.end, _gone(rng.topic, topics.get(rng.topic))))
+    return ranges, losses
+
+
 def _end(topic: PinnedTopic, tp: TopicPartition, options: ReadOptions, group_ends: GroupEnds) -> int:
     """The end of a partition at the pinned version, if its position determines it."""
     end = topic.ends[tp.partition]

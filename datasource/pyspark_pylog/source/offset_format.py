@@ -5,6 +5,7 @@ An offset is the next record of each partition.  Keys that begin with @, which n
     {"orders": {"0": 17, "1": 4},
      "@topics": {"orders": "<id>"},       detects a topic that was deleted and created again
      "@starts": {"orders": {"1": 2}},     start of the batch, if it is not the end of the previous one
+     "@latest": {"orders": {"0": 90}},    end of the view of a query that begins with the latest record of each key
      "@fired": 1769853600000,             start time of the batch, if minOffsetsPerTrigger delays batches
      "@query": "<token>"}                 identifies the query that owns the group (group_publisher.py)
 
@@ -20,7 +21,7 @@ from typing import Any
 from spark_log.metadata.state import State
 from spark_log.model import TopicPartition
 
-TOPICS, STARTS, FIRED = "@topics", "@starts", "@fired"
+TOPICS, STARTS, LATEST, FIRED = "@topics", "@starts", "@latest", "@fired"
 
 Ends = dict[TopicPartition, int]
 
@@ -36,6 +37,9 @@ class Offset:
     starts: Ends = field(default_factory=dict)
     """Start of its batch: in new partitions, in those of topics created again, after lost records, and in all of the
     first batch."""
+    latest: Ends = field(default_factory=dict)
+    """Of the partitions in which its batch begins before this offset: before it, only the latest record of each key is
+    read."""
     fired_ms: int | None = None
     carried: Mapping[str, Any] = field(default_factory=dict)
 
@@ -51,6 +55,8 @@ class Offset:
         ours: dict[str, Any] = {**self.carried, TOPICS: dict(self.ids)}
         if self.starts:
             ours[STARTS] = _nested(self.starts)
+        if self.latest:
+            ours[LATEST] = _nested(self.latest)
         if self.fired_ms is not None:
             ours[FIRED] = self.fired_ms
         return {**_nested(self.ends), **ours}
@@ -65,8 +71,9 @@ def parse_offset(given: Mapping[str, Any]) -> Offset:
     """Parse an offset of a checkpoint."""
     carried = {name: kept for name, kept in given.items() if name.startswith("@")}
     ids, starts, fired_ms = carried.pop(TOPICS, {}), carried.pop(STARTS, {}), carried.pop(FIRED, None)
+    latest = _flat(carried.pop(LATEST, {}))
     ends = _flat({topic: numbers for topic, numbers in given.items() if not topic.startswith("@")})
-    return Offset(ends=ends, ids=ids, starts=_flat(starts), fired_ms=fired_ms, carried=carried)
+    return Offset(ends=ends, ids=ids, starts=_flat(starts), latest=latest, fired_ms=fired_ms, carried=carried)
 
 
 def _nested(ends: Ends) -> dict[str, Any]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -30,9 +29,10 @@ from pyspark_pylog.source.ranges import group_offsets
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
 from pyspark_pylog.task_metadata import agreed_value, newest_journal
-from spark_log.client.reading.fetch import Fetched, asked_ahead, fetch
+from spark_log.client.reading.fetch import Begun, Coming, Fetched, asked_ahead, fetch
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import columns_to_read, only_matching, plan_matching
+from spark_log.client.reading.scan_batches import check_not_compacted
 from spark_log.errors import (
     ConcurrentChange,
     ObjectNotFound,
@@ -88,19 +88,15 @@ class PinnedQuery:
         except (StorageUnavailable, ObjectNotFound):
             raise
         except StorageError as error:
-            pin = pin_of(self._journal.state)
+            pin = pin_of(newest_journal(self._log).state)
             if self._basis is not None:
                 notice(logging.WARNING, f"read only ({error}): records added since this frame was planned are not read")
             return pin, NONE
 
-    @cached_property
-    def _journal(self) -> Journal:
-        return newest_journal(self._log)
-
-    def _make_pin(self) -> bytes:
+    def _make_pin(self, journal: Journal) -> bytes:
         """The pin, with the growth of this scan, so that its other tasks read only one file."""
-        pin = pin_of(self._journal.state)
-        return encode(replace(pin, growth={self._scan: self._plan(pin)}) if self._is_needed(pin) else pin)
+        pin = pin_of(journal.state)
+        return encode(replace(pin, growth={self._scan: self._plan(pin, journal)}) if self._is_needed(pin) else pin)
 
     def _is_needed(self, pin: Pin) -> bool:
         """Whether a task needs more than the pin contains."""
@@ -113,51 +109,59 @@ class PinnedQuery:
             return pin.growth[self._scan]
         if not self._is_needed(pin):
             return NONE
-        return decode(agreed_value(self._log, self._query.growth, lambda: encode(self._plan(pin))), Growth)
+        return decode(agreed_value(self._log, self._query.growth, self._make_growth(pin)), Growth)
 
-    def _plan(self, pin: Pin) -> Growth:
+    def _make_growth(self, pin: Pin) -> Callable[[Journal], bytes]:
+        return lambda journal: encode(self._plan(pin, journal))
+
+    def _plan(self, pin: Pin, journal: Journal) -> Growth:
         """The records added up to the pinned version, planned by the state of that version."""
         assert self._basis is not None, "only tasks that read the growth plan it"
-        state = self._state_at(pin.version)
+        state = state_at(journal, pin.version)
         ends: dict[str, dict[int, int]] = {}
         if ends_with_groups(self._options):
             ends = group_offsets(state, self._options, partitions_there(pin.topics, self._options))
         ranges, losses = additions(pin.topics, self._options, self._basis, ends)
         report(losses, self._options.fail_on_data_loss)
-        reads = plan_matching(self._journal, ranges, self._options.where, state=state)
+        reads = plan_matching(journal, ranges, self._options.where, state=state)
         return Growth(tasks=split_growth(reads, self._basis), ends=ends)
 
-    def _state_at(self, version: int) -> State:
-        """The state at the version pinned by another task; the journal may be older or newer."""
-        if self._journal.state.version < version:
-            self._journal.refresh()
-        state = self._journal.state_at(version)
-        if state is None:
-            raise ConcurrentChange(
-                f"the other tasks of this query read version {version} of the log, and too much was committed since for this "
-                "one to read the same; run the query again"
-            )
-        return state
+
+def state_at(journal: Journal, version: int) -> State:
+    """The state at the version pinned by another task; the journal may be older or newer."""
+    if journal.state.version < version:
+        journal.refresh()
+    state = journal.state_at(version)
+    if state is None:
+        raise ConcurrentChange(
+            f"the other tasks of this query read version {version} of the log, and too much was committed since for this "
+            "one to read the same; run the query again"
+        )
+    return state
 
 
 def read_batches(
-    log: PlannedLog, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions
+    log: PlannedLog, reads: Sequence[SliceRead], schema: pa.Schema, options: ReadOptions, begun: Begun | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """The matching records of planned reads, as Spark's batches."""
+    """The matching records of planned reads, as Spark's batches.
+
+    begun:  requests that were sent before.
+    """
     store = log.roots.store()
     columns = columns_to_read(stored_columns(schema), options.where)
-    for read, coming in asked_ahead(store, reads):
-        for part in _fetched(log, store, read, columns, options, coming):
-            yield only_matching(to_batch(part, schema), part, options.where)
+    for read, coming in asked_ahead(store, reads, begun or {}):
+        for part in fetched(log, store, read, columns, options, coming):
+            if part.records.num_rows:
+                yield only_matching(to_batch(part, schema), part, options.where)
 
 
-def _fetched(
+def fetched(
     log: PlannedLog,
     store: ObjectStore,
     read: SliceRead,
     columns: Sequence[str],
     options: ReadOptions,
-    coming: Future[bytes] | None = None,
+    coming: Coming | None = None,
 ) -> Iterator[Fetched]:
     """The records of a read.  If its object no longer exists, the records are planned again by offset."""
     at = read.start
@@ -186,13 +190,15 @@ def _again(
     if journal.state.names.get(read.topic) != read.topic_id:
         report([Loss(tp, read.start, read.end, f"topic {read.topic!r} was deleted before they were read")], fail)
         return
+    if options.latest:
+        check_not_compacted(journal.state, read)
     first = journal.state.partitions[read.topic_id, read.partition].start
     if first > read.start:
         report([Loss(tp, read.start, min(first, read.end), TRIMMED)], fail)
     rest = OffsetRange(read.topic, read.topic_id, read.partition, max(first, read.start), read.end)
     for new in plan_matching(journal, [rest], options.where):
         if new.slice.object != read.slice.object:
-            yield from _fetched(log, store, new, columns, options)
+            yield from fetched(log, store, new, columns, options)
         elif fail:
             raise error
         else:

@@ -91,6 +91,16 @@ def planned_ranges(state: State, start: Offset, end: Offset) -> tuple[list[Offse
     return ranges, losses
 
 
+def split_at(ranges: Iterable[OffsetRange], latest: Ends) -> tuple[list[OffsetRange], list[OffsetRange]]:
+    """The parts of ranges that are before the end of the view of their partition, and those after it."""
+    before, after = [], []
+    for rng in ranges:
+        end = latest.get(TopicPartition(rng.topic, rng.partition), rng.start)
+        before.append(rng._replace(end=min(rng.end, end)))
+        after.append(rng._replace(start=max(rng.start, end)))
+    return [rng for rng in before if rng.start < rng.end], [rng for rng in after if rng.start < rng.end]
+
+
 def _first(start: Offset, end: Offset, tp: TopicPartition) -> int | None:
     if tp in end.starts:
         return end.starts[tp]

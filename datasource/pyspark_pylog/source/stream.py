@@ -7,6 +7,7 @@ Spark stores its position (`offset_format.py`); `resume.py` decides how it conti
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -19,17 +20,21 @@ from pyspark_pylog.driver_log import notice, tell
 from pyspark_pylog.open_log import journal_of, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain, plain_errors
+from pyspark_pylog.planned_log import PlannedLog
 from pyspark_pylog.progress.group_publisher import GroupProgress
 from pyspark_pylog.source.batch import deal_out
+from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest, upto
 from pyspark_pylog.source.loss import Loss, report
 from pyspark_pylog.source.offset_format import Ends, Offset, offset_at, parse_offset
 from pyspark_pylog.source.ranges import start_offsets, wanted_partitions
 from pyspark_pylog.source.rate_limits import byte_budgets, end_within, is_due, share
 from pyspark_pylog.source.read_task import ReadTask, read_batches
-from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges
+from pyspark_pylog.source.resume import check_target, check_topics, go_on, planned_ranges, split_at
+from pyspark_pylog.source.splits import cores
 from pyspark_pylog.spark_compat import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark_pylog.worker_process import prepare_process
 from spark_log.client.consuming.backoff import PollBackoff
+from spark_log.client.reading.latest import condition_of_view
 from spark_log.client.reading.plan import REPLAN_TRIES, Chunk, OffsetRange, chunks, plan_reads
 from spark_log.client.reading.prune import plan_matching
 from spark_log.client.reading.resolve import ranges_between
@@ -78,6 +83,8 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         self._latest: dict[str, Any] | None = None
         self._told_losses: set[Loss] = set()
         self._told = False
+        self._idle_since_ms = -math.inf
+        """When the log was polled last, on the monotonic clock."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_journal": None}
@@ -105,7 +112,9 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
                 state = self._refreshed()
                 tps = wanted_partitions(state, self.options)
                 standing = self._progress.standing(state, tps, self.options.fail_on_data_loss)
-                self._initial = offset_at(state, start_offsets(self.journal, self.options, tps, standing)).encode()
+                starts = start_offsets(self.journal, self.options, tps, standing)
+                latest = self._view_ends(state, {tp: starts[tp] for tp in tps if tp not in standing})
+                self._initial = replace(offset_at(state, starts), latest=latest).encode()
                 self._known = self._initial
             return self._initial
 
@@ -164,7 +173,10 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         with plain_errors():
             prepare_process()
             assert isinstance(partition, ReadTask)
-            yield from read_batches(partition.log, partition.reads, self.schema, self.options)
+            if isinstance(partition, LatestTask):
+                yield from read_latest(partition, self.schema, self.options)
+            else:
+                yield from read_batches(partition.log, partition.reads, self.schema, self.options)
 
     # -------------------------------------------------------------------------------------------------------- decisions
 
@@ -175,8 +187,14 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             state = self.journal.state
             there = [tp for tp in initial.ends if initial.same_topic(tp.topic, state.names.get(tp.topic))]
             moved = self._progress.moved(state, there, self.options.fail_on_data_loss)
-            self._first = replace(initial, ends=initial.ends | moved)
+            latest = {tp: end for tp, end in initial.latest.items() if tp not in moved}
+            self._first = replace(initial, ends=initial.ends | moved, latest=latest)
         return self._first
+
+    def _view_ends(self, state: State, starts: Ends) -> Ends:
+        """The end of the view that the query begins with, of each partition that has one."""
+        ends = {tp: state.partitions[state.names[tp.topic], tp.partition].readable_end for tp in starts}
+        return {tp: end for tp, end in ends.items() if self.options.start.latest_per_key and starts[tp] < end}
 
     def _ends(self, state: State) -> Ends:
         tps = wanted_partitions(state, self.options)
@@ -186,13 +204,19 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         return patiently(lambda: self.journal.refresh(), self.options, self.clock)
 
     def _polled(self) -> State:
+        """The state at the end of the log, or of the last poll if that found nothing and the next one is not due yet:
+        an idle query polls at the end of one call of Spark, which calls again immediately."""
+        if self.clock.monotonic_ms() - self._idle_since_ms < self.backoff.wait_ms():
+            return self.journal.state
         return patiently(lambda: self.journal.poll(), self.options, self.clock)
 
-    def _waited(self, look_ms: float, most_ms: float, ahead: Ahead) -> State:
+    def _waited(self, poll_ms: float, most_ms: float, ahead: Ahead) -> State:
         topics = sorted({ahead.state.names[tp.topic] for tp in self._ends(ahead.state)})
-        return patiently(
-            lambda: self.journal.wait(look_ms, most_ms, self.clock, topics=topics), self.options, self.clock
+        state = patiently(
+            lambda: self.journal.wait(poll_ms, most_ms, self.clock, topics=topics), self.options, self.clock
         )
+        self._idle_since_ms = self.clock.monotonic_ms() if state is ahead.state else -math.inf
+        return state
 
     def _look(self, at: Offset, state: State) -> Ahead:
         """The records after `at`, up to the end of the run if it has one.  Reports lost records."""
@@ -291,8 +315,14 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
             for tp, start in ahead.starts.items()
             if first or tp in lost or (tp not in goes_on and start < ends[tp])
         }
+        latest = {
+            tp: end
+            for tp, end in at.latest.items()
+            if ahead.starts.get(tp, end) < end and at.same_topic(tp.topic, there.ids[tp.topic])
+        }
         fires = self.options.min_offsets is not None and ahead.pending > 0
-        return replace(there, starts=starts, fired_ms=self.clock.now_ms() if fires else at.fired_ms, carried=at.carried)
+        fired_ms = self.clock.now_ms() if fires else at.fired_ms
+        return replace(there, starts=starts, latest=latest, fired_ms=fired_ms, carried=at.carried)
 
     def _planned(self, at: Offset, until: Offset) -> list[InputPartition]:
         """Tasks of a batch, planned by the state that `latestOffset` has seen; by the newest one if that fails."""
@@ -300,7 +330,7 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
         for left in reversed(range(REPLAN_TRIES)):
             try:
                 ranges, losses = planned_ranges(state, at, until)
-                tasks = self._tasks(ranges, state)
+                tasks = self._tasks(ranges, until.latest, state)
             except (DataLoss, UnknownTopicOrPartition):
                 before, state = state, self._refreshed()
                 if state is before or not left:
@@ -343,10 +373,28 @@ class LogStreamReader(SupportsTriggerAvailableNow, DataSourceStreamReader):
                 f"maxBytesPerTrigger is {size} by default: a micro-batch reads about so many stored bytes (none: no limit)",
             )
 
-    def _tasks(self, ranges: Sequence[OffsetRange], state: State) -> list[InputPartition]:
-        dealt = deal_out(plan_matching(self.journal, ranges, self.options.where, state=state), self.options)
+    def _tasks(self, ranges: Sequence[OffsetRange], latest: Ends, state: State) -> list[InputPartition]:
+        """Tasks for the parts of the ranges before and after the ends of the view that the query begins with."""
+        before, after = split_at(ranges, latest)
         log = planned_log(self.options.location, self.journal)
-        return [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
+        dealt = deal_out(plan_matching(self.journal, after, self.options.where, state=state), self.options)
+        tasks: list[InputPartition] = [ReadTask(number, log, reads) for number, reads in enumerate(dealt) if reads]
+        if before:
+            tasks += self._latest_tasks(before, latest, len(tasks), log, state)
+        return tasks
+
+    def _latest_tasks(
+        self, ranges: Sequence[OffsetRange], latest: Ends, first: int, log: PlannedLog, state: State
+    ) -> list[InputPartition]:
+        where = condition_of_view(self.options.where)
+        whole = [rng._replace(end=latest[TopicPartition(rng.topic, rng.partition)]) for rng in ranges]
+        view = plan_matching(self.journal, whole, where, state=state)
+        shares = divide(upto(view, ranges), self.options.where, self.options.parallelism or cores())
+        return [
+            LatestTask(number, log, reads, from_first(view, reads))
+            for number, reads in enumerate(shares, first)
+            if reads
+        ]
 
 
 class Refused(DataSourceStreamReader):

@@ -1,7 +1,8 @@
-"""`log.admin`: Kafka's Admin operations on an embedded log.
+"""`log.admin`: the operations of Kafka's Admin client, with and without a coordinator.
 
-Arguments and results are plain values, with the same keys.  An operation on several things is atomic: all of them or
-none, in one record.  A method returns when the operation is done, and raises the error if it failed.
+A mapping as an argument gives a result with the same keys.  An operation on several things is atomic: it changes all of
+them or none, in one record of the metadata log.  A method returns when the operation is done, and raises an error if it
+fails.
 """
 
 from __future__ import annotations
@@ -10,7 +11,11 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+import pyarrow as pa
+
+from spark_log.client.administering.erasure import ErasureReport, Progress, erase_records
 from spark_log.client.administering.group_listing import GroupDescription, describe_groups
+from spark_log.client.administering.keyless import keyless_warnings
 from spark_log.client.administering.transactional_ids import (
     TransactionDescription,
     TransactionListing,
@@ -42,6 +47,7 @@ from spark_log.metadata.commands import (
     Single,
     Start,
     Trim,
+    UpdateFeature,
     known_group,
 )
 from spark_log.metadata.decide.topics import topic_named
@@ -108,12 +114,21 @@ class ConfigEntry(NamedTuple):
 
     value: str
     default: str
-    is_default: bool
+    source: str
+    """Where the value comes from: "topic" or "log" if it was set there, else "default", which is pylog's."""
     in_force: bool
+    """False: the value is stored and has no effect, or no effect yet."""
     doc: str
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it was not set."""
+        return self.source == "default"
 
 
 class GroupListing(NamedTuple):
+    """A consumer group and its state."""
+
     group_id: str
     state: str
     """The same states as in GroupDescription."""
@@ -133,20 +148,26 @@ class ProducerDescription(NamedTuple):
 
 
 class ClusterDescription(NamedTuple):
+    """A log, and the coordinator that writes it."""
+
     cluster_id: str
     url: str
     version: int
     """Version of the metadata log."""
     mode: str = "embedded"
-    """Or "coordinator", if a coordinator owns the log."""
+    """"embedded" if clients write the log themselves, "coordinator" if a coordinator does."""
     coordinator: str = ""
-    """Address of the coordinator."""
+    """Address of the coordinator; empty if there is none."""
     controller: int | None = None
     nodes: tuple[int, ...] = ()
 
 
 class Admin:
-    """Administrative operations on one log."""
+    """Kafka's Admin operations on one log: topics, configs, offsets, groups, producers and transactions.
+
+    Each call changes everything that it names, or nothing.  It returns when the operation is done, and raises an error
+    if it fails.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -154,7 +175,7 @@ class Admin:
     # ---------------------------------------------------------------------------------------------------------- topics
 
     def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, str]:
-        """Create topics.  Returns their ids by name.  Logs a warning for configs that are accepted but have no
+        """Create topics.  Returns their ids by name.  Gives a UserWarning for configs that are accepted but have no
         effect."""
         wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
         for topic, _ in wanted:
@@ -180,11 +201,11 @@ class Admin:
         self._propose({name: DeleteTopic(name=name, topic_id=topic_named(state, name)[0]) for name in names})
 
     def list_topics(self) -> list[str]:
-        """Names, sorted."""
+        """Names of all topics, sorted."""
         return sorted(self._journal.refresh().names)
 
     def describe_topics(self, topics: Iterable[str] | None = None) -> dict[str, TopicDescription]:
-        """Describe topics, or all topics for None.  Raises UnknownTopicOrPartition."""
+        """Describe the given topics; all topics by default.  Raises UnknownTopicOrPartition."""
         state = self._journal.refresh()
         names = sorted(state.names) if topics is None else several("describe_topics", topics)
         return {name: self._describe(state, name) for name in names}
@@ -216,28 +237,34 @@ class Admin:
     # --------------------------------------------------------------------------------------------------------- configs
 
     def describe_configs(self, topics: Iterable[str | None]) -> dict[str | None, dict[str, ConfigEntry]]:
-        """Effective configs of topics; those of the log under the key None."""
+        """Effective configs of topics, and of the log under the key None."""
         state = self._journal.refresh()
         found: dict[str | None, dict[str, ConfigEntry]] = {}
         for name in several("describe_configs", topics):
             if name is None:
-                found[name] = _entries(CLUSTER_CONFIGS, state.configs)
+                found[name] = _entries(CLUSTER_CONFIGS, state.configs, "log")
             else:
-                found[name] = _entries(TOPIC_CONFIGS, topic_named(state, name)[1].configs)
+                found[name] = _entries(TOPIC_CONFIGS, topic_named(state, name)[1].configs, "topic")
         return found
 
     def incremental_alter_configs(self, changes: Mapping[str | None, Mapping[str, str | None]]) -> None:
-        """Set configs of topics, and of the log under the key None.  A value of None restores the default."""
+        """Set configs of topics, and of the log under the key None.  A value of None restores the default.
+
+        Gives a UserWarning for configs that are accepted but have no effect, and for a topic that becomes compacted
+        while its newest records have no key.
+        """
         for name, values in changes.items():
             given = {key: value for key, value in values.items() if value is not None}
             validate = validate_cluster_configs if name is None else validate_topic_configs
             self._warn(validate(given)[1])
         self._carry_out({name: SetConfigs(name=name, changes=dict(values)) for name, values in changes.items()})
+        altered = [name for name, values in changes.items() if name is not None and values.get("cleanup.policy")]
+        self._warn([note for name in altered for note in keyless_warnings(self._journal, name)])
 
     # --------------------------------------------------------------------------------------------------------- offsets
 
     def list_offsets(self, positions: Mapping[TopicPartition, int | str]) -> dict[TopicPartition, int]:
-        """Offsets of EARLIEST, LATEST, a time in milliseconds, or a position as text.
+        """The offset at EARLIEST, at LATEST, at a time in milliseconds, or at a position as text.
 
         A time after the last record gives -1, as in Kafka.  A time as text ("now-10m") gives the end offset instead.
         """
@@ -265,6 +292,30 @@ class Admin:
         reply = self._journal.propose(Trim(starts=tuple(starts)))
         return {tp: reply[key] for tp, key in keys.items()}
 
+    def erase_records(
+        self,
+        topic: str,
+        keys: Iterable[bytes | str] | pa.Array,
+        before: object = "latest",
+        *,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> ErasureReport:
+        """Remove every record of some keys from a topic, compacted or not, with its tombstones.
+
+        This process reads the keys of the whole topic, and rewrites the objects that have such records.  Offsets do
+        not change.  Readers do not see the records any more when it returns; upkeep deletes the old objects later.  If
+        it is killed, run it again: it does the rest.
+
+        keys:      bytes, or text as UTF-8; a list, or an Arrow array.
+        before:    a position; the records from it on stay.  The default is each partition's end when the call begins.
+        dry_run:   only count.
+        progress:  called with (name of the work, progress, total).
+        Raises UnknownTopicOrPartition; InvalidRequest for no keys, a null, or a log below level 3 of
+        `metadata.version`; ConcurrentChange if others rewrite the same records all the time.
+        """
+        return erase_records(self._journal, topic, keys, before, dry_run=dry_run, progress=progress)
+
     # ---------------------------------------------------------------------------------------------------------- groups
 
     def list_consumer_groups(self) -> list[GroupListing]:
@@ -273,7 +324,7 @@ class Admin:
         return [GroupListing(name, group.state) for name, group in found.items()]
 
     def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        """Owners and assignments of groups.  The state of an unknown group is Dead."""
+        """Owners and assignments of groups.  An unknown group has the state Dead."""
         return describe_groups(self._journal, groups)
 
     def list_consumer_group_offsets(
@@ -294,7 +345,7 @@ class Admin:
     ) -> None:
         """Commit positions for a group: offsets, or positions as text.  A running consumer may overwrite them.
 
-        Raises GroupInUse if a stream publishes its progress to the group.
+        Raises GroupInUse if a stream publishes its progress to the group, or members share it.
         """
         partition_keys("alter_consumer_group_offsets", offsets)
         state = self._journal.refresh()
@@ -305,7 +356,11 @@ class Admin:
         self._journal.propose(CommitOffsets(commit=GroupCommit(group, UNFENCED, entries)))
 
     def delete_consumer_group_offsets(self, group: str, partitions: Iterable[TopicPartition]) -> None:
-        """Delete a group's committed offsets of partitions.  Raises GroupIdNotFound, and GroupInUse as for alter."""
+        """Delete the committed offsets of a group in some partitions.
+
+        Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to the group, or members that share it
+        read one of the topics.
+        """
         state = self._journal.refresh()
         known_group(state, group)
         keys = tuple(partition_of(state, tp)[0] for tp in partitions)
@@ -313,7 +368,10 @@ class Admin:
             self._journal.propose(DeleteOffsets(group=group, partitions=keys, known=True))
 
     def delete_consumer_groups(self, groups: Iterable[str]) -> None:
-        """Delete groups.  Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to one of them."""
+        """Delete groups.
+
+        Raises GroupIdNotFound, and GroupInUse if a stream publishes its progress to one of them, or members share it.
+        """
         names, state = several("delete_consumer_groups", groups), self._journal.refresh()
         for name in names:
             known_group(state, name)
@@ -341,19 +399,32 @@ class Admin:
 
     def reset_clock(self, *, force: bool = False) -> int:
         """Set the log's time back to the present, after a clock that was ahead has advanced it.  Returns by how many
-        ms, or 0.
+        milliseconds, or 0.
 
-        force:  reset it even if commits at several times are later than the present.
+        force:  reset it even if more than one commit time lies in the future.
         Raises ClockSkewed in that case without `force`, or if this process's clock differs too much from the storage's.
         """
         self._journal.refresh()
         found: int = self._journal.propose(ResetClock(force=force))
         return found
 
+    def update_features(self, levels: Mapping[str, int]) -> dict[str, int]:
+        """Raise features of the log to these levels, such as `{"metadata.version": 3}`.  Returns the levels before.
+
+        A new log begins at the highest levels of the pylog that creates it.
+
+        A pylog that does not support a level cannot open the log afterwards; a level is never lowered.
+        Raises InvalidRequest for an unknown feature, and for a level that is lower or that this pylog does not support.
+        """
+        return self._carry_out({name: UpdateFeature(name=name, level=level) for name, level in levels.items()})
+
     def describe_producers(
         self, partitions: Iterable[TopicPartition]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """Active producers of partitions: at least one of their last five commits wrote to the partition."""
+        """Active producers of each partition: those whose last commit wrote to it.
+
+        A producer without a name (no transactional id, query or application) is listed for 15 minutes at least.
+        """
         state = self._journal.refresh()
         return {tp: list(_producers_of(state, partition_of(state, tp)[0])) for tp in partitions}
 
@@ -394,12 +465,13 @@ class Admin:
             warnings.warn(note, stacklevel=3)
 
 
-def _entries(table: Mapping[str, ConfigSpec], configs: Mapping[str, str]) -> dict[str, ConfigEntry]:
+def _entries(table: Mapping[str, ConfigSpec], configs: Mapping[str, str], owner: str) -> dict[str, ConfigEntry]:
     found = {}
     for name, spec in table.items():
         default = format_value(spec.default)
-        value = configs.get(name)
-        found[name] = ConfigEntry(default if value is None else value, default, value is None, spec.in_force, spec.doc)
+        source = owner if name in configs else "default"
+        value = configs.get(name, default)
+        found[name] = ConfigEntry(value, default, source, spec.in_force, spec.doc)
     return found
 
 
@@ -419,6 +491,6 @@ def group_entries(state: State, offsets: Mapping[TopicPartition, OffsetAndMetada
 
 def _producers_of(state: State, key: TopicKey) -> Iterable[ProducerDescription]:
     for name, known in sorted(state.producers.items()):
-        ends = [end for kept in known.kept for *at, _, end in kept.ranges if tuple(at) == key]
-        if ends:
-            yield ProducerDescription(name, known.epoch, known.last, known.time, max(ends) - 1)
+        span = known.last_commit.ranges.get(key) if known.last_commit else None
+        if span is not None:
+            yield ProducerDescription(name, known.epoch, known.last, known.time, span.stop - 1)

@@ -1,8 +1,10 @@
 """Consumer group lag, in records, stored bytes and time.
 
-Records and bytes are computed from the state alone.  A partly read slice, or piece of an index, counts proportionally.
+Records and bytes are computed from the state alone.  As in Kafka, offsets that compaction has left without a record
+count as records.  A partly read slice, or piece of an index, counts proportionally.
 Time is the age of the first unread record, to the second.  For the first record of a slice, that is the slice's
 timestamp. Within a slice that spans more than a second, it is the record's timestamp, for which its batch is read.
+Within another slice it is the slice's timestamp, even if compaction has removed the rest of its records.
 Records that were trimmed before the group read them do not count as lag, because they can no longer be read.
 """
 
@@ -11,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
+from itertools import chain
 from typing import NamedTuple
 
 import pyarrow as pa
+from msgspec.structs import replace
 
 from spark_log.client.reading.plan import OffsetRange, SliceRead, chunks, plan_reads
 from spark_log.client.reading.scan_batches import fetch_ranges
@@ -104,13 +108,27 @@ def _times_ms(journal: Journal, ranges: Sequence[OffsetRange]) -> dict[OffsetRan
     if not reads:
         return {}
     with ThreadPoolExecutor(min(LOOKUPS_AT_ONCE, len(reads)), thread_name_prefix="pylog-lag") as pool:
-        times = pool.map(lambda read: _time_us(journal, read), reads)
-        return {rng: time // 1000 for rng, time in zip(ranges, times, strict=True)}
+        times = pool.map(lambda rng, read: _time_us(journal, rng, read), ranges, reads)
+        return {rng: time // 1000 for rng, time in zip(ranges, times, strict=True) if time is not None}
 
 
-def _time_us(journal: Journal, read: SliceRead) -> int:
+def _time_us(journal: Journal, rng: OffsetRange, read: SliceRead) -> int | None:
+    """Timestamp of the first record of a range, of which `read` reads the first offset; None if it has only holes."""
     piece = read.slice
-    if read.start == piece.start or piece.max_us - piece.min_us <= CLOSE_US:
+    if piece.batches and (read.start == piece.start or piece.max_us - piece.min_us <= CLOSE_US):
         return piece.min_us
-    records = next(fetch_ranges(journal, [read], ["timestamp"])).records
-    return int(records.column("timestamp").view(pa.int64())[0].as_py())
+    reads = _ahead(journal, rng, read)
+    for part in chain.from_iterable(fetch_ranges(journal, [one], ["timestamp"]) for one in reads):
+        if part.records.num_rows:
+            return int(part.records.column("timestamp").view(pa.int64())[0].as_py())
+    return None
+
+
+def _ahead(journal: Journal, rng: OffsetRange, read: SliceRead) -> Iterator[SliceRead]:
+    """Reads of a range: its first offset, the rest of that slice, and the following slices, planned when needed."""
+    yield read
+    while read.end < rng.end:
+        start = read.end
+        (read,) = plan_reads(journal, [rng._replace(start=start, end=start + 1)])
+        read = replace(read, end=min(read.slice.end, rng.end))
+        yield read

@@ -57,9 +57,8 @@ def describe_transactions(state: State, ids: Iterable[str], now_ms: int) -> dict
                 f"transactional id {name!r} is unknown; log.admin.list_transactions() lists the known ones"
             )
         offsets = {
-            TopicPartition(state.topics[topic_id].name, number): range(start, end)
-            for kept in known.kept
-            for topic_id, number, start, end in kept.ranges
+            TopicPartition(state.topics[topic_id].name, number): span
+            for (topic_id, number), span in (known.last_commit.ranges if known.last_commit else {}).items()
             if topic_id in state.topics and not state.topics[topic_id].deleted
         }
         found[name] = TransactionDescription(_listing(name, known, state.time, now_ms), offsets)
@@ -71,7 +70,7 @@ def _listing(name: str, known: ProducerState, log_time_ms: int, now_ms: int) -> 
     log_time_ms:  a commit that was decided before this time is decided again, because its version is taken.
     """
     ended = known.time
-    if known.kept:
+    if known.last_commit is not None:
         state = "CompleteCommit"
     elif is_timed_out(known, max(log_time_ms, now_ms)):
         state = "CompleteAbort" if is_timed_out(known, log_time_ms) else "PrepareAbort"

@@ -33,7 +33,7 @@ class Assignment:
         waiter: Waiter,
         on_removed: Callable[[], None],
     ) -> None:
-        self.positions: FetchPositions = {}
+        self.positions = FetchPositions()
         self.subscribed: SubscribedTopics | None = None
         self.is_known = False
         """The partitions of the subscription are known, and the listener has been called for them."""
@@ -56,8 +56,10 @@ class Assignment:
     def assign(self, wanted: Wanted) -> None:
         """Read exactly these partitions; those that stay keep their position."""
         self.auto_commit(force=True)
-        kept = {tp: at for tp, at in self.positions.items() if wanted.get(tp) == at.key}
-        self.positions = {tp: kept.get(tp) or FetchPosition(key) for tp, key in wanted.items()}
+        self.positions.remove([tp for tp, at in self.positions.items() if wanted.get(tp) != at.key])
+        for tp, key in wanted.items():
+            if tp not in self.positions:
+                self.positions.add(tp, FetchPosition(key))
 
     def end(self) -> None:
         """End a subscription or an assignment: commit, call the listener, leave the group."""
@@ -69,7 +71,7 @@ class Assignment:
             self._notify("on_partitions_revoked", tuple(self.positions))
         if self._membership is not None and self._membership.joined:
             self._leave(self._membership)
-        self.positions, self.subscribed, self.is_known = {}, None, False
+        self.positions, self.subscribed, self.is_known = FetchPositions(), None, False
         self._on_removed()
 
     def _leave(self, membership: Membership) -> None:
@@ -94,7 +96,7 @@ class Assignment:
     def lose(self, error: SparkLogError | None) -> None:
         """Call the listener once about lost partitions.  With an error, later calls raise it."""
         gone = tuple(self.positions)
-        self.positions, self.is_known = {}, False
+        self.positions, self.is_known = FetchPositions(), False
         self._on_removed()
         if gone:
             self._notify("on_partitions_lost", gone)
@@ -128,21 +130,26 @@ class Assignment:
 
     def _replace(self, wanted: Wanted, subscribed: SubscribedTopics) -> list[TopicPartition]:
         """Revoke partitions that are not `wanted`, and add new ones; returns the new ones."""
-        gone = [tp for tp, at in self.positions.items() if wanted.get(tp) != at.key]
+        known = self.positions.get
+        differing = subscribed.differing(self._reconciled, wanted) if self.is_known else None
+        gone = [
+            tp
+            for tp in (self.positions if differing is None else differing)
+            if (at := known(tp)) is not None and wanted.get(tp) != at.key
+        ]
         if gone:
             self._revoke(gone)
-        new = sorted(tp for tp in wanted if tp not in self.positions)
+        new = sorted(tp for tp in (wanted if differing is None else differing) if tp in wanted and known(tp) is None)
         for tp in new:
-            self.positions[tp] = FetchPosition(wanted[tp], new=subscribed.is_new(tp))
+            self.positions.add(tp, FetchPosition(wanted[tp], new=subscribed.is_new(tp)))
         return new
 
     def _revoke(self, gone: Collection[TopicPartition]) -> None:
         self.auto_commit(force=True)
         self._notify("on_partitions_revoked", gone)
-        self.positions = {tp: at for tp, at in self.positions.items() if tp not in gone}
+        self.positions.remove(gone)
         self._on_removed()
-        for at in self.positions.values():
-            at.cursor = None
+        self.positions.discard_all()
 
     def _notify_assigned(self, new: Sequence[TopicPartition], number: int) -> None:
         """number:  of the group's rebalance."""
@@ -165,10 +172,6 @@ class Assignment:
             logger.warning("group %s could not be marked as in use: %s", self._membership.group, error)
 
     # ------------------------------------------------------------------------------------------------------ positions
-
-    def topics(self) -> list[str]:
-        """Ids of the topics, sorted."""
-        return sorted({at.key[0] for at in self.positions.values()})
 
     def returned(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Positions after the returned records.  Leaves out deleted topics, even if a new topic has the same name."""

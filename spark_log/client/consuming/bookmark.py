@@ -23,7 +23,7 @@ from spark_log.model import TopicPartition
 
 
 class Bookmark:
-    """A named position in topics.  The first run starts at the earliest records.
+    """A named set of positions.  The first run starts at the earliest records.
 
     Raises GroupInUse, on entering and on leaving, if a stream publishes to the group of this name or consumers share
     it.
@@ -36,7 +36,8 @@ class Bookmark:
         self.name = name
         self.topics = topics
         self.starts: dict[TopicPartition, int] = {}
-        """Start of this run: the end of the last one, even if later records were trimmed; reading those fails."""
+        """Start of this run: the end of the last one, even if records after it have been trimmed since; reading those
+        then fails."""
         self.ends: dict[TopicPartition, int] = {}
         """End of this run, and start of the next one."""
         self._journal = journal

@@ -21,13 +21,11 @@ import pyarrow as pa
 from spark_log.client.client_settings import CONSUMER, coder, resolve_settings
 from spark_log.client.consuming.assignment import Assignment
 from spark_log.client.consuming.auto_commit import AutoCommit
-from spark_log.client.consuming.cursor import readable
+from spark_log.client.consuming.cursor import Readable, readable
 from spark_log.client.consuming.fetch_positions import (
     NOWHERE,
     FetchPosition,
     Reading,
-    anything_ready,
-    discard_buffered,
 )
 from spark_log.client.consuming.fetch_wait import FetchWait
 from spark_log.client.consuming.group_member import open_membership
@@ -35,7 +33,7 @@ from spark_log.client.consuming.membership import Callback, Membership, Offsets,
 from spark_log.client.consuming.state_updates import StateUpdates
 from spark_log.client.consuming.subscribed_topics import SubscribedTopics
 from spark_log.client.reading.fetch import Fetched
-from spark_log.client.reading.resolve import bounds, offsets_for_times, partition_of, timestamp_ms
+from spark_log.client.reading.resolve import bounds, offsets_for_times, partition_of, timestamps_ms
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA, to_batch
 from spark_log.client.validate import timeout, times_ms
 from spark_log.errors import (
@@ -67,7 +65,10 @@ class OffsetAndTimestamp(NamedTuple):
 
 
 class Consumer:
-    """A consumer of subscribed topics or assigned partitions."""
+    """Reads the records of subscribed topics or assigned partitions.
+
+    Not thread-safe.  A context manager: its exit closes the consumer, and an exception prevents the last auto-commit.
+    """
 
     def __init__(self, journal: Journal, *topics: str, **settings: Any) -> None:
         self._settings = resolve_settings("consumer", CONSUMER, settings)
@@ -76,6 +77,7 @@ class Consumer:
         self._decode_key = coder(self._settings["key_deserializer"], "deserialize")
         self._decode_value = coder(self._settings["value_deserializer"], "deserialize")
         group = self._settings["group_id"]
+        self._groups = () if group is None else (group,)
         self._membership = None if group is None else open_membership(journal, self._settings)
         self._waiter = Waiter()
         self._updates = StateUpdates(journal, self._waiter)
@@ -88,9 +90,9 @@ class Consumer:
         self._stale = True
         """The assignment has not been reconciled with the state yet."""
         self._updated_ms = -REFRESH_MS
-        self._buffered_parts: deque[list[ConsumerRecord]] = deque()
+        self._buffered_parts: deque[Readable] = deque()
         """Records for iteration, one list a partition, not begun."""
-        self._buffered: Iterator[ConsumerRecord] = iter(())
+        self._buffered: Iterator[tuple[ConsumerRecord, int]] = iter(())
         """The rest of the list in progress,"""
         self._buffered_from = NOWHERE
         """and its partition."""
@@ -125,8 +127,9 @@ class Consumer:
         self._check_open()
         if self._assignment.subscribed:
             raise InvalidRequest("assign: topics were subscribed to; unsubscribe() first")
-        state = self._state = self._journal.refresh()
-        self._assignment.assign({(tp := TopicPartition(*one)): partition_of(state, tp)[0] for one in partitions})
+        tps = [TopicPartition(*one) for one in partitions]
+        state = self._state = self._refreshed(tp.topic for tp in tps)
+        self._assignment.assign({tp: partition_of(state, tp)[0] for tp in tps})
         self._discard_buffered()
 
     def assignment(self) -> set[TopicPartition]:
@@ -140,11 +143,16 @@ class Consumer:
 
     def topics(self) -> set[str]:
         """All topics of the log."""
-        return set(self._journal.refresh().names)
+        return set(self._refreshed(None).names)
+
+    def _refreshed(self, topics: Iterable[str] | None) -> State:
+        """The newest state, which has these topics, or all of them."""
+        self._journal.require(topics, self._groups)
+        return self._journal.refresh()
 
     def partitions_for_topic(self, topic: str) -> set[int] | None:
         """The numbers of a topic's partitions; None if the topic does not exist."""
-        state = self._journal.refresh()
+        state = self._refreshed([topic])
         topic_id = state.names.get(topic)
         return None if topic_id is None else set(range(state.topics[topic_id].partitions))
 
@@ -156,20 +164,18 @@ class Consumer:
     def __next__(self) -> ConsumerRecord:
         """The next record; waits for it, up to `consumer_timeout_ms` if set.  Advances the record's position."""
         while True:
-            for record in self._buffered:
-                self._buffered_from.position = record.offset + 1
+            for record, position in self._buffered:
+                self._buffered_from.position = position
                 return record
             if not self._buffered_parts:
                 self._buffered_parts.extend(self._next_parts())
                 if not self._buffered_parts:
                     raise StopIteration
             part = self._buffered_parts.popleft()
-            self._buffered, self._buffered_from = (
-                iter(part),
-                self._assignment.positions[TopicPartition(part[0].topic, part[0].partition)],
-            )
+            self._buffered = zip(part.records, part.positions(), strict=True)
+            self._buffered_from = self._assignment.positions[part.tp]
 
-    def _next_parts(self) -> list[list[ConsumerRecord]]:
+    def _next_parts(self) -> list[Readable]:
         self._discard_buffered()
         return self._readable(
             self._wait(self._settings["consumer_timeout_ms"], self._settings["max_poll_records"], None)
@@ -178,28 +184,29 @@ class Consumer:
     def poll(self, timeout_ms: float = 0, max_records: int | None = None) -> dict[TopicPartition, list[ConsumerRecord]]:
         """Available records, at most `max_records` (default `max_poll_records`).
 
-        Waits up to `timeout_ms` until at least one record is available; {} if none is.
+        Waits up to `timeout_ms` for a record, and returns {} if none is available by then.  If `fetch_min_bytes` is
+        set, fewer bytes do not count as available until `fetch_max_wait_ms` have passed.  A read that is under way can
+        take up to a second longer; joining the group and committing can take longer than that.
 
         Raises IllegalGeneration if a newer consumer has taken over the group; NoOffsetForPartition and
-        OffsetOutOfRange with auto_offset_reset="none"; RecordDeserialization if the first record cannot be
-        deserialized.
+        OffsetOutOfRange with auto_offset_reset="none"; RecordDeserialization if the next record cannot be deserialized:
+        earlier polls have returned the records before it.
         """
         self._discard_buffered()
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
         parts = self._wait(timeout_ms, _limit(max_records, self._settings["max_poll_records"]), None)
-        for records in self._readable(parts):
-            tp = TopicPartition(records[0].topic, records[0].partition)
-            found.setdefault(tp, []).extend(records)
-            self._assignment.positions[tp].position = records[-1].offset + 1
+        for part in self._readable(parts):
+            found.setdefault(part.tp, []).extend(part.records)
+            self._assignment.positions[part.tp].position = part.end
         return found
 
-    def _readable(self, parts: Sequence[Fetched]) -> list[list[ConsumerRecord]]:
+    def _readable(self, parts: Sequence[Fetched]) -> list[Readable]:
         return readable(parts, self._decode_key, self._decode_value)
 
     def poll_arrow(self, timeout_ms: float = 0, max_records: int | None = None) -> pa.Table:
-        """As `poll`, as a table with topic, partition, offset, key, value, timestamp, headers; nothing is deserialized.
+        """Like `poll`, but returns a table of topic, partition, offset, key, value, timestamp and headers.
 
-        Without `max_records`, the table has at most about `fetch_max_bytes`.
+        Nothing is deserialized.  Without `max_records`, the table has at most about `fetch_max_bytes`.
         """
         self._discard_buffered()
         parts = self._wait(timeout_ms, _limit(max_records, 2**63 - 1), self._settings["fetch_max_bytes"])
@@ -248,20 +255,20 @@ class Consumer:
             min(self._fetch_wait.refresh_ms(), left_ms),
             min(left_ms, self._auto_commit.until_due_ms(), self._fetch_wait.until_due_ms()),
             group="" if self._membership is None else self._membership.group,
-            topics=self._assignment.topics(),
+            topics=self._assignment.positions.topics(),
         )
         return True
 
     def _refresh_state(self) -> State:
         self._updates.discard()
-        self._updates.refresh()
+        self._updates.refresh((), ())
         self._state, self._stale = self._journal.state, True
         return self._state
 
     def _discard_buffered(self) -> None:
         """Discard records that were read and not returned, by iteration or after an error; they are read again."""
         self._discard_parts()
-        discard_buffered(self._assignment.positions.values())
+        self._assignment.positions.discard_buffered()
 
     def _discard_parts(self) -> None:
         self._buffered_parts.clear()
@@ -292,11 +299,12 @@ class Consumer:
         """Update the journal's state, unless there is enough to read and it is recent."""
         now, assignment = self._clock.monotonic_ms(), self._assignment
         recent = now - self._updated_ms < REFRESH_MS and not self._stale
-        if recent and anything_ready(assignment.positions.values(), self._state):
+        if recent and assignment.positions.anything_ready(self._state):
             return
         self._updated_ms = now
         if not assignment.is_known:
-            self._updates.refresh()
+            subscribed = assignment.subscribed
+            self._updates.refresh(() if subscribed is None else subscribed.required, self._groups)
         elif not updated:
             self._updates.poll()
         assignment.keep_group_in_use(self._journal.state)
@@ -304,9 +312,13 @@ class Consumer:
     # ------------------------------------------------------------------------------------------------------ positions
 
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
-        """Commit the given positions, or those of all returned records.  They are durable when it returns.
+        """Commit the given positions, by default those after all returned records.  They are durable when it returns.
 
-        Raises IllegalGeneration if a newer consumer has taken over the group.
+        Without a coordinator, positions that the group already has are not written and cause no request: such a commit
+        does not notice that an older copy of the log was restored.
+
+        Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer one took it over;
+        RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.
         """
         self._group("commit").commit(self._assignment.returned() if offsets is None else as_offsets(offsets))
 
@@ -315,8 +327,10 @@ class Consumer:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         callback: Callback | None = None,
     ) -> None:
-        """As `commit`, in the background and in order; a later poll or commit calls `callback(offsets, error or
-        None)`."""
+        """Like `commit`, but in the background, in the order of the calls.
+
+        A later poll or commit calls `callback(offsets, error or None)`.
+        """
         membership = self._group("commit_async")
         unlimited = None if callback is None else partial(self._call_back, callback)
         membership.commit_async(self._assignment.returned() if offsets is None else as_offsets(offsets), unlimited)
@@ -326,10 +340,10 @@ class Consumer:
             callback(offsets, error)
 
     def committed(self, partition: TopicPartition, metadata: bool = False) -> int | OffsetAndMetadata | None:
-        """The committed offset of a partition, or None; with `metadata=True` as an OffsetAndMetadata."""
+        """The committed offset of a partition, or None; an OffsetAndMetadata with `metadata=True`."""
         membership = self._group("committed", join=False)
         membership.flush_commits()
-        state = self._journal.refresh()
+        state = self._refreshed([partition.topic])
         found = membership.position(state, partition_of(state, partition)[0])
         if found is None:
             return None
@@ -338,7 +352,8 @@ class Consumer:
     def group_commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> GroupCommit:
         """Positions, given ones or those of returned records, for a transaction to commit with its records."""
         positions = self._assignment.returned() if offsets is None else as_offsets(offsets)
-        return self._group("commit_offsets").group_commit(self._journal.state, positions)
+        state = self._journal.require((tp.topic for tp in positions), self._groups)
+        return self._group("commit_offsets").group_commit(state, positions)
 
     def committer(self) -> Committer | None:
         """The member that commits, if a coordinator requires one."""
@@ -361,21 +376,22 @@ class Consumer:
         return fetch_position.position
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at an offset."""
+        """Continue reading a partition at an offset."""
         if not isinstance(offset, int) or isinstance(offset, bool) or offset < 0:
             raise InvalidRequest(f"seek: {offset!r} is not an offset; for the ends, use seek_to_beginning, seek_to_end")
         self._discard_buffered()
         fetch_position = self._fetch_position(partition)
         fetch_position.position, fetch_position.cursor = offset, None
+        self._assignment.positions.set_active(partition)
         self._stale = True  # the offset may be that of a record that is newer than the state,
         self._updates.discard()  # or than the answer of a call in progress
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
-        """Continue at the first record, of all partitions if none is given."""
+        """Continue at the first record of these partitions; of all assigned ones if none is given."""
         self._seek_all(partitions, EARLIEST)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Continue after the last record that exists now, of all partitions if none is given."""
+        """Continue after the last record that these partitions have now; all assigned ones if none is given."""
         self._seek_all(partitions, LATEST)
 
     def _seek_all(self, partitions: Sequence[TopicPartition], to: int) -> None:
@@ -406,30 +422,31 @@ class Consumer:
         return {tp: max(0, end - self.position(tp)) for tp, end in ends.items()}
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Offsets of the first records that exist."""
+        """The offset of each partition's first record."""
         return self._bounds(partitions, EARLIEST)
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """End offsets: the offsets that the next records will get."""
+        """The end of each partition: the offset that its next record will get."""
         return self._bounds(partitions, LATEST)
 
     def _bounds(self, partitions: Iterable[TopicPartition], which: int) -> dict[TopicPartition, int]:
         self._check_open()
-        return bounds(self._journal.refresh(), partitions, which)
+        tps = list(partitions)
+        return bounds(self._refreshed(tp.topic for tp in tps), tps, which)
 
     def offsets_for_times(
         self, timestamps: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """By partition, the first record with a timestamp at or after a time in milliseconds; None without such a
-        record."""
+        """For each partition, the first record with a timestamp at or after the given one, in milliseconds; None if
+        no record has one."""
         self._check_open()
         times_ms("offsets_for_times", timestamps)
-        self._journal.refresh()
+        self._refreshed(tp.topic for tp in timestamps)
         found = offsets_for_times(self._journal, timestamps)
-        return {
-            tp: None if at is None else OffsetAndTimestamp(at, timestamp_ms(self._journal, tp, at))
-            for tp, at in found.items()
-        }
+        at_ms = timestamps_ms(self._journal, {tp: at for tp, at in found.items() if at is not None})
+        if any(at is not None and tp not in at_ms for tp, at in found.items()):
+            return self.offsets_for_times(timestamps)  # compaction has removed a record since it was found
+        return {tp: None if at is None else OffsetAndTimestamp(at, at_ms[tp]) for tp, at in found.items()}
 
     def _fetch_position(self, partition: TopicPartition) -> FetchPosition:
         self._ensure_assigned()

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_log.client.reading.fetch import Fetched
-from spark_log.client.reading.plan import OffsetRange, plan_reads
-from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_ranges
-from spark_log.errors import RecordDeserialization
+from spark_log.client.reading.fetch import Coming, Fetched, asked_together
+from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
+from spark_log.client.reading.scan_batches import RECORD_COLUMNS, fetch_asked, fetch_ranges
+from spark_log.errors import CorruptObject, DataLoss, ObjectNotFound, RecordDeserialization, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
-from spark_log.metadata.state import Partition, State, TopicKey
+from spark_log.metadata.state import State, TopicKey
 from spark_log.model import ConsumerRecord, TopicPartition
 from spark_log.store.bounded_waits import Slot, Waiter
 
@@ -25,19 +27,59 @@ PLAN_RECORDS = 1_000_000
 Coder = Callable[[Any], Any] | None
 
 
+class JointRead:
+    """One plan for the partitions of a poll that have few records left: their slices in one object share a request.
+
+    The first cursor that needs records carries it out, in its thread; the others take theirs from it, also in later
+    polls.
+    """
+
+    def __init__(self, journal: Journal, ranges: Sequence[OffsetRange]) -> None:
+        self._journal, self._ranges, self._pid = journal, ranges, os.getpid()
+        self._starts = {(rng.topic_id, rng.partition): rng.start for rng in ranges}
+        """Of partitions that have not taken their records."""
+        self._lock = threading.Lock()
+        self._found: dict[TopicKey, Iterator[Fetched]] | None = None
+
+    def has(self, rng: OffsetRange) -> bool:
+        """Whether the records of a range, from its start on, are requested or will be.  Not in a forked child, which
+        has no threads of its parent."""
+        key, found = (rng.topic_id, rng.partition), self._found
+        return self._starts.get(key) == rng.start and (found is None or key in found) and self._pid == os.getpid()
+
+    def of(self, key: TopicKey, at: int) -> Iterator[Fetched]:
+        """The records of a partition from an offset on, once; none if they have to be planned alone."""
+        if self._starts.pop(key, None) != at:
+            return iter(())
+        with self._lock:
+            if self._found is None:
+                self._found = self._requested()
+        return self._found.pop(key, iter(()))
+
+    def _requested(self) -> dict[TopicKey, Iterator[Fetched]]:
+        try:
+            reads = plan_reads(self._journal, self._ranges)
+        except (DataLoss, UnknownTopicOrPartition, ObjectNotFound, CorruptObject):  # of one: its cursor will see it
+            return {}
+        asked: dict[TopicKey, list[tuple[SliceRead, Coming | None]]] = {}
+        for read, coming in asked_together(self._journal.objects, reads):
+            asked.setdefault((read.topic_id, read.partition), []).append((read, coming))
+        return {key: fetch_asked(self._journal, pairs, RECORD_COLUMNS) for key, pairs in asked.items()}
+
+
 class Cursor:
     """Reads one partition from an offset.  It never reads beyond the end of the given state."""
 
     def __init__(self, journal: Journal, tp: TopicPartition, key: TopicKey, at: int, waiter: Waiter) -> None:
         self.at = at
         """Offset of the next record."""
-        self.exhausted: Partition | None = None
-        """The partition as it was when it had no more records."""
         self._journal = journal
         self._tp = tp
         self._key = key
         self._rest: Fetched | None = None
         self._coming: Iterator[Fetched] = iter(())
+        self._until = at
+        """The end of the records that are planned."""
         self._waiter = waiter
         self._under_way = Slot[Fetched | None](direct=journal.objects.local)
 
@@ -45,21 +87,31 @@ class Cursor:
         """Whether a record is available."""
         return self.at < state.partitions[self._key].readable_end
 
+    def is_at_end(self, state: State) -> bool:
+        """Whether there is nothing to read, in memory or after it."""
+        part = state.partitions.get(self._key)
+        return self._rest is None and part is not None and self.at == part.readable_end
+
     @property
     def buffered(self) -> bool:
         """Whether the rest of a batch is in memory."""
         return self._rest is not None
 
-    def take(self, state: State, rows: int) -> Fetched | None:
-        """The next records of one batch, at most `rows`; None at the end of `state`.
+    def rest(self, state: State) -> OffsetRange | None:
+        """The records that the next plan would cover; None if there are none, or others come first."""
+        known = self._rest is not None or self.at < self._until or not self._under_way.is_free
+        return None if known or not self.ready(state) else self._ahead(state)
 
+    def take(self, state: State, rows: int, joint: JointRead | None = None) -> Fetched | None:
+        """The next records of one batch, at most `rows`, or holes; None at the end of `state`.
+
+        joint:  a plan that may include them.
         Raises DataLoss if they were trimmed, UnknownTopicOrPartition if the topic was deleted, and Unfinished while the
         storage request is in flight.
         """
         if self._rest is None and not self.ready(state):
-            self.exhausted = state.partitions[self._key]
             return None
-        part = self._rest or self._waiter.answer(self._under_way, lambda: self._next(state))
+        part = self._rest or self._waiter.answer(self._under_way, lambda: self._next(state, joint))
         if part is None:
             return None
         self._rest = None
@@ -68,22 +120,43 @@ class Cursor:
         self.at = part.end
         return part
 
-    def _next(self, state: State) -> Fetched | None:
+    def _next(self, state: State, joint: JointRead | None) -> Fetched | None:
         part = next(self._coming, None)
         if part is None and self.ready(state):
-            end = min(state.partitions[self._key].readable_end, self.at + PLAN_RECORDS)
-            ahead = OffsetRange(self._tp.topic, self._key[0], self._tp.partition, self.at, end)
-            self._coming = fetch_ranges(self._journal, plan_reads(self._journal, [ahead]), RECORD_COLUMNS)
-            part = next(self._coming)
+            ahead = self._ahead(state)
+            self._until = ahead.end
+            self._coming = joint.of(self._key, self.at) if joint is not None else iter(())
+            part = next(self._coming, None)
+            if part is None:
+                self._coming = fetch_ranges(self._journal, plan_reads(self._journal, [ahead]), RECORD_COLUMNS)
+                part = next(self._coming)
         return part
 
+    def _ahead(self, state: State) -> OffsetRange:
+        end = min(state.partitions[self._key].readable_end, self.at + PLAN_RECORDS)
+        return OffsetRange(self._tp.topic, self._key[0], self._tp.partition, self.at, end)
 
-def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -> list[list[ConsumerRecord]]:
+
+class Readable(NamedTuple):
+    """Records of one partition, at least one, as Python values."""
+
+    tp: TopicPartition
+    records: list[ConsumerRecord]
+    end: int
+    """The position after them."""
+
+    def positions(self) -> Iterator[int]:
+        """The position after each record."""
+        yield from (record.offset + 1 for record in self.records[:-1])
+        yield self.end
+
+
+def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -> list[Readable]:
     """Records as Python values.  A partition's records end before the first one that cannot be deserialized.
 
     Raises RecordDeserialization if that is the first record of its partition.
     """
-    found: list[list[ConsumerRecord]] = []
+    found: list[Readable] = []
     begun: set[TopicPartition] = set()
     ended: set[TopicPartition] = set()
     for part in parts:
@@ -96,7 +169,7 @@ def readable(parts: Sequence[Fetched], decode_key: Coder, decode_value: Coder) -
                 raise failed
             ended.add(tp)
         if records:
-            found.append(records)
+            found.append(Readable(tp, records, part.end if failed is None else failed.offset))
             begun.add(tp)
     return found
 

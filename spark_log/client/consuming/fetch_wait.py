@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from spark_log.client.consuming.backoff import PollBackoff
-from spark_log.client.consuming.fetch_positions import FetchPositions, Reading, anything_buffered
+from spark_log.client.consuming.fetch_positions import FetchPositions, Reading
 from spark_log.clock import Clock
 from spark_log.metadata.state import State
 
@@ -34,7 +34,7 @@ class FetchWait:
         return enough
 
     def _is_enough(self, positions: FetchPositions, state: State) -> bool:
-        if self._min_bytes <= 1 or self.until_due_ms() == 0 or anything_buffered(positions.values()):
+        if self._min_bytes <= 1 or self.until_due_ms() == 0 or positions.anything_buffered():
             return True
         return self._reading.has_bytes(positions, state, self._min_bytes)
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from spark_log.errors import (
     NotCoordinator,
     SparkLogError,
 )
-from spark_log.groups.assignors import assign_members, what_members_read
+from spark_log.groups.assignors import assign_members, topics_of, what_members_read
 from spark_log.groups.messages import (
     Code,
     HeartbeatRequest,
@@ -46,6 +46,7 @@ from spark_log.groups.subscription import CONSUMER, Assignment, Subscription, de
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.metadata.commands import UNFENCED, Committer
+from spark_log.metadata.projection import holds
 from spark_log.metadata.records import GroupCommit
 from spark_log.metadata.state import GroupState, State, Topic
 from spark_log.model import TopicPartition
@@ -122,6 +123,8 @@ class SharedMembership(Membership):
         """The names, topics and assignment that were last found to agree."""
         self._owned: frozenset[TopicPartition] = frozenset()
         """The owned partitions, or those it owned until it revoked them to join."""
+        self._confirmed: Collection[TopicPartition] | None = None
+        """The partitions that were last confirmed, if `_owned` has them."""
         self._topics: frozenset[str] | None = None
         """The topics of its last join; None: it has not joined."""
         self._lost = False
@@ -174,7 +177,7 @@ class SharedMembership(Membership):
         with self._changed:
             failed = self._failed
             self._current = self._new = None
-            self._owned, self._lost = frozenset(), isinstance(failed, FencedInstanceId)
+            self._owned, self._confirmed, self._lost = frozenset(), None, isinstance(failed, FencedInstanceId)
             self._failed = failed if self._lost else None
             return failed
 
@@ -217,15 +220,19 @@ class SharedMembership(Membership):
         checked = self._checked
         if checked is not None and checked[0] is state.names and checked[1] is state.topics and checked[2] is current:
             return False
-        outdated = dict(what_members_read(_partitions(state), current.members).partitions) != current.assignment.counts
+        topics = topics_of(current.members)
+        if not holds(state, topics):
+            return False  # it is older than the assignment
+        counts = _partitions(state, topics)
+        outdated = dict(what_members_read(counts, current.members).partitions) != current.assignment.counts
         self._checked = None if outdated else (state.names, state.topics, current)
         return outdated
 
     def confirm_owned(self, partitions: Collection[TopicPartition]) -> None:
         """The consumer owns exactly these partitions now.  Join if necessary."""
         with self._changed:
-            if self._cooperative:
-                self._owned = frozenset(partitions)
+            if self._cooperative and partitions is not self._confirmed:
+                self._confirmed, self._owned = partitions, frozenset(partitions)
             if self._joining or self._topics is None or (self._member and not self._rejoin):
                 return
             self._joining, self._rejoin, self._lost = True, False, False
@@ -270,7 +277,7 @@ class SharedMembership(Membership):
         with self._changed:
             member = self._member
             self._end_membership()
-            self._current, self._owned = None, frozenset()
+            self._current, self._owned, self._confirmed = None, frozenset(), None
             self._lost = self._subscribed = False
         self._leave_as(member)
 
@@ -381,7 +388,9 @@ class SharedMembership(Membership):
     def _assign(self, joined: JoinGroupResponse) -> dict[str, bytes]:
         """Compute the assignment, as leader."""
         assignor = next(one for one in self._settings.assignors if one.name == joined.protocol_name)
-        cluster = what_members_read(_partitions(self._journal.refresh()), joined.members)
+        topics = topics_of(joined.members)
+        self._journal.require(topics)
+        cluster = what_members_read(_partitions(self._journal.refresh(), topics), joined.members)
         return assign_members(assignor, cluster, joined.members, leader=joined.member_id)
 
     def _refused(self, error: Code) -> None:
@@ -477,7 +486,7 @@ class SharedMembership(Membership):
             answer = self._link.ask_group(self._journal.state.coordinator, request, wait_ms, limit_s)
         except (CoordinatorNotAvailable, NotCoordinator) as error:
             if not self._unreachable:
-                logger.warning("group %s: the coordinator does not respond; retrying: %s", self.group, error)
+                logger.warning("group %s: no coordinator is available; retrying: %s", self.group, error)
             self._unreachable = True
             time.sleep(RETRY_PAUSE_S)
             return None
@@ -495,8 +504,9 @@ class SharedMembership(Membership):
             self._link.ask_group(self._journal.state.coordinator, self._leaving(member), 0)
 
 
-def _partitions(state: State) -> dict[str, int]:
-    return {name: state.topics[topic_id].partitions for name, topic_id in state.names.items()}
+def _partitions(state: State, topics: Iterable[str]) -> dict[str, int]:
+    """The partition counts of those topics that exist."""
+    return {name: state.topics[state.names[name]].partitions for name in topics if name in state.names}
 
 
 def _broken(group: str, error: BaseException) -> SparkLogError:

@@ -156,7 +156,10 @@ class Membership:
         Raises IllegalGeneration if the group was taken over, CommitUnknown if the storage failed.
         """
         self.flush_commits()
-        self._commit(self.group_commit(self._journal.state, offsets), self.committer())
+        self._commit(self.group_commit(self._state_of(offsets), offsets), self.committer())
+
+    def _state_of(self, offsets: Offsets) -> State:
+        return self._journal.require((tp.topic for tp in offsets), (self.group,))
 
     def committer(self) -> Committer | None:
         """The member that commits, if a coordinator requires one."""
@@ -169,7 +172,7 @@ class Membership:
 
     def commit_async(self, offsets: Offsets, callback: Callback | None) -> None:
         """Commit positions in the background, in the order of the calls, under the current generation."""
-        commit = self.group_commit(self._journal.state, offsets)
+        commit = self.group_commit(self._state_of(offsets), offsets)
         if self._worker is None:
             self._worker = ThreadPoolExecutor(1, thread_name_prefix=f"pylog-commit-{self.group}")
         self._pending.append(_Pending(self._worker.submit(self._commit, commit, self.committer()), offsets, callback))

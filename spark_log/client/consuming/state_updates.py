@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from spark_log.journal.journal import Journal
@@ -25,8 +25,13 @@ class StateUpdates:
         """Ignore the answer of a call in progress: it began too early."""
         self._slot.discard()
 
-    def refresh(self) -> None:
-        self._update(self._journal.refresh)
+    def refresh(self, topics: Iterable[str] | None, groups: Iterable[str]) -> None:
+        """topics, groups:  those that the state must have, as for `Journal.require`."""
+        self._update(partial(self._refreshed, topics, groups))
+
+    def _refreshed(self, topics: Iterable[str] | None, groups: Iterable[str]) -> State:
+        self._journal.require(topics, groups)
+        return self._journal.refresh()
 
     def poll(self) -> None:
         self._update(self._journal.poll)

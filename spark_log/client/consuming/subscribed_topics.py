@@ -5,14 +5,39 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable
 
-from immutables import Map
-
 from spark_log.errors import InvalidRequest
 from spark_log.metadata.decide.topics import refuse_progress_topic
-from spark_log.metadata.state import State, Topic, TopicKey
+from spark_log.metadata.state import State, TopicKey
 from spark_log.model import TopicPartition
 
 Wanted = dict[TopicPartition, TopicKey]
+
+
+class _Selection:
+    """Partitions of a subscription: another object after each change."""
+
+    def __init__(self) -> None:
+        self.now: Wanted = {}
+        self._before: Wanted | None = None
+        self._differing: set[TopicPartition] = set()
+
+    def replace(self, partitions: Wanted) -> None:
+        self.now, self._before, self._differing = partitions, None, set()
+
+    def change(self, gone: Iterable[TopicPartition], there: Wanted) -> set[TopicPartition]:
+        """Remove partitions and add others; returns those that differ afterwards."""
+        differing = {tp for tp in (*gone, *there) if self.now.get(tp) != there.get(tp)}
+        if differing:
+            now = self.now.copy()
+            for tp in differing:
+                now.pop(tp, None)
+            now.update((tp, there[tp]) for tp in differing if tp in there)
+            self.now, self._before, self._differing = now, self.now, differing
+        return differing
+
+    def differing(self, before: Wanted | None) -> set[TopicPartition] | None:
+        """The partitions in which it differs from an earlier object of it; None if that is not known any more."""
+        return self._differing if before is not None and before is self._before else None
 
 
 class SubscribedTopics:
@@ -26,24 +51,67 @@ class SubscribedTopics:
             refuse_progress_topic(name)
         self.pattern = None if pattern is None else _compiled(pattern)
         self._listener = listener
-        self._maps: tuple[Map[str, str], Map[str, Topic]] | None = None
-        """The names and topics of the state that `_wanted` is of."""
-        self._wanted: Wanted = {}
+        self._state: State | None = None
+        """The state that `_all` is of."""
+        self._topics: dict[str, tuple[str, int]] = {}
+        """Name and number of partitions of each topic in `_all`, by id."""
+        self._all = _Selection()
         self._names: frozenset[str] = frozenset()
+        self._owned = _Selection()
+        self._owned_of: Wanted | None = None
+        """The partitions of which `_owned` is a part."""
         self._share: frozenset[TopicPartition] | None = None
-        self._owned: Wanted = {}
-        self._seen: frozenset[TopicPartition] | None = None
-        """The partitions at the last update."""
-        self._appeared: frozenset[TopicPartition] = frozenset()
+        self._appeared: set[TopicPartition] = set()
         """The partitions that were created after the subscription began."""
 
+    @property
+    def required(self) -> frozenset[str] | None:
+        """The topics that a state must have for this subscription; None: all."""
+        return self.topics if self.pattern is None else None
+
     def wanted(self, state: State) -> Wanted:
-        """All partitions of the subscription, the same object until topics change.  Also records which are new."""
-        if self._maps is None or self._maps[0] is not state.names or self._maps[1] is not state.topics:
-            self._maps, self._share = (state.names, state.topics), None
-            self._wanted = self._updated(state)
-            self._names = frozenset(tp.topic for tp in self._wanted)
-        return self._wanted
+        """All partitions of the subscription, the same object until one of them changes.  Also records which are new.
+
+        Visits the topics that changed since the last call.
+        """
+        known, self._state = self._state, state
+        if known is None or known.names is not state.names or known.topics is not state.topics:
+            changes = None if known is None else state.changes_since(known)
+            topic_ids = {*self._topics, *self._candidates(state)} if changes is None else changes.topics
+            self._update(state, topic_ids, is_first=known is None)
+        return self._all.now
+
+    def _candidates(self, state: State) -> Iterable[str]:
+        """Ids of the topics that may be of this subscription."""
+        if self.required is None:
+            return state.names.values()
+        return [state.names[name] for name in self.required if name in state.names]
+
+    def _update(self, state: State, topic_ids: Iterable[str], *, is_first: bool) -> None:
+        gone: list[TopicPartition] = []
+        there: Wanted = {}
+        for topic_id in topic_ids:
+            before, after = self._topics.pop(topic_id, None), self._matched(state, topic_id)
+            if after is not None:
+                self._topics[topic_id] = after
+            if before != after:
+                gone += () if before is None else _partitions(*before)
+                there |= {} if after is None else {tp: (topic_id, tp.partition) for tp in _partitions(*after)}
+        old = self._all.now
+        differing = self._all.change(gone, there)
+        if differing:
+            self._names = frozenset(name for name, _ in self._topics.values())
+            self._appeared -= differing - there.keys()
+            if not is_first:
+                self._appeared |= {tp for tp in differing if tp not in old}
+
+    def _matched(self, state: State, topic_id: str) -> tuple[str, int] | None:
+        """Name and number of partitions of a topic; None if it is not of this subscription, or was deleted."""
+        topic = state.topics.get(topic_id)
+        if topic is None or topic.deleted:
+            return None
+        matches = topic.name in self.topics if self.pattern is None else self.pattern.fullmatch(topic.name)
+        return (topic.name, topic.partitions) if matches else None
 
     def owned(self, state: State, share: frozenset[TopicPartition] | None) -> Wanted:
         """The partitions of the subscription that are in `share`, the same object until one of them changes.
@@ -53,22 +121,18 @@ class SubscribedTopics:
         wanted = self.wanted(state)
         if share is None:
             return wanted
-        if self._share is None or share != self._share:
-            self._share = share
-            self._owned = {tp: wanted[tp] for tp in share if tp in wanted}
-        return self._owned
+        differing = self._all.differing(self._owned_of)
+        if self._share is None or (share is not self._share and share != self._share):
+            self._owned.replace({tp: wanted[tp] for tp in share if tp in wanted})
+        elif self._owned_of is not wanted:
+            touched = share if differing is None else differing & share
+            self._owned.change(touched, {tp: wanted[tp] for tp in touched if tp in wanted})
+        self._share, self._owned_of = share, wanted
+        return self._owned.now
 
-    def _updated(self, state: State) -> Wanted:
-        wanted = {
-            TopicPartition(name, number): (topic_id, number)
-            for name, topic_id in state.names.items()
-            if (name in self.topics if self.pattern is None else self.pattern.fullmatch(name))
-            for number in range(state.topics[topic_id].partitions)
-        }
-        there = frozenset(wanted)
-        self._appeared = frozenset() if self._seen is None else (self._appeared | (there - self._seen)) & there
-        self._seen = there
-        return wanted
+    def differing(self, before: Wanted | None, now: Wanted) -> set[TopicPartition] | None:
+        """Where a result of `wanted` or `owned` differs from the one before; None if that is not known."""
+        return next((one.differing(before) for one in (self._all, self._owned) if one.now is now), None)
 
     def is_new(self, partition: TopicPartition) -> bool:
         """Whether a partition was created after the subscription began."""
@@ -76,7 +140,7 @@ class SubscribedTopics:
 
     def names(self, partitions: Iterable[TopicPartition]) -> frozenset[str]:
         """The topics by name; with a pattern, the topics of `partitions`."""
-        if self.pattern is not None and partitions is self._wanted:
+        if self.pattern is not None and partitions is self._all.now:
             return self._names
         return self.topics if self.pattern is None else frozenset(tp.topic for tp in partitions)
 
@@ -87,6 +151,10 @@ class SubscribedTopics:
             method = getattr(self._listener, "on_partitions_revoked", None)
         if method is not None:
             method(list(partitions))
+
+
+def _partitions(name: str, count: int) -> list[TopicPartition]:
+    return [TopicPartition(name, number) for number in range(count)]
 
 
 def _compiled(pattern: str) -> re.Pattern[str]:

@@ -14,8 +14,8 @@ from spark_log.errors import InvalidRequest, SequenceConflict
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.commits import Committed
 from spark_log.model import TopicPartition
+from spark_log.segment.compression import DEFAULT_COMPRESSION
 from spark_log.segment.conform import conform
-from spark_log.segment.schema import DEFAULT_COMPRESSION
 from spark_log.text import counted
 
 logger = logging.getLogger("spark_log")
@@ -84,8 +84,10 @@ def upload_rows(
         journal.objects, epoch, journal.context.random(), partitioner=partitioner, compression=compression
     )
     try:
+        count = 0
         for rows in conform(data, now_us=clock.now_ms() * 1000):
-            uploader.append(spec, rows, clock.now_ms())
+            uploader.append(spec, rows, clock.now_ms(), count)
+            count += rows.records.num_rows
         return uploader.finish()
     finally:
         uploader.close()

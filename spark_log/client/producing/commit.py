@@ -22,12 +22,13 @@ from spark_log.journal.object_names import data_key
 from spark_log.journal.store_operations import OWN_ROOT, Put, Steps
 from spark_log.metadata.commands import Append, Committer
 from spark_log.metadata.decide.commits import Committed
+from spark_log.metadata.projection import is_projected
 from spark_log.metadata.records import CommitRecord, GroupCommit
 from spark_log.metadata.slice_index import IndexPart, encode_index
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Run, Slice, TopicPartition
 from spark_log.positions import format_timestamp_ms
-from spark_log.settings import topic_config
+from spark_log.settings import has_cleanup_policy, topic_config
 
 logger = logging.getLogger("spark_log")
 
@@ -103,7 +104,7 @@ def commit_uploads(
     )
     if len(upload.slices) > SLICES_INLINE_MAX:
         commit = _with_pieces(journal, commit)
-    append = Append(commit=commit, by=tuple(by), skip_older=identity.skip_older)
+    append = Append(commit=commit, by=tuple(by), skip_older=identity.skip_older, keyless=upload.keyless)
     committed = _persist(journal, append, retry, upkeep)
     _warn_of_times(journal, upload.slices)
     return committed
@@ -153,7 +154,7 @@ def _like_seconds(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
 def _expired(configs: Mapping[str, str], time_ms: int, now_ms: int) -> str:
     """Event times of a backfill are often older than the retention, and Kafka's sink in Spark drops such records."""
     retention_ms = topic_config(configs, "retention.ms")
-    if "delete" not in topic_config(configs, "cleanup.policy").split(",") or not 0 <= retention_ms < now_ms - time_ms:
+    if not has_cleanup_policy(configs, "delete") or not 0 <= retention_ms < now_ms - time_ms:
         return ""
     return (
         f"{format_timestamp_ms(time_ms)} were written, which are older than retention.ms={retention_ms}: the next "
@@ -250,6 +251,12 @@ class PlainProducer:
         self._lock = self._journal.context.threads.lock()
         self._producer = ""
         self._birth = self._sequence = 0
+        self._version = 0
+        """Of the last commit."""
+
+    def _is_gone(self, state: State) -> bool:
+        """Whether the id has expired, as far as the state knows: one of some topics knows only when it may have."""
+        return self._version <= state.fence if is_projected(state) else self._producer not in state.producers
 
     def commit(
         self,
@@ -262,7 +269,7 @@ class PlainProducer:
         with self._lock:
             # After a long upload, the producer's id would be that old, and a rejection would not be certain.
             state = self._journal.recent(retry.deadline_ms)
-            if not self._producer or (self._sequence and self._producer not in state.producers):
+            if not self._producer or (self._sequence and self._is_gone(state)):
                 self._producer, self._birth, self._sequence = self._journal.context.unique(), state.version, 0
             identity = Identity(producer=self._producer, sequence=self._sequence, birth=self._birth)
             try:
@@ -271,6 +278,6 @@ class PlainProducer:
                 # It may have been applied, even after an interrupt: the next commit must not pass for its duplicate.
                 self._producer = ""
                 raise
-            self._sequence += 1
+            self._sequence, self._version = self._sequence + 1, committed.version
         self._journal.upkeep_after_commit()  # without holding the lock, so that others can commit
         return committed

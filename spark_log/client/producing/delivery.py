@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from spark_log.client.producing.commit import PlainProducer, RetryPolicy
 from spark_log.client.producing.futures import Columns, Headers, Ints, SentBatch
-from spark_log.client.producing.topic_rules import TopicSpec, topic_spec
+from spark_log.client.producing.topic_rules import TopicRows, TopicSpec, faults_of, topic_spec
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import (
@@ -29,11 +29,10 @@ from spark_log.errors import (
 )
 from spark_log.journal.journal import Journal
 from spark_log.metadata.decide.commits import Committed
-from spark_log.metadata.state import TopicKey
-from spark_log.model import APPEND_TIME
 from spark_log.segment.conform import Rows
 from spark_log.segment.partitioners import Murmur2Partitioner, Partitioner, assign_partitions, make_partitioner
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
+from spark_log.settings import topic_config
 from spark_log.store.retry import with_retries_for
 
 SLICE_ROWS = 65_536
@@ -90,10 +89,17 @@ class Delivery:
                 left = [batch for batch in batches if batch.count]
                 self._finish(begun or self._begin(left, deadline), deadline)
                 return
-            except (UploadFenced, UnknownTopicOrPartition, StorageUnavailable, CoordinatorNotAvailable) as error:
+            except (
+                UploadFenced,
+                UnknownTopicOrPartition,
+                InvalidRecord,
+                StorageUnavailable,
+                CoordinatorNotAvailable,
+            ) as error:
                 if error.maybe_applied:
                     raise
-                # Nothing was committed: the upload failed, or the commit was rejected.
+                # Nothing was committed: the upload failed, or the commit was rejected.  InvalidRecord: a topic's
+                # configs changed since the records were encoded, and the next attempt refuses those that are invalid.
                 if self._clock.monotonic_ms() + wait >= deadline:
                     raise RequestTimedOut(f"not written within delivery_timeout_ms: {error}") from error
                 begun = None
@@ -152,20 +158,34 @@ class Delivery:
         attempt.staged.append(staged)
 
     def _add(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, first: int) -> None:
-        """Add rows.  Rejected rows are split in halves until each invalid record is alone."""
-        count = rows.records.num_rows
+        """Add the valid rows.  first: index of the first row in the batch."""
+        batch = TopicRows.of(spec, rows)
+        valid = np.ones(batch.num_rows, bool)
+        for fault in faults_of(batch, self._clock.now_ms()):
+            for row in np.flatnonzero(fault.rows & valid).tolist():
+                staged.errors[first + row] = fault.kind(fault.reason(row))
+            valid &= ~fault.rows
+        at = np.flatnonzero(valid)
+        if len(at):
+            self._add_valid(uploader, spec, batch.take(at).rows, staged, first + at)
+
+    def _add_valid(self, uploader: Uploader, spec: TopicSpec, rows: Rows, staged: _Staged, at: Ints) -> None:
+        """Add rows.  If the partitioner fails, they are split in halves until each record for which it does is alone.
+
+        at:  indexes of the rows in the batch.
+        """
         try:
             numbers = self._assign(spec, rows)
-            uploader.append(spec, Rows(rows.records, pa.array(numbers, pa.int64())), self._clock.now_ms())
         except InvalidRecord as error:
-            if count == 1:
-                staged.errors[first] = error
+            if len(at) == 1:
+                staged.errors[int(at[0])] = error
                 return
-            half = count // 2
-            self._add(uploader, spec, _cut(rows, 0, half), staged, first)
-            self._add(uploader, spec, _cut(rows, half, count - half), staged, first + half)
+            half = len(at) // 2
+            self._add_valid(uploader, spec, _cut(rows, 0, half), staged, at[:half])
+            self._add_valid(uploader, spec, _cut(rows, half, len(at) - half), staged, at[half:])
         else:
-            staged.partitions[first : first + count] = numbers
+            uploader.add(TopicRows.of(spec, Rows(rows.records, pa.array(numbers, pa.int64()))))
+            staged.partitions[at] = numbers
 
     def _assign(self, spec: TopicSpec, rows: Rows) -> Ints:
         with self._assigning:
@@ -186,21 +206,14 @@ class Delivery:
         times = one.times
         if committed is not None:
             bases = {number: span.start for (topic, number), span in committed.ranges.items() if topic == one.topic_id}
-            times = self._log_times(one, bases)
+            if committed.time_ms and self._has_log_times(one.topic_id):
+                times = np.full(len(times), committed.time_ms, dtype=np.int64)
         one.batch.resolve(one.partitions, offsets_of(one.partitions, bases), times, one.errors)
 
-    def _log_times(self, one: _Staged, bases: dict[int, int]) -> Ints:
-        """The commit's log append time, for topics that use it."""
-        for number, base in bases.items():
-            stamp = self._append_time((one.topic_id, number), base)
-            return one.times if stamp is None else np.full(len(one.times), stamp, dtype=np.int64)
-        return one.times
-
-    def _append_time(self, key: TopicKey, base: int) -> int | None:
-        part = self._journal.state.partitions.get(key)
-        entries = () if part is None else part.entries
-        found = next((entry for entry in reversed(entries) if entry.start <= base), None)
-        return found.min_us // 1000 if found is not None and found.time_kind == APPEND_TIME else None
+    def _has_log_times(self, topic_id: str) -> bool:
+        """Whether records of a topic have the log's time of their commit."""
+        topic = self._journal.state.topics.get(topic_id)
+        return topic is not None and topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime"
 
 
 def to_rows(columns: Columns, start: int, end: int) -> Rows:

@@ -180,11 +180,10 @@ class SentBatch:
 
 
 class RecordFuture(Struct, eq=False, gc=False):
-    """The outcome of one record: its position in the log, or an error.
+    """The outcome of one record: its position in the log, or an error."""
 
-    A struct without garbage collection: made in 30 ns, where an object with slots takes 110, and 360 when many are
-    kept, because the collector then visits all of them.  It is not part of a cycle once its batch is taken.
-    """
+    # A struct without garbage collection is made in 30 ns.  An object with slots takes 110, and 360 when many are kept,
+    # because the collector then visits all of them.  A future is not part of a cycle once its batch is taken.
 
     batch: SentBatch
     start: int
@@ -196,18 +195,18 @@ class RecordFuture(Struct, eq=False, gc=False):
     def result(self, timeout: float | None = None) -> RecordMetadata:
         """The position of the record.  Waits for it, at most `timeout` seconds; waiting ends the linger.
 
-        Raises TimeoutError while the record is in flight, or the error that kept it out of the log.
+        Raises TimeoutError if the record is still in flight, or the error that kept it out of the log.
         """
         if (error := self.exception(timeout)) is not None:
             raise error
         return self.batch.metadata(self.start // WIDTH)
 
     def get(self, timeout: float | None = None) -> RecordMetadata:
-        """As `result`: kafka-python's name."""
+        """The same as `result`, under kafka-python's name."""
         return self.result(timeout)
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """The error that kept the record out of the log; None if it was committed.  Raises TimeoutError."""
+        """Wait for the outcome: the error that kept the record out of the log, or None.  Raises TimeoutError."""
         self.batch.wait(timeout)
         return self.batch.error(self.start // WIDTH)
 
@@ -224,7 +223,7 @@ class RecordFuture(Struct, eq=False, gc=False):
         return self.done() and self.exception() is not None
 
     def add_done_callback(self, callback: Callable[[RecordFuture], object]) -> None:
-        """Call `callback(future)` in the producer's thread once the outcome is known; immediately if it is."""
+        """Call `callback(future)` in the producer's thread once the outcome is known; immediately if it already is."""
         self.batch.call_when_done(self, callback)
 
     def add_callback(self, callback: Callable[..., object], *args: Any, **kwargs: Any) -> RecordFuture:
@@ -233,7 +232,7 @@ class RecordFuture(Struct, eq=False, gc=False):
         return self
 
     def add_errback(self, callback: Callable[..., object], *args: Any, **kwargs: Any) -> RecordFuture:
-        """Call `callback(*args, error, **kwargs)` if it fails."""
+        """Call `callback(*args, error, **kwargs)` if the record fails."""
         self.add_done_callback(lambda future: future.failed() and callback(*args, future.exception(), **kwargs))
         return self
 

@@ -7,9 +7,7 @@ second thread takes turns with the first, so that one round is encoded while the
 
 from __future__ import annotations
 
-import atexit
 import logging
-import threading
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -37,7 +35,7 @@ from spark_log.errors import (
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.positions import TIME_MS_MAX
-from spark_log.threads import Thread
+from spark_log.threads import Thread, at_exit
 
 logger = logging.getLogger("spark_log")
 
@@ -48,7 +46,10 @@ ROUNDS = 3
 
 
 class Producer:
-    """Sends single records.  Thread-safe; a context manager, which waits until all sent records are written."""
+    """Takes records one at a time, and writes them in batches in the background.
+
+    Thread-safe; a context manager, whose exit waits until all sent records are in the log or have failed.
+    """
 
     def __init__(self, journal: Journal, **settings: Any) -> None:
         self._settings = resolve_settings("producer", PRODUCER, settings)
@@ -113,12 +114,16 @@ class Producer:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordFuture:
-        """Send one record and return a future for its position.
+        """Send one record and return a future for its `RecordMetadata`: topic, partition, offset, timestamp.
 
-        value, key:  bytes, str (as UTF-8), None, or input of the serializers.
-        Raises InvalidRecord, MessageTooLarge, UnknownTopicOrPartition if they can be detected immediately;
-        RequestTimedOut if for `max_block_ms` `buffer_memory` had no room, or a topic that the producer does not know
-        was not found or created.
+        A topic that does not exist is created, if `auto.create.topics.enable` allows it.
+
+        value, key:    bytes, str (as UTF-8) or None; with a serializer set, the values that it accepts.
+        partition:     None: the `partitioner` chooses it.
+        timestamp_ms:  milliseconds since 1970; None: the current time.
+        Raises InvalidRecord for a wrong type or value, MessageTooLarge, UnknownTopicOrPartition, and InvalidRequest
+        after `close`; RequestTimedOut if `max_block_ms` pass while the buffer is full, or before the topic is found or
+        created.  Other errors, such as a timestamp outside of the topic's range, fail the future.
         """
         if self._encodes:
             key, value = self._encoded(key, value)
@@ -263,7 +268,7 @@ class Producer:
         late.fail(self._refusal)
 
     def partitions_for(self, topic: str) -> set[int]:
-        """Numbers of a topic's partitions.  The topic is created if that is allowed."""
+        """Numbers of a topic's partitions.  A missing topic is created, if `auto.create.topics.enable` allows it."""
         ensure_topic(self._journal, topic)
         return set(range(topic_spec(self._journal.state, topic).partitions))
 
@@ -390,7 +395,7 @@ class Producer:
     def flush(self, timeout: float | None = None) -> None:
         """Wait until all records sent so far are in the log or have failed, and their callbacks have run.
 
-        timeout: seconds.  Raises TimeoutError after them.  The futures report failures.
+        timeout: in seconds; TimeoutError is raised when it expires.  Failures are reported by the futures.
         """
         with self._lock:
             waiting = (*self._under_way, *(batch for queue in self._waiting() for batch in queue.batches))
@@ -403,7 +408,7 @@ class Producer:
                 raise TimeoutError(f"not all records were acknowledged within {timeout} s; they are still in flight")
 
     def close(self, timeout: float | None = None) -> None:
-        """Flush, and end the threads.  Raises TimeoutError if that takes longer than `timeout` seconds."""
+        """Flush, and stop the producer's threads.  Raises TimeoutError if that takes longer than `timeout` seconds."""
         with self._lock:
             if self._refusal is None:
                 self._refuse(InvalidRequest("the producer is closed"))
@@ -434,8 +439,7 @@ def _close_all() -> None:
         producer.close()
 
 
-# Functions of `atexit` run after the thread pools of remote storage have been closed.
-getattr(threading, "_register_atexit", atexit.register)(_close_all)
+at_exit(_close_all)
 
 
 def to_bytes(what: str, given: object) -> bytes:

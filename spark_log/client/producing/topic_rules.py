@@ -1,11 +1,11 @@
-"""The rules of a topic for its records: sizes, times and partitions, over whole batches.  Pure."""
+"""The rules of a topic for its records: keys, sizes, times and partitions, over whole batches.  Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from spark_log.errors import InvalidRecord, InvalidTimestamp, MessageTooLarge, SparkLogError
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import State
+from spark_log.segment.compression import TopicCompression, topic_compression
 from spark_log.segment.conform import Rows, micros
 from spark_log.segment.partitioners import (
     no_such_partition,
@@ -22,11 +23,12 @@ from spark_log.segment.partitioners import (
 )
 from spark_log.segment.row_batches import row_bytes
 from spark_log.segment.schema import RECORD_SCHEMA
-from spark_log.settings import topic_config
+from spark_log.settings import has_cleanup_policy, topic_config
 
 _NO_LIMIT_MS = 2**63 - 1
 Numbers = npt.NDArray[np.integer[Any]]
 Int64s = npt.NDArray[np.int64]
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class TopicSpec(NamedTuple):
@@ -36,11 +38,12 @@ class TopicSpec(NamedTuple):
     name: str
     partitions: int
     max_message_bytes: int
-    compression: str
-    """The topic's `compression.type`: a codec, or `producer`."""
+    compression: TopicCompression
     append_time: bool
     before_max_ms: int
     after_max_ms: int
+    compacted: bool
+    """Records must have keys."""
 
 
 def topic_spec(state: State, name: str) -> TopicSpec:
@@ -51,10 +54,11 @@ def topic_spec(state: State, name: str) -> TopicSpec:
         name,
         topic.partitions,
         topic_config(topic.configs, "max.message.bytes"),
-        topic_config(topic.configs, "compression.type"),
+        topic_compression(topic.configs),
         topic_config(topic.configs, "message.timestamp.type") == "LogAppendTime",
         topic_config(topic.configs, "message.timestamp.before.max.ms"),
         topic_config(topic.configs, "message.timestamp.after.max.ms"),
+        has_cleanup_policy(topic.configs, "compact"),
     )
 
 
@@ -81,6 +85,10 @@ class TopicTable:
     def after_max_ms(self) -> Int64s:
         return np.array([_NO_LIMIT_MS if spec.append_time else spec.after_max_ms for spec in self.specs])
 
+    @cached_property
+    def compacted(self) -> npt.NDArray[np.bool_]:
+        return np.array([spec.compacted for spec in self.specs])
+
 
 class TopicRows(NamedTuple):
     """Rows of one or more topics."""
@@ -102,7 +110,7 @@ class TopicRows(NamedTuple):
         """The topic of a row."""
         return self.topics.specs[0 if self.numbers is None else self.numbers[row]]
 
-    def each(self, values: Int64s) -> Int64s:
+    def each(self, values: npt.NDArray[_Scalar]) -> npt.NDArray[_Scalar]:
         """values: by topic.  The value for each row; or the only one, which numpy broadcasts."""
         return values if self.numbers is None else values[self.numbers]
 
@@ -130,11 +138,43 @@ class Fault(NamedTuple):
 
 
 def faults_of(batch: TopicRows, now_ms: int) -> list[Fault]:
-    """The rules of their topics that rows violate: on size, on time, and on explicit partitions."""
+    """The rules of their topics that rows violate: on keys, on size, on time, and on explicit partitions."""
     if batch.num_rows == 0:
         return []
-    found = (_too_large(batch), *_out_of_time(batch, now_ms), _no_partition(batch))
+    found = (_no_key(batch), _too_large(batch), *_out_of_time(batch, now_ms), _no_partition(batch))
     return [fault for fault in found if fault is not None]
+
+
+def _no_key(batch: TopicRows) -> Fault | None:
+    keys = batch.rows.records.column("key")
+    if not keys.null_count or not batch.topics.compacted.any():
+        return None
+    wrong = _nulls(keys) & batch.each(batch.topics.compacted)
+    if not wrong.any():
+        return None
+    return Fault(InvalidRecord, wrong, lambda row: no_key(batch.spec(row).name))
+
+
+def keyless_topics(batch: TopicRows) -> set[str]:
+    """Ids of the topics of the rows that have no key."""
+    keys = batch.rows.records.column("key")
+    if not keys.null_count:
+        return set()
+    numbers = [0] if batch.numbers is None else np.flatnonzero(np.bincount(batch.numbers[_nulls(keys)])).tolist()
+    return {batch.topics.specs[number].topic_id for number in numbers}
+
+
+def _nulls(column: pa.Array) -> npt.NDArray[np.bool_]:
+    found: npt.NDArray[np.bool_] = column.is_null().to_numpy(zero_copy_only=False)
+    return found
+
+
+def no_key(topic: str) -> str:
+    """The message for a record without a key."""
+    return (
+        f"a record of topic {topic!r} has no key, and the topic has cleanup.policy=compact, which keeps the latest "
+        "record of each key: give every record a key, or write to a topic that is not compacted"
+    )
 
 
 def _too_large(batch: TopicRows) -> Fault | None:

@@ -20,12 +20,13 @@ from spark_log.client.producing.commit import Identity, commit_uploads, offsets_
 from spark_log.client.producing.delivery import to_rows
 from spark_log.client.producing.futures import Columns, Headers
 from spark_log.client.producing.producer import checked_headers, no_partition, to_bytes
-from spark_log.client.producing.topic_rules import topic_spec
+from spark_log.client.producing.topic_rules import no_key, topic_spec
 from spark_log.client.producing.upload import Uploader
 from spark_log.client.topics import ensure_topic
 from spark_log.errors import (
     CommitUnknown,
     CoordinatorNotAvailable,
+    InvalidRecord,
     InvalidRequest,
     InvalidTimestamp,
     ProducerFenced,
@@ -53,8 +54,9 @@ class Transaction:
 
     Entering takes over the id: the previous owner can no longer commit.  Leaving raises ProducerFenced if a newer
     transaction has taken over the id or the transaction was aborted; TransactionTimedOut after
-    `transaction_timeout_ms`; IllegalGeneration if a consumer's group was taken over; UploadFenced (retriable: nothing
-    was written) if the transaction took longer than `gc.fence.age.ms`; CommitUnknown if the storage failed.
+    `transaction_timeout_ms`; IllegalGeneration if a consumer is no longer a member of its group; UploadFenced
+    (retriable: nothing was written) if the transaction took longer than `gc.fence.age.ms`; CommitUnknown if the storage
+    failed, so that the commit may have been applied.
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
@@ -138,8 +140,10 @@ class Transaction:
         self._check_time()
         try:
             self._encode(topic)
+            count = 0
             for rows in conform(data, now_us=self._journal.context.clock.now_ms() * 1000):
-                self._add(uploader, topic, rows)
+                self._add(uploader, topic, rows, count)
+                count += rows.records.num_rows
         except Exception as error:
             # Some of the data may be staged: a commit of only the rest would be incomplete.
             self._failed = error
@@ -154,7 +158,7 @@ class Transaction:
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> None:
-        """Add one record."""
+        """Add one record, with the same arguments as `Producer.send`."""
         self._open_uploader()
         self._check_time()
         row = self._row(topic, value, key, headers, partition, timestamp_ms)
@@ -181,9 +185,11 @@ class Transaction:
         elif type(timestamp_ms) is not int or not 0 <= timestamp_ms <= TIME_MS_MAX:
             raise InvalidTimestamp(f"timestamp_ms: {timestamp_ms!r} is not a time in milliseconds since 1970")
         ensure_topic(self._journal, topic)
-        count = topic_spec(self._journal.state, topic).partitions
-        if partition is not None and not (type(partition) is int and 0 <= partition < count):
-            raise no_partition(topic, partition, count)
+        spec = topic_spec(self._journal.state, topic)
+        if partition is not None and not (type(partition) is int and 0 <= partition < spec.partitions):
+            raise no_partition(topic, partition, spec.partitions)
+        if key is None and spec.compacted:
+            raise InvalidRecord(no_key(topic))
         return (
             None if key is None else to_bytes("key", key),
             None if value is None else to_bytes("value", value),
@@ -195,8 +201,11 @@ class Transaction:
     def commit_offsets(
         self, consumer: Consumer | str, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
     ) -> None:
-        """Commit positions with the records: of a consumer, those of its returned records or `offsets`; or of a group
-        by name, which is not fenced by a generation."""
+        """Commit positions with the records.
+
+        With a consumer: `offsets`, or the positions after the records that it has returned.  With a group's name:
+        `offsets`, without a check of the group's generation.
+        """
         self._open_uploader()
         if isinstance(consumer, Consumer):
             commit, by = consumer.group_commit(offsets), consumer.committer()
@@ -216,15 +225,16 @@ class Transaction:
             try:
                 keys, values, times, headers, partitions = zip(*rows, strict=True)
                 columns = Columns(keys, values, np.array(times, dtype=np.int64), headers, partitions)
-                self._add(self._open_uploader(), topic, to_rows(columns, 0, len(rows)))
+                self._add(self._open_uploader(), topic, to_rows(columns, 0, len(rows)), 0)
             except Exception as error:
                 # All of them had been accepted: a commit without them would be incomplete.
                 self._failed = error
                 raise
 
-    def _add(self, uploader: Uploader, topic: str, rows: Rows) -> None:
+    def _add(self, uploader: Uploader, topic: str, rows: Rows, first: int) -> None:
+        """first:  as for `Uploader.append`."""
         ensure_topic(self._journal, topic)
-        uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms())
+        uploader.append(topic_spec(self._journal.state, topic), rows, self._journal.context.clock.now_ms(), first)
 
     def _check_time(self) -> None:
         """Raises TransactionTimedOut after the timeout, ProducerFenced if a newer one has taken over the id.

@@ -9,24 +9,32 @@ from __future__ import annotations
 import random
 import tempfile
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, NamedTuple, cast
 
 import numpy as np
+import pyarrow as pa
 
 from spark_log.client.producing.topic_partitions import TopicPartitioners
-from spark_log.client.producing.topic_rules import Int64s, TopicRows, TopicSpec, TopicTable, faults_of
+from spark_log.client.producing.topic_rules import (
+    Int64s,
+    TopicRows,
+    TopicSpec,
+    TopicTable,
+    faults_of,
+    keyless_topics,
+)
 from spark_log.errors import InvalidRecord
 from spark_log.journal.object_names import data_key
 from spark_log.model import DataObject, Run
+from spark_log.segment.compression import COMPRESSIONS, DEFAULT_COMPRESSION, Compression
 from spark_log.segment.conform import Rows
-from spark_log.segment.row_sorter import HELD_BYTES, RowSorter
-from spark_log.segment.schema import COMPRESSIONS, DEFAULT_COMPRESSION
-from spark_log.segment.writer import SegmentWriter
+from spark_log.segment.row_sorter import RowSorter
+from spark_log.segment.writer import BATCH_BYTES, BATCH_ROWS, SegmentWriter
 from spark_log.store.base import Chunks, ObjectStore
 
 BUFFER_BYTES = 64 << 20
-"""Memory of an upload for rows that wait to be sorted, then for their batch to fill, and for encoded batches."""
+"""Memory of an upload for rows that wait to be sorted, for a sorted copy of them, and for encoded batches."""
 
 
 class Uploaded(NamedTuple):
@@ -35,6 +43,8 @@ class Uploaded(NamedTuple):
     objects: tuple[DataObject, ...]
     slices: tuple[tuple[int, Run], ...]
     """(index of the object, run)."""
+    keyless: tuple[str, ...] = ()
+    """Ids of the topics of which some records have no key, sorted."""
 
     @property
     def rows(self) -> int:
@@ -48,18 +58,20 @@ def join_uploads(uploads: Iterable[Uploaded]) -> Uploaded:
     """Concatenate uploads."""
     objects: list[DataObject] = []
     slices: list[tuple[int, Run]] = []
+    keyless: set[str] = set()
     for upload in uploads:
         slices += [(number + len(objects), run) for number, run in upload.slices]
         objects += upload.objects
-    return Uploaded(tuple(objects), tuple(slices))
+        keyless.update(upload.keyless)
+    return Uploaded(tuple(objects), tuple(slices), tuple(sorted(keyless)))
 
 
 class Uploader:
-    """Writes rows to one object (one per codec, if the topics use several).
+    """Writes rows to one object (one per codec and level, if the topics use several).
 
     epoch:        upload epoch: a state version that the writer had read before.
     partitioner:  a name for `make_partitioner`; each topic gets a separate instance.
-    compression:  for topics whose `compression.type` is `producer`.
+    compression:  a codec, for topics whose `compression.type` is `producer`.
     """
 
     def __init__(
@@ -80,49 +92,61 @@ class Uploader:
         self._compression = compression
         self._partitioners = TopicPartitioners(partitioner, rng)
         self._destinations = _Destinations()
-        self._sorter = RowSorter()
-        self._writers: dict[str, SegmentWriter] = {}
+        self._sorter = RowSorter(BATCH_ROWS, BATCH_BYTES)
+        self._writers: dict[Compression, SegmentWriter] = {}
+        self._keyless: set[str] = set()
+        """Ids of topics with records without a key."""
 
-    def append(self, spec: TopicSpec, rows: Rows, now_ms: int) -> None:
+    def append(self, spec: TopicSpec, rows: Rows, now_ms: int, first: int) -> None:
         """Add rows of one topic.  After InvalidRecord, MessageTooLarge or InvalidTimestamp, nothing must be
-        committed."""
+        committed.
+
+        first:  number of the first row in the caller's data, for messages.
+        """
         batch = TopicRows.of(spec, rows)
         for fault in faults_of(batch, now_ms):
-            raise fault.kind(fault.reason(int(fault.rows.argmax())))
+            row = int(fault.rows.argmax())
+            raise fault.kind(f"row {first + row}: {fault.reason(row)}")
         self.add(batch)
 
     def add(self, batch: TopicRows) -> None:
         """Add rows that are already validated."""
         if batch.num_rows == 0:
             return
+        self._keyless |= keyless_topics(batch)
         if self._destinations.change(batch.topics) or not self._sorter.fits(batch.rows.records):
-            self._sort()
+            self._encode(self._sorter.take_all)
         destinations = self._partitioners.assign(batch) + batch.each(self._destinations.starts(batch.topics))
         self._sorter.add(batch.rows.records, destinations, self._destinations.count)
         if self._sorter.is_due:
-            self._sort()
+            self._encode(self._sorter.take_batches)
 
-    def _sort(self) -> None:
-        for destination, part in self._sorter.take_sorted():
+    def _encode(self, take: Callable[[], Iterator[tuple[int, pa.RecordBatch]]]) -> None:
+        """Sort the rows that are held, and encode those that `take` gives."""
+        for writer in self._writers.values():
+            writer.reserve(self._sorter.bytes * 3 // 2)
+        for destination, rows in take():
             spec, partition = self._destinations[destination]
-            self._writer(spec).append(spec.topic_id, partition, part)
+            self._writer(spec).append(spec.topic_id, partition, rows, close_batch=True)
+        for writer in self._writers.values():
+            writer.reserve(self._sorter.bytes)
 
     def _writer(self, spec: TopicSpec) -> SegmentWriter:
-        codec = self._compression if spec.compression == "producer" else spec.compression
-        codec = "none" if codec == "uncompressed" else codec
-        if codec not in self._writers:
-            self._writers[codec] = SegmentWriter(
-                compression=codec,
-                buffer_bytes=BUFFER_BYTES - HELD_BYTES,
+        compression = spec.compression.of_writer(self._compression)
+        if compression not in self._writers:
+            self._writers[compression] = SegmentWriter(
+                compression=compression,
+                buffer_bytes=BUFFER_BYTES,
                 open_spool=_open_spool,
             )
-        return self._writers[codec]
+        return self._writers[compression]
 
     def finish(self) -> Uploaded:
         """Write the objects durably, and return their contents."""
         try:
-            self._sort()
-            return join_uploads(self._put(writer) for _, writer in sorted(self._writers.items()))
+            self._encode(self._sorter.take_all)
+            uploaded = join_uploads(self._put(writer) for _, writer in sorted(self._writers.items()))
+            return uploaded._replace(keyless=tuple(sorted(self._keyless)))
         finally:
             self.close()
 
@@ -141,7 +165,7 @@ class Uploader:
         for writer in self._writers.values():
             writer.close()
         self._writers = {}
-        self._sorter = RowSorter()
+        self._sorter = RowSorter(BATCH_ROWS, BATCH_BYTES)
 
 
 class _Destinations:

@@ -2,17 +2,20 @@
 
 A slice of one batch, or a small slice, takes one ranged read, verified by the slice's checksum.  Other slices are read
 through the object's index: the overlapping batches, adjacent ones in one request.  From remote storage, the next
-requests are sent while the current batches are decoded.  `touched` predicts the size of a read.
+requests are sent while the current batches are decoded, and small slices that are near each other in one object share a
+request.  `touched` predicts the size of a read.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,8 +26,10 @@ from spark_log.client.reading.plan import SliceRead, Window
 from spark_log.errors import CorruptObject, ObjectNotFound
 from spark_log.journal.missing_indexes import damaged_object, missing_object
 from spark_log.model import APPEND_TIME, Slice
+from spark_log.segment.offsets import Offsets, as_array, shifted
 from spark_log.segment.reader import (
     BatchRef,
+    Decoded,
     Index,
     Place,
     decode_batch,
@@ -34,14 +39,18 @@ from spark_log.segment.reader import (
     first_batch_at_or_after,
     parse_index,
 )
-from spark_log.segment.schema import TIMESTAMP
+from spark_log.segment.schema import RECORD_SCHEMA_HEADERS, TIMESTAMP
 from spark_log.store.base import ObjectStore
-from spark_log.text import counted
 
 WHOLE_BYTES_MAX = 1 << 20
 """A run up to this size is read in one request."""
-SLICES_AHEAD = 8
-"""Small slices, and indexes of objects, that are requested concurrently."""
+REQUESTS_AHEAD = 8
+"""Requests for small slices, and for indexes of objects, that are in flight."""
+BLOCK_BYTES_MAX = 4 << 20
+"""Small slices that are requested together, in one request if they are near each other.  A reader holds twice as much:
+the block that it decodes, and the next one."""
+GAP_BYTES_MAX = 256 << 10
+"""Bytes between two slices that are read and discarded: at 50 MB/s they take 5 ms, less than another request."""
 INDEXES_MAX = 16
 """Indexes that a reader keeps: an object with slices of several partitions is read again and again."""
 GROUP_BYTES_MAX = {"local": 1 << 20, "remote": 8 << 20}
@@ -50,35 +59,31 @@ GROUPS_AHEAD = 4
 """Groups of batches that are requested concurrently: a task holds four times 8 MiB."""
 
 
-Offsets: TypeAlias = "range | npt.NDArray[np.int64]"
-"""Ascending; a range where there are no holes."""
+Coming: TypeAlias = Callable[[], bytes]
+"""Waits for bytes that were requested in the background."""
 
 
 class Fetched(NamedTuple):
-    """Records of one partition, at least one, and the offset of each."""
+    """Records of one partition, and the offset of each.  There are none if all offsets up to `end` are holes."""
 
     read: SliceRead
     offsets: Offsets
     records: pa.RecordBatch
-
-    @property
-    def end(self) -> int:
-        """The offset after the last one."""
-        return int(self.offsets[-1]) + 1
+    end: int
+    """The offset to continue at: after the last record, and after holes behind it."""
 
     def head(self, rows: int) -> Fetched:
-        """The first `rows` records."""
-        return Fetched(self.read, self.offsets[:rows], self.records.slice(0, rows))
+        """The first `rows` records, at least one and fewer than there are."""
+        offsets = self.offsets[:rows]
+        return Fetched(self.read, offsets, self.records.slice(0, rows), int(offsets[-1]) + 1)
 
     def tail(self, rows: int) -> Fetched:
         """The records after the first `rows`."""
-        return Fetched(self.read, self.offsets[rows:], self.records.slice(rows))
+        return Fetched(self.read, self.offsets[rows:], self.records.slice(rows), self.end)
 
     def offset_array(self) -> npt.NDArray[np.int64]:
         """int64, one a record."""
-        if isinstance(self.offsets, range):
-            return np.arange(self.offsets.start, self.offsets.stop, dtype=np.int64)
-        return self.offsets
+        return as_array(self.offsets)
 
 
 def fetch(
@@ -86,13 +91,13 @@ def fetch(
     read: SliceRead,
     columns: Sequence[str] | None = None,
     window: Window | None = None,
-    coming: Future[bytes] | None = None,
+    coming: Coming | None = None,
 ) -> Iterator[Fetched]:
-    """The records of one planned read, in offset order.
+    """The records of one planned read, in offset order.  The last result ends where the read ends.
 
     columns:  of key, value, timestamp, headers; None for all that exist.
     window:   batches that cannot have such timestamps are skipped, so there may be gaps between results.
-    coming:   the bytes of the slice or of its object's index, whichever is read first, if `asked_ahead` fetches them.
+    coming:   the bytes of the slice or of its object's index, whichever is read first, if they were requested before.
     Raises ObjectNotFound if the object is gone (plan again by offset), CorruptObject for damaged bytes.
     """
     piece = read.slice
@@ -101,9 +106,21 @@ def fetch(
         batches = _whole(store, read, columns, coming, place)
     else:
         batches = _by_index(store, read, columns, window, place, coming)
+    at = read.start
     with _named(store, read):
-        for first, records in batches:
-            yield from _cut(read, first, records)
+        for found in batches:
+            part = _cut(read, found)
+            if part is not None:
+                yield part
+                at = part.end
+    if at < read.end:
+        yield Fetched(read, range(read.end, read.end), _no_records(tuple(columns or ())), read.end)
+
+
+@cache
+def _no_records(columns: tuple[str, ...]) -> pa.RecordBatch:
+    fields = [RECORD_SCHEMA_HEADERS.field(name) for name in columns]
+    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in fields], schema=pa.schema(fields))
 
 
 @contextmanager
@@ -127,54 +144,135 @@ def _intact(store: ObjectStore, read: SliceRead, start: int, end: int) -> Iterat
 
 
 def _whole(
-    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, coming: Future[bytes] | None, place: Place
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+    store: ObjectStore, read: SliceRead, columns: Sequence[str] | None, coming: Coming | None, place: Place
+) -> Iterator[Decoded]:
     piece = read.slice
-    data = _get_whole(store, piece) if coming is None else coming.result()
-    first = piece.start
+    data = coming() if coming is not None else store.get(piece.object, piece.position, piece.position + piece.length)
     with _intact(store, read, piece.start, piece.end):
-        for records in decode_run(data, piece, columns, place=place):
-            yield first, records
-            first += records.num_rows
-        if first != piece.end:
-            raise CorruptObject(
-                f"the data in {place.at(piece.position)} has {counted(first - piece.start, 'record')}, not "
-                f"{piece.end - piece.start:,}"
-            )
+        yield from decode_run(data, piece, columns, place=place)
 
 
-def _get_whole(store: ObjectStore, piece: Slice) -> bytes:
-    return store.get(piece.object, piece.position, piece.position + piece.length)
+Begun: TypeAlias = Mapping[tuple[str, int], Coming]
+"""Requests that were sent, by the object and position of their slice."""
 
 
-def asked_ahead(store: ObjectStore, reads: Sequence[SliceRead]) -> Iterator[tuple[SliceRead, Future[bytes] | None]]:
+def begin(store: ObjectStore, reads: Sequence[SliceRead]) -> Begun:
+    """Request the first block of `reads` from remote storage, for `asked_ahead`, before it is known which of them are
+    read."""
+    block = [] if store.local else next(_blocks(reads), [])
+    found = _Requests(store).of(block)
+    return {_place(read): coming for read, coming in zip(block, found, strict=True) if coming is not None}
+
+
+def asked_ahead(
+    store: ObjectStore, reads: Sequence[SliceRead], begun: Begun = MappingProxyType({})
+) -> Iterator[tuple[SliceRead, Coming | None]]:
     """The reads, each with the bytes of its slice if that is small, or else of its object's index, which is fetched
     once.
 
-    Those of the next `SLICES_AHEAD` slices are fetched in the background from remote storage, so a range of many
-    commits does not wait for each in turn.
+    They are fetched from remote storage in blocks, the next one in the background, so a range of many commits does not
+    wait for each in turn.
+
+    begun:  requests that were sent before.
     """
-    if store.local or len(reads) < 2:
+    if store.local or (len(reads) < 2 and not begun):
         yield from ((read, None) for read in reads)
         return
-    pool, asked = _pool(os.getpid()), deque[Future[bytes] | None]()
-    indexes: OrderedDict[str, Future[bytes]] = OrderedDict()
+    requests, asked = _Requests(store, begun), deque[tuple[list[SliceRead], list[Coming | None]]]()
+    for block in _blocks(reads):
+        asked.append((block, requests.of(block)))
+        if len(asked) > 1:
+            yield from zip(*asked.popleft(), strict=True)
+    for pair in asked:
+        yield from zip(*pair, strict=True)
 
-    def ask(later: SliceRead) -> Future[bytes] | None:
-        if _in_one_go(later.slice):
-            small = later.slice.length <= WHOLE_BYTES_MAX
-            return pool.submit(_get_whole, store, later.slice) if small else None
-        name = later.slice.object
-        if name not in indexes:
-            indexes[name] = pool.submit(_get_index, store, later)
-        indexes.move_to_end(name)
-        if len(indexes) > INDEXES_MAX:
-            indexes.popitem(last=False)
-        return indexes[name]
 
-    for number, read in enumerate(reads):
-        asked.extend(map(ask, reads[number + len(asked) : number + SLICES_AHEAD]))
-        yield read, asked.popleft()
+def asked_together(store: ObjectStore, reads: Sequence[SliceRead]) -> list[tuple[SliceRead, Coming | None]]:
+    """The first block of the reads, requested now, for readers that do not take them in this order."""
+    block = next(_blocks(reads), [])
+    return list(zip(block, _Requests(store).of(block), strict=True))
+
+
+def _blocks(reads: Sequence[SliceRead]) -> Iterator[list[SliceRead]]:
+    """The reads in order: so many that small slices have `BLOCK_BYTES_MAX`, and `REQUESTS_AHEAD` larger ones."""
+    block, size = list[SliceRead](), 0
+    for read in reads:
+        cost = read.slice.length if _is_small(read.slice) else BLOCK_BYTES_MAX // REQUESTS_AHEAD
+        if block and size + cost > BLOCK_BYTES_MAX:
+            yield block
+            block, size = [], 0
+        block.append(read)
+        size += cost
+    if block:
+        yield block
+
+
+class _Requests:
+    """Requests in the background for one reader."""
+
+    def __init__(self, store: ObjectStore, begun: Begun = MappingProxyType({})) -> None:
+        self._store, self._begun = store, dict(begun)
+        self._pool = _pool(os.getpid())
+        self._indexes: OrderedDict[str, Future[bytes]] = OrderedDict()
+
+    def of(self, reads: Sequence[SliceRead]) -> list[Coming | None]:
+        """For each read, the bytes that `fetch` needs first; None if it is to request them itself."""
+        found = [self._begun.pop(_place(read), None) for read in reads]
+        left = [number for number, coming in enumerate(found) if coming is None]
+        for span in _spans(reads, [number for number in left if _is_small(reads[number].slice)]):
+            data = self._pool.submit(self._store.get, span.object, span.start, span.end)
+            for number in span.reads:
+                found[number] = partial(_part, data, reads[number].slice, span.start)
+        for number in left:
+            if not _in_one_go(reads[number].slice):
+                found[number] = self._index(reads[number]).result
+        return found
+
+    def _index(self, read: SliceRead) -> Future[bytes]:
+        name = read.slice.object
+        if name not in self._indexes:
+            self._indexes[name] = self._pool.submit(_get_index, self._store, read)
+        self._indexes.move_to_end(name)
+        if len(self._indexes) > INDEXES_MAX:
+            self._indexes.popitem(last=False)
+        return self._indexes[name]
+
+
+def _place(read: SliceRead) -> tuple[str, int]:
+    return read.slice.object, read.slice.position
+
+
+def _is_small(piece: Slice) -> bool:
+    return piece.length <= WHOLE_BYTES_MAX
+
+
+class _Span(NamedTuple):
+    """A byte range of an object, and the numbers of the reads in it."""
+
+    object: str
+    start: int
+    end: int
+    reads: list[int]
+
+
+def _spans(reads: Sequence[SliceRead], numbers: Sequence[int]) -> list[_Span]:
+    """One request for slices that are near each other in an object; in the order of the first read of each."""
+    spans: list[_Span] = []
+    for number in sorted(numbers, key=lambda number: _place(reads[number])):
+        name, start = _place(reads[number])
+        end, last = start + reads[number].slice.length, spans[-1] if spans else None
+        if last and last.object == name and start - last.end <= GAP_BYTES_MAX and end - last.start <= BLOCK_BYTES_MAX:
+            last.reads.append(number)
+            spans[-1] = last._replace(end=max(last.end, end))
+        else:
+            spans.append(_Span(name, start, end, [number]))
+    return sorted(spans, key=lambda span: min(span.reads))
+
+
+def _part(data: Future[bytes], piece: Slice, start: int) -> bytes:
+    """A slice of a span: a copy, so that records of it do not keep the rest in memory."""
+    at = piece.position - start
+    return data.result()[at : at + piece.length]
 
 
 def _by_index(
@@ -183,11 +281,11 @@ def _by_index(
     columns: Sequence[str] | None,
     window: Window | None,
     place: Place,
-    coming: Future[bytes] | None,
-) -> Iterator[tuple[int, pa.RecordBatch]]:
+    coming: Coming | None,
+) -> Iterator[Decoded]:
     piece = read.slice
     with _intact(store, read, piece.start, piece.end):
-        index = load_index(store, read) if coming is None else _parsed(coming.result(), read)
+        index = load_index(store, read) if coming is None else _parsed(coming(), read)
         groups = _groups(_wanted(index, read, window, place), GROUP_BYTES_MAX["local" if store.local else "remote"])
     if groups and _wants_all(read, window):
         # Including its schema and end mark: `touched` knows the size of a whole run without the index.
@@ -195,14 +293,14 @@ def _by_index(
         groups[-1] = groups[-1]._replace(end=piece.position + piece.length)
     for group, data in _loaded(store, piece.object, groups):
         for ref in group.refs:
-            at, first = ref.position - group.start, piece.start + ref.first
-            with _intact(store, read, first, first + ref.rows):
-                records = decode_batch(data[at : at + ref.length], ref, index, columns, place=place)
-            yield first, records
+            at = ref.position - group.start
+            with _intact(store, read, piece.start + ref.first, piece.start + ref.last + 1):
+                found = decode_batch(data[at : at + ref.length], ref, index, columns, place=place)
+            yield found
 
 
 def _in_one_go(piece: Slice) -> bool:
-    return piece.batches == 1 or piece.length <= WHOLE_BYTES_MAX
+    return piece.batches == 1 or _is_small(piece)
 
 
 def _wants_all(read: SliceRead, window: Window | None) -> bool:
@@ -256,7 +354,7 @@ def _loaded(store: ObjectStore, name: str, groups: Sequence[_Group]) -> Iterator
 @cache
 def _pool(pid: int) -> ThreadPoolExecutor:
     """One pool per process: Spark forks its workers, and threads do not survive a fork."""
-    return ThreadPoolExecutor(SLICES_AHEAD, thread_name_prefix=f"pylog-fetch-{pid}")
+    return ThreadPoolExecutor(REQUESTS_AHEAD, thread_name_prefix=f"pylog-fetch-{pid}")
 
 
 def load_index(store: ObjectStore, read: SliceRead) -> Index:
@@ -272,18 +370,19 @@ def _parsed(data: bytes, read: SliceRead) -> Index:
     return parse_index(data, name=read.slice.object, object_size=read.object_size)
 
 
-def _cut(read: SliceRead, first: int, records: pa.RecordBatch) -> Iterator[Fetched]:
-    """The requested part of a batch, with the log append time if the slice has one."""
-    low, high = max(read.start - first, 0), min(read.end - first, records.num_rows)
-    if low >= high:
-        return
+def _cut(read: SliceRead, found: Decoded) -> Fetched | None:
+    """The requested part of a batch, with the log append time if the slice has one; None if it has none."""
+    offsets, records = shifted(found.offsets, read.slice.start), found.records
+    low, high = bisect_left(offsets, read.start), bisect_left(offsets, read.end)
+    if low == high:
+        return None
     if (low, high) != (0, records.num_rows):
-        records = records.slice(low, high - low)
+        offsets, records = offsets[low:high], records.slice(low, high - low)
     if read.slice.time_kind == APPEND_TIME and "timestamp" in records.schema.names:
         at = records.schema.get_field_index("timestamp")
         stamp = pa.repeat(pa.scalar(read.slice.min_us, TIMESTAMP), records.num_rows)
         records = records.set_column(at, records.schema.field(at), stamp)
-    yield Fetched(read, range(first + low, first + high), records)
+    return Fetched(read, offsets, records, int(offsets[-1]) + 1)
 
 
 def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | None:
@@ -299,20 +398,17 @@ def first_offset_at(store: ObjectStore, read: SliceRead, time_us: int) -> int | 
             if ref is None:
                 return None
             data = store.get(piece.object, ref.position, ref.position + ref.length)
-            row = first_at_or_after([decode_batch(data, ref, index, ["timestamp"], place=place)], time_us)
-        return None if row is None else piece.start + ref.first + row
-    for part in fetch(store, read, ["timestamp"]):
-        row = first_at_or_after([part.records], time_us)
-        if row is not None:
-            return int(part.offsets[row])
-    return None
+            offset = first_at_or_after([decode_batch(data, ref, index, ["timestamp"], place=place)], time_us)
+        return None if offset is None else piece.start + offset
+    parts = fetch(store, read, ["timestamp"])
+    return first_at_or_after((Decoded(part.offsets, part.records) for part in parts), time_us)
 
 
 class Touched(NamedTuple):
     """The extent of a read."""
 
     records: int
-    """The number of requested records in the batches."""
+    """The number of requested records in the batches; of slices with holes, at most that."""
     batches: int
     bytes: int
     """Size of the batches, and of the indexes that are needed to find them."""
@@ -329,5 +425,5 @@ def touched(store: ObjectStore, read: SliceRead, window: Window | None = None) -
     place = Place(piece.object, read.topic, read.topic_id, read.partition)
     refs = _wanted(load_index(store, read), read, window, place)
     low, high = read.start - piece.start, read.end - piece.start
-    records = sum(min(ref.first + ref.rows, high) - max(ref.first, low) for ref in refs)
+    records = sum(min(ref.rows, min(ref.last + 1, high) - max(ref.first, low)) for ref in refs)
     return Touched(records, len(refs), of_index + sum(ref.length for ref in refs))

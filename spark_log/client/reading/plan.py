@@ -17,7 +17,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.missing_indexes import missing_object
 from spark_log.metadata.records import Piece
 from spark_log.metadata.slice_index import numbers, slices_of
-from spark_log.metadata.state import Partition, State
+from spark_log.metadata.state import ObjectRow, Partition, State
 from spark_log.model import Slice
 from spark_log.positions import At, Latest, Position
 
@@ -85,7 +85,10 @@ def plan_reads(
         tables |= journal.run(read_tables(pieces))
         gone = pieces - tables.keys()
         if not gone:
-            return [one for rng, entries in wanted for one in _reads(state, rng, _slices(entries, tables, rng, window))]
+            slices = [(rng, _slices(entries, tables, rng, window)) for rng, entries in wanted]
+            rows = journal.object_rows(state, (piece.object for _, several in slices for piece in several))
+            if rows is not None:
+                return [one for rng, several in slices for one in _reads(rows, rng, several)]
         state = journal.refresh()
     raise DataLoss("the slice indexes were replaced faster than they could be read; try again")
 
@@ -138,10 +141,11 @@ def _overlapping(part: Partition, rng: OffsetRange, window: Window | None) -> li
     entries = part.entries
     low = bisect.bisect_right(entries, rng.start, key=lambda entry: entry.end)
     high = bisect.bisect_left(entries, rng.end, key=lambda entry: entry.start)
-    return [entry for entry in entries[low:high] if _within(entry, window)]
+    return [entry for entry in entries[low:high] if within(entry, window)]
 
 
-def _within(entry: Slice | Piece, window: Window | None) -> bool:
+def within(entry: Slice | Piece, window: Window | None) -> bool:
+    """Whether an entry may have timestamps in the window."""
     return window is None or (entry.min_us < window[1] and entry.max_us >= window[0])
 
 
@@ -165,12 +169,12 @@ def _sealed(table: pa.Table, rng: OffsetRange, window: Window | None) -> list[Sl
         return slices_of(rows)
     found = np.flatnonzero((numbers(rows["min_us"]) < window[1]) & (numbers(rows["max_us"]) >= window[0]))
     rows = rows.slice(found[0], found[-1] - found[0] + 1) if len(found) else rows.slice(0, 0)
-    return [piece for piece in slices_of(rows) if _within(piece, window)]
+    return [piece for piece in slices_of(rows) if within(piece, window)]
 
 
-def _reads(state: State, rng: OffsetRange, slices: Sequence[Slice]) -> Iterator[SliceRead]:
+def _reads(objects: Mapping[str, ObjectRow], rng: OffsetRange, slices: Sequence[Slice]) -> Iterator[SliceRead]:
     """The overlapping part of each slice, in order.  Works column by column, because there may be a million."""
-    rows = [state.objects[piece.object] for piece in slices]
+    rows = [objects[piece.object] for piece in slices]
     starts, ends = [piece.start for piece in slices], [piece.end for piece in slices]
     starts[:1] = [max(start, rng.start) for start in starts[:1]]
     ends[-1:] = [min(end, rng.end) for end in ends[-1:]]

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import bisect
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from msgspec.structs import replace
 
 from spark_log.client.reading.fetch import Fetched
-from spark_log.client.reading.plan import Known, OffsetRange, SliceRead, plan_reads
+from spark_log.client.reading.plan import Known, OffsetRange, SliceRead, plan_reads, within
 from spark_log.conditions import ALL, Condition
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
+
+Ints = npt.NDArray[np.int64]
 
 
 def plan_matching(
@@ -35,16 +37,38 @@ def plan_matching(
         if rng.partition in where.partition and not where.empty
     ]
     reads = plan_reads(journal, clipped, where.window, known, state)
-    if where.offset.among is None:
-        return reads
-    listed = sorted(where.offset.among)
-    return [narrow for read in reads if (narrow := _narrowed(read, listed)) is not None]
+    return reads if where.offset.among is None else around(reads, _listed(where.offset.among))
 
 
-def _narrowed(read: SliceRead, listed: Sequence[int]) -> SliceRead | None:
-    """The read from its first to its last listed offset; None if it contains none."""
-    low, high = bisect.bisect_left(listed, read.start), bisect.bisect_left(listed, read.end)
-    return replace(read, start=listed[low], end=listed[high - 1] + 1) if low < high else None
+def may_match(reads: Sequence[SliceRead], where: Condition) -> list[SliceRead]:
+    """Those parts of planned reads that may match, as `plan_matching` would have planned them."""
+    if where.empty:
+        return []
+    kept = [
+        replace(read, start=max(read.start, where.offset.first), end=min(read.end, where.offset.last + 1))
+        for read in reads
+        if read.partition in where.partition
+        and read.start <= where.offset.last
+        and read.end > where.offset.first
+        and within(read.slice, where.window)
+    ]
+    return kept if where.offset.among is None else around(kept, _listed(where.offset.among))
+
+
+def around(reads: Sequence[SliceRead], offsets: Ints) -> list[SliceRead]:
+    """Each read from the first to the last of some offsets in it, without reads that have none.  offsets: ascending."""
+    lows, highs = (
+        np.searchsorted(offsets, [getattr(read, end) for read in reads]).tolist() for end in ("start", "end")
+    )
+    return [
+        replace(read, start=int(offsets[low]), end=int(offsets[high - 1]) + 1)
+        for read, low, high in zip(reads, lows, highs, strict=True)
+        if low < high
+    ]
+
+
+def _listed(among: frozenset[int]) -> Ints:
+    return np.sort(np.fromiter(among, np.int64, len(among)))
 
 
 def spans(reads: Sequence[SliceRead]) -> list[OffsetRange]:
@@ -96,7 +120,7 @@ def only_matching(batch: pa.RecordBatch, part: Fetched, where: Condition) -> pa.
         found = part.records.column("timestamp").view(pa.int64()).to_numpy()
         keep &= (found >= times.first) & (found <= times.last)
     if among is not None:
-        keep &= np.isin(part.offset_array(), np.fromiter(among, np.int64, len(among)))
+        keep &= np.isin(part.offset_array(), _listed(among))
     rows = np.flatnonzero(keep)
     if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # without a copy
         return batch.slice(int(rows[0]), len(rows))

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 from typing_extensions import assert_never
 
 from spark_log.client.reading.fetch import first_offset_at
-from spark_log.client.reading.plan import OffsetRange, plan_reads
+from spark_log.client.reading.plan import OffsetRange, SliceRead, plan_reads
 from spark_log.client.reading.scan_batches import fetch_ranges
 from spark_log.errors import GroupIdNotFound, InvalidRequest, ObjectNotFound, OffsetOutOfRange, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
+from spark_log.journal.store_operations import PARALLEL
 from spark_log.metadata.decide.topics import topic_named
 from spark_log.metadata.state import GroupState, Partition, State, TopicKey
 from spark_log.model import EARLIEST, TopicPartition
 from spark_log.positions import At, AtTime, Earliest, Latest, LatestMinus, OfGroup, Position, SinceNow
+
+SEARCH_TRIES = 3
+"""An object may be missing because merging has replaced it: then the search runs again, in the newest state."""
 
 
 def partition_of(state: State, tp: TopicPartition) -> tuple[TopicKey, Partition]:
@@ -43,12 +48,17 @@ def bounds(state: State, partitions: Iterable[TopicPartition], which: int) -> di
     return {tp: part.start if which == EARLIEST else part.readable_end for tp, part in found.items()}
 
 
-def timestamp_ms(journal: Journal, tp: TopicPartition, offset: int) -> int:
-    """The timestamp of a record, in milliseconds."""
-    (topic_id, _), _ = partition_of(journal.state, tp)
-    reads = plan_reads(journal, [OffsetRange(tp.topic, topic_id, tp.partition, offset, offset + 1)])
-    records = next(fetch_ranges(journal, reads, ["timestamp"])).records
-    return int(records.column("timestamp").view(pa.int64())[0].as_py()) // 1000
+def timestamps_ms(journal: Journal, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The timestamp in milliseconds of one record of each partition, if it still exists."""
+    ranges = ranges_between(journal.state, offsets, {tp: offset + 1 for tp, offset in offsets.items()})
+    return {
+        TopicPartition(part.read.topic, part.read.partition): int(
+            part.records.column("timestamp").view(pa.int64())[0].as_py()
+        )
+        // 1000
+        for part in fetch_ranges(journal, plan_reads(journal, ranges), ["timestamp"])
+        if part.records.num_rows
+    }
 
 
 def resolve(journal: Journal, positions: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
@@ -127,27 +137,61 @@ def offsets_for_times(journal: Journal, times: Mapping[TopicPartition, int]) -> 
 
     Timestamps need not be in order: the result is the first such record by offset.
     """
-    return {tp: _first_at(journal, tp, ms * 1000) for tp, ms in times.items()}
-
-
-def _first_at(journal: Journal, tp: TopicPartition, time_us: int) -> int | None:
-    for _ in range(3):
-        (topic_id, number), part = partition_of(journal.state, tp)
-        rng = OffsetRange(tp.topic, topic_id, number, part.start, part.readable_end)
+    for _ in range(SEARCH_TRIES - 1):
         try:
-            return _search(journal, rng, time_us)
+            return _search(journal, times)
         except ObjectNotFound:
             journal.refresh()
-    return _search(journal, rng, time_us)
+    return _search(journal, times)
 
 
-def _search(journal: Journal, rng: OffsetRange, time_us: int) -> int | None:
-    """Searches the slices in offset order; the first one that reaches the time almost always has the record."""
-    for read in plan_reads(journal, [rng], window=(time_us, 2**63 - 1)):
-        found = first_offset_at(journal.objects, read, time_us)
-        if found is not None:
-            return found
+def _search(journal: Journal, times: Mapping[TopicPartition, int]) -> dict[TopicPartition, int | None]:
+    """Searches the entries of all partitions in offset order, one of each at a time.
+
+    The first entry that reaches the time almost always has the record, so of each partition one slice index is read.
+    """
+    state = journal.state
+    found: dict[TopicPartition, int | None] = dict.fromkeys(times)
+    starts = {tp: partition_of(state, tp)[1].start for tp in times}
+    while starts:
+        spans = {tp: span for tp, start in starts.items() if (span := _next_span(state, tp, start, 1000 * times[tp]))}
+        hits = _first_in(journal, state, spans, times)
+        found |= hits
+        starts = {tp: span.end for tp, span in spans.items() if tp not in hits}
+    return found
+
+
+def _next_span(state: State, tp: TopicPartition, start: int, time_us: int) -> OffsetRange | None:
+    """The offsets from `start` on in the first entry that reaches the time."""
+    (topic_id, number), part = partition_of(state, tp)
+    for entry in part.entries:
+        if entry.end > start and entry.max_us >= time_us:
+            return OffsetRange(tp.topic, topic_id, number, max(start, entry.start), min(entry.end, part.readable_end))
     return None
+
+
+def _first_in(
+    journal: Journal, state: State, spans: Mapping[TopicPartition, OffsetRange], times: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """The first record in each span that reaches the time of its partition, without spans that have none."""
+    if not spans:
+        return {}
+    earliest_us = 1000 * min(times[tp] for tp in spans)
+    by_partition: dict[TopicPartition, list[SliceRead]] = {tp: [] for tp in spans}
+    for read in plan_reads(journal, list(spans.values()), window=(earliest_us, 2**63 - 1), state=state):
+        by_partition[TopicPartition(read.topic, read.partition)].append(read)
+
+    def first(tp: TopicPartition) -> int | None:
+        reads = (read for read in by_partition[tp] if read.slice.max_us >= 1000 * times[tp])
+        offsets = (first_offset_at(journal.objects, read, 1000 * times[tp]) for read in reads)
+        return next((offset for offset in offsets if offset is not None), None)
+
+    if journal.objects.local or len(spans) == 1:
+        firsts = list(map(first, spans))
+    else:
+        with ThreadPoolExecutor(min(PARALLEL, len(spans)), thread_name_prefix="pylog-times") as pool:
+            firsts = list(pool.map(first, spans))
+    return {tp: offset for tp, offset in zip(spans, firsts, strict=True) if offset is not None}
 
 
 def ranges_between(

@@ -17,7 +17,7 @@ from spark_log.journal.journal import Journal
 from spark_log.metadata.consumer_offsets import progress_of, progress_partitions, to_batch
 from spark_log.metadata.state import State
 from spark_log.model import PROGRESS_TOPIC, TopicPartition
-from spark_log.positions import At, parse_position
+from spark_log.positions import At, OfGroup, parse_position
 
 PIECES_AHEAD = 32
 """Pieces of slice indexes that a plan reads while it refreshes the state, under the journal's lock."""
@@ -49,6 +49,7 @@ def _scan_progress(
     schema: pa.Schema,
     where: Condition,
 ) -> pa.RecordBatch:
+    journal.require(None)
     progress, now_ms = progress_of(journal.refresh()), journal.context.clock.now_ms()
     first, last = parse_position(start, "start"), parse_position(end, "end")
     if isinstance(last, At):
@@ -69,6 +70,7 @@ def plan_scan(
     """The parts of objects that a scan with the same arguments reads."""
     first, last, condition = parse_position(start, "start"), parse_position(end, "end"), as_condition(where)
     numbers = None if partitions is None else several("partitions", partitions)
+    journal.require([topic], [position.name for position in (first, last) if isinstance(position, OfGroup)])
     likely = likely_pieces(journal.state, topic, numbers, first, last, condition.window)[:PIECES_AHEAD]
     state, known = journal.refresh_beside(read_tables(likely))
     tps = partitions_of(state, topic) if numbers is None else [TopicPartition(topic, n) for n in numbers]

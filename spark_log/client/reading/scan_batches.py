@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
-from spark_log.client.reading.fetch import Fetched, asked_ahead, fetch
+from spark_log.client.reading.fetch import Coming, Fetched, asked_ahead, fetch
 from spark_log.client.reading.plan import REPLAN_TRIES, OffsetRange, SliceRead, Window, plan_reads
 from spark_log.client.reading.prune import columns_to_read, only_matching
 from spark_log.client.validate import several
 from spark_log.conditions import EVERYTHING, Condition
-from spark_log.errors import InvalidRequest, ObjectNotFound
+from spark_log.errors import ConcurrentChange, InvalidRequest, ObjectNotFound
 from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
 from spark_log.segment.schema import RECORD_SCHEMA_HEADERS
+from spark_log.settings import has_cleanup_policy
 
 SCAN_SCHEMA = pa.schema(
     [("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()), *RECORD_SCHEMA_HEADERS]
@@ -36,11 +37,31 @@ def scan_schema(columns: Sequence[str] | None) -> pa.Schema:
 
 
 def fetch_ranges(
-    journal: Journal, reads: Sequence[SliceRead], columns: Sequence[str] | None, window: Window | None = None
+    journal: Journal,
+    reads: Sequence[SliceRead],
+    columns: Sequence[str] | None,
+    window: Window | None = None,
+    *,
+    latest: bool = False,
 ) -> Iterator[Fetched]:
-    """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again."""
-    for read, coming in asked_ahead(journal.objects, reads):
-        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming)
+    """The records of planned reads.  If a merge has replaced an object meanwhile, the rest is planned again.
+
+    latest:  for a view of the latest records.  Raises ConcurrentChange where `check_not_compacted` does.
+    """
+    yield from fetch_asked(journal, asked_ahead(journal.objects, reads), columns, window, latest=latest)
+
+
+def fetch_asked(
+    journal: Journal,
+    asked: Iterable[tuple[SliceRead, Coming | None]],
+    columns: Sequence[str] | None,
+    window: Window | None = None,
+    *,
+    latest: bool = False,
+) -> Iterator[Fetched]:
+    """As `fetch_ranges`, of reads that may have been requested."""
+    for read, coming in asked:
+        yield from _fetch(journal, read, columns, window, REPLAN_TRIES, coming, latest=latest)
 
 
 def _fetch(
@@ -49,7 +70,9 @@ def _fetch(
     columns: Sequence[str] | None,
     window: Window | None,
     tries: int,
-    coming: Future[bytes] | None = None,
+    coming: Coming | None = None,
+    *,
+    latest: bool,
 ) -> Iterator[Fetched]:
     at = read.start
     try:
@@ -59,10 +82,25 @@ def _fetch(
     except ObjectNotFound:
         if not tries:
             raise
-        journal.refresh()
+        state = journal.refresh()
+        if latest:
+            check_not_compacted(state, read)
         rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
         for again in plan_reads(journal, [rest], window):
-            yield from _fetch(journal, again, columns, window, tries - 1)
+            yield from _fetch(journal, again, columns, window, tries - 1, latest=latest)
+
+
+def check_not_compacted(state: State, read: SliceRead) -> None:
+    """Raises ConcurrentChange if a view of the latest records cannot be planned again, after an object is gone.
+
+    A view is of one version: compaction may have removed a record of it that only a later version replaces.
+    """
+    topic = state.topics.get(read.topic_id)
+    if topic is not None and has_cleanup_policy(topic.configs, "compact"):
+        raise ConcurrentChange(
+            f"{read.topic}-{read.partition} was compacted while the latest records of each key were read, and its earlier "
+            "objects are deleted; run the query again"
+        )
 
 
 def scan_batches(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark_log.errors import (
+    InvalidRecord,
     InvalidRequest,
     OutOfOrderSequence,
     ProducerFenced,
@@ -21,6 +22,7 @@ from spark_log.metadata.decide.groups import check_generation, check_positions
 from spark_log.metadata.decide.transactions import is_timed_out
 from spark_log.metadata.replay import admits, known_objects
 from spark_log.metadata.state import ProducerState, State, TopicKey
+from spark_log.settings import has_cleanup_policy
 from spark_log.text import counted
 
 
@@ -29,28 +31,34 @@ class Committed(NamedTuple):
 
     version: int
     ranges: dict[TopicKey, range]
-    """By (topic id, partition).  Empty for a duplicate so old that its offsets have expired."""
+    """By (topic id, partition).  Empty for a duplicate whose offsets are forgotten."""
     repeated: bool
     """The commit is a duplicate: nothing was added."""
     last: int = -1
     """For a duplicate: the sequence of the producer's last commit."""
+    time_ms: int = 0
+    """The log's time at the commit; 0 for a duplicate that is not the producer's last commit."""
 
 
-def decide_commit(state: State, commit: r.CommitRecord, *, skip_older: bool = False) -> Decision[Committed]:
+def decide_commit(
+    state: State, commit: r.CommitRecord, *, skip_older: bool = False, keyless: Sequence[str] = ()
+) -> Decision[Committed]:
     """Commit slices and positions under (producer, epoch, sequence); a duplicate returns the offsets of the first
     commit.
 
     skip_older:  a sequence below the last one succeeds without effect, whatever its content: a version of an
                  application.
+    keyless:     ids of the topics of which the commit has records without a key.
     Raises SequenceConflict for a sequence below a stream's last one, and for the last one with other content.
     """
     known = state.producers.get(commit.producer)
     if known is not None and commit.epoch == known.epoch and commit.holder == known.holder:
         if not commit.dense and not (skip_older and commit.sequence < known.last):
             _check_repeat(known, commit)
-        for kept in known.kept:
-            if kept.sequence == commit.sequence:
-                return Decision((), Committed(kept.version, _ranges(kept.ranges), repeated=True, last=known.last))
+        last = known.last_commit
+        if last is not None and last.sequence == commit.sequence:
+            repeat = Committed(last.version, last.ranges, repeated=True, last=last.sequence, time_ms=known.time)
+            return Decision((), repeat)
         if not commit.dense and commit.sequence <= known.last:
             return Decision((), Committed(known.version, {}, repeated=True, last=known.last))
     _check_producer(state, commit)
@@ -62,28 +70,26 @@ def decide_commit(state: State, commit: r.CommitRecord, *, skip_older: bool = Fa
         )
     _check_objects(state, commit)
     _check_topics(state, commit)
+    _check_keys(state, keyless)
     for group in commit.groups:
         check_generation(state, group)
         check_positions(state, group)
-    return Decision((commit,), Committed(state.version, _next_ranges(state, commit), repeated=False))
-
-
-def _ranges(rows: Iterable[tuple[str, int, int, int]]) -> dict[TopicKey, range]:
-    return {(topic_id, number): range(start, end) for topic_id, number, start, end in rows}
+    ranges = _next_ranges(state, commit)
+    return Decision((commit,), Committed(state.version, ranges, repeated=False, time_ms=state.time))
 
 
 def _check_repeat(known: ProducerState, commit: r.CommitRecord) -> None:
     """Spark replays only a query's newest batch, with the same source offsets.  Its rows may go to other partitions or
     topics: rows that were bad may be valid now."""
-    if commit.sequence > known.last:
+    last = known.last_commit
+    if last is None or commit.sequence > last.sequence:
         return
-    last = known.kept[-1]
     if commit.sequence < last.sequence:
         why = f"commit {commit.sequence} is older than the last one, {last.sequence}"
     elif last.source and commit.source and last.source != commit.source:
         why = f"commit {commit.sequence} read other source offsets than the commit of that number in the log"
-    elif (then := sum(map(len, _ranges(last.ranges).values()))) != (now := sum(_rows(commit).values())):
-        why = f"commit {commit.sequence} has {counted(now, 'row')}, and in the log it has {counted(then, 'row')}"
+    elif last.rows != (now := sum(_rows(commit).values())):
+        why = f"commit {commit.sequence} has {counted(now, 'row')}, and in the log it has {counted(last.rows, 'row')}"
     else:
         return
     raise SequenceConflict(f"producer {commit.producer}: {why}", last=last.sequence, version=last.version)
@@ -134,6 +140,17 @@ def _check_topics(state: State, commit: r.CommitRecord) -> None:
             raise UnknownTopicOrPartition(f"topic id {topic_id} was deleted while records for it were uploaded")
         if number >= topic.partitions:
             raise UnknownTopicOrPartition(f"topic {topic.name!r} has no partition {number}, it has {topic.partitions}")
+
+
+def _check_keys(state: State, keyless: Sequence[str]) -> None:
+    """Writers check each record by the configs that they know: this is for a policy that has changed meanwhile."""
+    for topic_id in keyless:
+        topic = state.topics.get(topic_id)
+        if topic is not None and has_cleanup_policy(topic.configs, "compact"):
+            raise InvalidRecord(
+                f"topic {topic.name!r} was changed to cleanup.policy=compact while records without a key were "
+                "uploaded: nothing was written; give every record a key, or write to a topic that is not compacted"
+            )
 
 
 def _rows(commit: r.CommitRecord) -> dict[TopicKey, int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 
 from spark_log.errors import (
@@ -15,10 +15,12 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.projection import Projected
 from spark_log.metadata.state import State, Topic, TopicKey
 from spark_log.model import PROGRESS_TOPIC
 from spark_log.settings import (
     check_config_names,
+    check_together,
     check_topic_name,
     cluster_config,
     collision_key,
@@ -48,8 +50,8 @@ def refuse_progress_topic(name: str) -> None:
         )
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    near = get_close_matches(name, list(names), n=3)
+def _nearest(name: str, names: Mapping[str, str]) -> str:
+    near = [] if isinstance(names, Projected) else get_close_matches(name, list(names), n=3)
     return f"; did you mean {' or '.join(near)}?" if near else "; `pylog topic list` shows the topics"
 
 
@@ -60,6 +62,7 @@ def decide_create_topic(
     check_topic_name(name)
     refuse_progress_topic(name)
     values, _ = validate_topic_configs(configs)
+    check_together(values)
     if state.names.get(name) == topic_id:
         return Decision((), topic_id)
     if name in state.names:
@@ -111,6 +114,8 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
     new: dict[str, str | None] = {**values, **unset}
     if all(current.get(key) == value for key, value in new.items()):
         return Decision((), None)
+    if name is not None:
+        check_together({key: value for key, value in {**current, **new}.items() if value is not None})
     return Decision((r.SetConfigsRecord(topic_id=topic_id, configs=new),), None)
 
 

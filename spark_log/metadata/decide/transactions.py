@@ -18,7 +18,7 @@ from spark_log.settings import (
 
 def is_timed_out(known: ProducerState, now_ms: int) -> bool:
     """Whether a transaction has not been committed in time."""
-    return known.timeout_ms > 0 and not known.kept and now_ms - known.time > known.timeout_ms
+    return known.timeout_ms > 0 and known.last_commit is None and now_ms - known.time > known.timeout_ms
 
 
 def decide_init_producer(state: State, producer: str, timeout_ms: int = 0) -> Decision[int]:
@@ -51,7 +51,7 @@ def decide_abort(state: State, producer: str, epoch: int | None) -> Decision[int
         )
     if known.aborted or (epoch is not None and epoch != known.epoch):
         return Decision((), known.epoch)
-    if known.kept:
+    if known.last_commit is not None:
         raise InvalidTxnState(
             f"transaction {name!r} has committed with epoch {known.epoch}: no transaction of this id is open"
         )

@@ -1,8 +1,11 @@
-"""Decisions: upkeep: the fence, the log's time, feature levels, expired producers and positions, swaps."""
+"""Decisions: upkeep: the fence, the log's time, feature levels, expired producers and positions, swaps, lists."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from immutables import Map
 
 from spark_log.errors import (
     ClockSkewed,
@@ -10,8 +13,8 @@ from spark_log.errors import (
 )
 from spark_log.metadata import records as r
 from spark_log.metadata.decide.decision import Decision
-from spark_log.metadata.features import SUPPORTED, levels_of
-from spark_log.metadata.replay import known_objects
+from spark_log.metadata.features import DROPPED_LISTS, HOLES, METADATA_VERSION, SUPPORTED
+from spark_log.metadata.replay import known_objects, replay_records
 from spark_log.metadata.shared_groups import expired_positions, members_in_force
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.positions import format_timestamp_ms
@@ -19,6 +22,7 @@ from spark_log.settings import (
     cluster_config,
 )
 
+Value = TypeVar("Value")
 STREAM_RETENTION = "streaming.identity.retention.ms"
 
 
@@ -53,9 +57,16 @@ def decide_reset_clock(state: State, now_ms: int, *, force: bool = False) -> Dec
     return Decision((r.ResetClockRecord(time=now_ms),), ahead) if ahead > 0 else Decision((), 0)
 
 
+def bootstrap_records(state: State) -> tuple[r.AnyRecord, ...]:
+    """The first records of a new log: it begins at the highest levels.  Of other logs, nothing."""
+    if state.version:
+        return ()
+    return tuple(r.FeatureLevelRecord(name=name, level=level) for name, level in SUPPORTED.items())
+
+
 def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
     """Raise a feature to a level; the reply is the level before.  Raises InvalidRequest."""
-    levels = levels_of(state.features)
+    levels = state.levels
     if name not in levels:
         raise InvalidRequest(f"feature {name!r} is unknown: expected one of {', '.join(levels)}")
     if not levels[name] <= level <= SUPPORTED[name]:
@@ -66,10 +77,17 @@ def decide_update_feature(state: State, name: str, level: int) -> Decision[int]:
     return Decision((r.FeatureLevelRecord(name=name, level=level),) if level > levels[name] else (), levels[name])
 
 
-def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:
+def decide_expire(
+    state: State,
+    now_ms: int,
+    held: frozenset[tuple[str, str, int]] = frozenset(),
+    producers: Iterable[str] | None = None,
+    groups: Iterable[str] | None = None,
+) -> Decision[int]:
     """Remove idle producers and expired positions of groups.  The reply counts them.
 
-    held:  (group, topic id, partition) of positions to keep.
+    held:       (group, topic id, partition) of positions to keep.
+    producers:  the only ones to check, and `groups` as well: commits wait for a decision, and a log may have many.
     """
     ages = {
         True: cluster_config(state.configs, "producer.id.expiration.ms"),
@@ -77,12 +95,12 @@ def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int
     }
     idle = sorted(
         name
-        for name, known in state.producers.items()
+        for name, known in _some(state.producers, producers)
         if known.version <= state.fence and known.time < now_ms - ages[known.plain]
     )
     records: list[r.AnyRecord] = [r.ExpireProducersRecord(producers=tuple(idle))] if idle else []
     usual = now_ms - cluster_config(state.configs, "offsets.retention.minutes") * 60_000
-    for name, group in sorted(state.groups.items()):
+    for name, group in sorted(_some(state.groups, groups)):
         # Never joined: a bookmark.  Its next run may be a month later, and would begin from the start.
         limit = usual if group.generation else min(usual, now_ms - ages[False])
         expired = (
@@ -95,17 +113,54 @@ def decide_expire(state: State, now_ms: int, held: frozenset[tuple[str, str, int
     return Decision(tuple(records), len(idle) + sum(isinstance(x, r.DeleteOffsetsRecord) for x in records))
 
 
+def _some(known: Map[str, Value], names: Iterable[str] | None) -> Iterable[tuple[str, Value]]:
+    """Entries of a map, those with these names if there are any."""
+    return known.items() if names is None else [(name, known[name]) for name in names if name in known]
+
+
 def _expired_alone(group: GroupState, usual: int, limit: int) -> Iterator[TopicKey]:
     """For a group without members.  Kafka's rule: the time counts from the group's last use."""
     if group.seen <= usual:
         yield from (key for key, position in group.offsets.items() if position.time <= limit)
 
 
+def may_have_holes(state: State) -> bool:
+    """Whether the log is at a level at which compaction may leave offsets without a record."""
+    return state.levels[METADATA_VERSION] >= HOLES
+
+
 def decide_swap(state: State, swap: r.SwapRecord) -> Decision[bool]:
-    """Write a prepared swap.  The reply is False, and nothing is written, if it would be void."""
+    """Write a prepared swap.  The reply is False, and nothing is written, if it would be void, or removes records from
+    a log that older pylogs read."""
     fits = swap.upload_epoch > state.fence and not known_objects(state, swap.objects)
+    fits = fits and (not swap.thinned or may_have_holes(state))
     fits = fits and all(
         (part := state.partitions.get((c.topic_id, c.partition))) is not None and part.edition == c.edition
         for c in swap.changes
     )
     return Decision((swap,), True) if fits and swap.changes else Decision((), False)
+
+
+def may_list_dropped(state: State) -> bool:
+    """Whether the log is at a level at which names of dropped objects may be in list objects."""
+    return state.levels[METADATA_VERSION] >= DROPPED_LISTS
+
+
+def decide_list_dropped(state: State, listed: r.ListDroppedRecord) -> Decision[bool]:
+    """Move names of dropped objects to a list that was written.  The reply is False, and nothing is written, if the
+    record would be void: another process has listed them, or the fence has passed them."""
+    fits = may_list_dropped(state) and replay_records(state, [listed]) is not state
+    return Decision((listed,), True) if fits else Decision((), False)
+
+
+def decide_cleaned(state: State, partitions: Iterable[r.Cleaned]) -> Decision[bool]:
+    """Move cleaner points.  The reply is False, and nothing is written, if none would move, or in a log that older
+    pylogs read."""
+    record = r.CleanedRecord(
+        partitions=tuple(one for one in partitions if replay_records(state, [_cleaned(one)]) is not state)
+    )
+    return Decision((record,), True) if record.partitions and may_have_holes(state) else Decision((), False)
+
+
+def _cleaned(one: r.Cleaned) -> r.CleanedRecord:
+    return r.CleanedRecord(partitions=(one,))

@@ -32,7 +32,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import TopicKey
 from spark_log.model import TopicPartition
-from spark_log.node.maintain import maintain_once
+from spark_log.node.maintain import Maintainer
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, blocking
 from spark_log.testing.sim.content import Row
 from spark_log.testing.sim.setting import Simulation
@@ -58,6 +58,7 @@ class _Client:
     sim: Simulation
     log: Log
     clock: SimulatedProcess
+    maintainer: Maintainer
 
     def pause(self) -> None:
         if self.sim.rng.random() < self.sim.p_pause:
@@ -82,7 +83,8 @@ def client(sim: Simulation, duties: Iterable[Callable[[_Client], None]]) -> Step
             limits=sim.constants.limits,
             threads=SimulatedThreads(process),
         )
-        me = _Client(sim, Log(journal), process)
+        log = Log(journal)
+        me = _Client(sim, log, process, Maintainer(log, saves_memory=True))
         for _ in range(sim.rng.randint(6, 15)):
             sim.rng.choice(chosen)(me)
             me.pause()
@@ -212,13 +214,14 @@ def produce(me: _Client) -> None:
 
 
 def _place(future: RecordFuture) -> Mapping[TopicPartition, range]:
+    """Where a record is; nothing if its offset was forgotten before the answer."""
     at = future.result()
-    return {TopicPartition(at.topic, at.partition): range(at.offset, at.offset + 1)}
+    return {TopicPartition(at.topic, at.partition): range(at.offset, at.offset + 1)} if at.offset >= 0 else {}
 
 
 def maintain(me: _Client) -> None:
-    """`pylog maintain`."""
-    maintain_once(me.log)
+    """A round of `pylog maintain`, often not the first of its process."""
+    me.maintainer.round_or_raise()
 
 
 DUTIES = (append, append, append, transact, consume, scan, follow, commit_from_threads, produce)

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from spark_log.journal import opening
-from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.metadata import replay
+from spark_log.journal.upkeep_limits import LIMITS, StepLimits
+from spark_log.metadata import checkpoint_format, replay
 
 CLOCK_SKEW_MAX_MS = 60_000
 """`log.clock.skew.max.ms`: longer than any answer of the store takes, and much shorter than the offset of a wrong
@@ -29,6 +29,13 @@ class Patch(NamedTuple):
     owner: Any
     name: Any
     value: Any
+
+
+class Mutation(NamedTuple):
+    """A missing rule."""
+
+    rule: str
+    patches: tuple[Patch, ...]
 
 
 @contextmanager
@@ -61,37 +68,44 @@ class Constants:
     """The constants of one run."""
 
     limits: StepLimits
-    kept_sequences: int
+    answer_ms: int
     former_holders: int
     wave_max: int
     wave_far: int
+    rows_in_maps: int
+    """Number of changed rows that a checkpoint leaves out of columns."""
     read_ahead: int
     """Number of versions that are read with the checkpoint in runs that share rounds."""
 
     @classmethod
     def draw(cls, rng: random.Random) -> Constants:
         """Draw small constants."""
-        inline = rng.choice(((4, 1), (12, 4)))
+        inline, changes_max = rng.choice(((4, 1), (12, 4))), rng.choice((1, 2, 1000))
         limits = StepLimits(
             inline_slices=inline[0],
             inline_per_partition=inline[1],
-            changes_max=rng.choice((1, 2, 1000)),
+            changes_max=changes_max,
+            clean_keys=3 if changes_max < 1000 else LIMITS.clean_keys,
+            remembered_slices=0,
+            dropped_inline=rng.choice((1, 2, 3)),
             deletes_max=rng.choice((1, 5, 1000)),
         )
         return cls(
             limits=limits,
-            kept_sequences=rng.choice((2, 5)),
+            answer_ms=rng.choice((0, 900_000)),
             former_holders=rng.choice((2, 100)),
             wave_max=rng.choice((2, 8, 64)),
             wave_far=rng.choice((2, 32)),
+            rows_in_maps=2 if inline[0] == 4 else checkpoint_format.CHANGES_MIN,
             read_ahead=rng.choice((1, 4)),
         )
 
     def patches(self) -> tuple[Patch, ...]:
         """The patches that set these constants in the product's modules."""
         return (
-            Patch(replay, "KEPT_SEQUENCES", self.kept_sequences),
+            Patch(replay, "ANSWER_MS", self.answer_ms),
             Patch(replay, "FORMER_HOLDERS", self.former_holders),
             Patch(opening, "WAVE_MAX", self.wave_max),
             Patch(opening, "WAVE_FAR", self.wave_far),
+            Patch(checkpoint_format, "CHANGES_MIN", self.rows_in_maps),
         )

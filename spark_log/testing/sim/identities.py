@@ -27,7 +27,8 @@ class Identities:
         self._epochs: dict[str, int] = {}
         self._holders: dict[tuple[str, int], str] = {}
         self._former: dict[str, list[str]] = defaultdict(list)
-        self._sequences: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+        self._last: dict[tuple[str, int, str], tuple[int, int]] = {}
+        """The last sequence of each epoch, and when it was committed."""
         self._open: dict[str, tuple[int, int]] = {}
         """The start and the timeout of each transaction."""
         self._generations: dict[str, int] = {}
@@ -57,7 +58,7 @@ class Identities:
         began, timeout_ms = self._open.pop(producer, (0, 0))
         if timeout_ms and after.time > began + timeout_ms:
             raise Violation(f"timeout: {who} is in {after.time - began} ms after it began, {timeout_ms} are allowed")
-        self._sequences[who[:3]].append(commit.sequence)
+        self._last[who[:3]] = (commit.sequence, after.time)
 
     def expire(self, record: r.ExpireProducersRecord, before: State, after: State, ages: tuple[int, int]) -> None:
         """Producers expired.  ages: the earliest age at which stream producers and plain producers may expire."""
@@ -68,11 +69,12 @@ class Identities:
             if after.time <= known.time + ages[known.plain]:
                 raise Violation(f"expired: {name} is forgotten {after.time - known.time} ms after its last commit")
 
-    def recall(self, commit: r.CommitRecord, reply: Committed) -> None:
-        """A commit was acknowledged as a retry of an earlier one."""
-        last = self._sequences[identity(commit)[:3]][-self._constants.kept_sequences :]
-        if not reply.ranges and commit.slices and commit.sequence in last:
-            raise Violation(f"acked: the offsets of {identity(commit)} are forgotten, the last were {last}")
+    def recall(self, commit: r.CommitRecord, reply: Committed, now: int) -> None:
+        """A commit was acknowledged as a retry of an earlier one.  now: the log's time."""
+        last, time = self._last[identity(commit)[:3]]
+        forgettable = commit.birth >= 0 and now > time + self._constants.answer_ms
+        if not reply.ranges and commit.slices and commit.sequence == last and not forgettable:
+            raise Violation(f"acked: the offsets of {identity(commit)}, the last commit, are forgotten")
 
     def check_epoch(self, producer: str, epoch: int) -> None:
         """A producer received its epoch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from spark_log.journal import garbage_collection, opening, sealing, upkeep
+from spark_log.journal import dropped_lists, garbage_collection, opening, sealing, upkeep
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.journal.proposal import Proposal
@@ -64,12 +64,13 @@ def _rounds(sim: Simulation, view: View) -> Steps[View]:
 
 def _upkeep(sim: Simulation, view: View) -> Steps[View]:
     """The duties of `pylog maintain` except merging."""
-    context = replace(sim.context, limits=LIMITS)
+    context = replace(sim.context, limits=replace(LIMITS, dropped_inline=sim.constants.limits.dropped_inline))
     view = yield from expire(sim, view)
     view, _ = yield from sim.decided(view, sealing.prune(view.state, context))
-    view, _ = yield from sim.decided(view, upkeep.fence_and_expire())
+    view, _ = yield from sim.decided(view, upkeep.fence_and_expire(view.state, context))
     yield from garbage_collection.collect(view.state, context)
     view, _ = yield from sim.decided(view, sealing.seal(view.state, context))
+    view, _ = yield from sim.decided(view, dropped_lists.list_dropped(view.state, context))
     log = sim.log_of(context)
     view = yield from log.checkpoint(view)
     yield from log.truncate(view)
@@ -95,6 +96,7 @@ def _check_forgotten(state: State) -> None:
         "producers": list(state.producers),
         "groups": list(state.groups),
         "dropped objects": list(state.dropped),
+        "lists of dropped objects": list(state.dropped_lists),
         "forgotten positions": list(state.forgotten),
         "deleted topics": [topic.name for topic in state.topics.values() if topic.deleted],
     }

@@ -6,14 +6,22 @@ Product code has no switches for this.  A mutation replaces functions of the pro
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace as with_fields
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec.structs import replace as with_values
 
-from spark_log.journal import checkpointing, commit_protocol, garbage_collection, object_names, opening, sealing
+from spark_log.journal import (
+    checkpointing,
+    commit_protocol,
+    dropped_lists,
+    garbage_collection,
+    object_names,
+    opening,
+    sealing,
+)
 from spark_log.journal.object_names import CHECKPOINTS, LOG, checkpoint_key, checkpoint_version, log_key
 from spark_log.journal.opening import View
 from spark_log.journal.proposal import Context, Proposal
@@ -23,25 +31,23 @@ from spark_log.metadata import replay, swaps
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint
 from spark_log.metadata.decide import commits, coordinators, groups, upkeep
 from spark_log.metadata.decide.decision import Decision
+from spark_log.metadata.dropped_list import encode_list
+from spark_log.metadata.last_commit import LastCommit, last_commit
 from spark_log.metadata.records import Batch, decode_batch, encode_batch
 from spark_log.metadata.replay import admits
 from spark_log.metadata.state import GroupState, ProducerState, State, TopicKey
 from spark_log.model import Slice
-from spark_log.node import merge, retention
+from spark_log.node import retention, segment_swaps
+from spark_log.node.segment_swaps import Replacement
 from spark_log.settings import cluster_config
 from spark_log.testing.sim import readers_and_upkeep
-from spark_log.testing.sim.constants import Patch, patched
+from spark_log.testing.sim.compaction_mutations import COMPACTION_MUTATIONS
+from spark_log.testing.sim.constants import Mutation, Patch, patched
 from spark_log.testing.sim.oracle import LINK, unlinked
 from spark_log.testing.sim.setting import Simulation
 
 EVER = 2**60
 """An epoch above every fence."""
-
-
-class Mutation(NamedTuple):
-    rule: str
-    """The missing rule."""
-    patches: tuple[Patch, ...]
 
 
 @contextmanager
@@ -118,11 +124,20 @@ def _follows_few_beyond(view: View, newest: str) -> bool:
     return checkpoint_version(newest) <= view.state.version + 3
 
 
-_decide_all = commit_protocol._decide_all
+_refuse_all = commit_protocol._refuse_all
 
 
-def _decide_all_certain(state: State, commands: Sequence[Proposal], now: int, unseen: object) -> Any:
-    return _decide_all(state, commands, now, ())
+def _refuse_all_certain(refused: Any, unseen: object) -> None:
+    _refuse_all(refused, ())
+
+
+_peek = opening.peek
+
+
+def _peek_believing(view: View) -> Steps[View]:
+    """Takes what it has read for confirmed."""
+    found = yield from _peek(view)
+    return found if found.unconfirmed is None else found._replace(state=found.newest, unconfirmed=None)
 
 
 # ------------------------------------------------------------------------------------------------ the fence and its kin
@@ -136,7 +151,7 @@ _without_positions = replay._without_positions
 _decide_commit, _decide_swap, _decide_expire = commits.decide_commit, upkeep.decide_swap, upkeep.decide_expire
 
 
-def _decide_commit_unfenced(state: State, commit: r.CommitRecord, **named: bool) -> Decision[Any]:
+def _decide_commit_unfenced(state: State, commit: r.CommitRecord, **named: Any) -> Decision[Any]:
     decision = _decide_commit(state, with_values(commit, upload_epoch=EVER), **named)
     return Decision((commit,), decision.reply) if decision.records else decision
 
@@ -160,21 +175,42 @@ def _decide_no_fence(state: State, now_ms: int) -> Decision[int]:
     return Decision((), state.fence)
 
 
-def _garbage_by_age(state: State, names: Iterable[str]) -> list[str]:
+def _garbage_by_age(state: State, names: Iterable[str]) -> Steps[list[str]]:
+    listed = set[str]()
+    yield from dropped_lists.read_lists(state.dropped_lists, listed.update)
     limit = state.time - cluster_config(state.configs, "gc.fence.age.ms")
     old = max((version for version, time in state.times if time <= limit), default=0)
     return [
         name
         for name in names
         if object_names.upload_epoch(name) < old and name not in state.objects and state.dropped.get(name, 0) < old
+        if name not in listed and name not in state.dropped_lists
     ]
+
+
+_read_lists = dropped_lists.read_lists
+
+
+def _list_of_older_state(dropped: Mapping[str, int]) -> bytes:
+    newest = max(dropped.values())
+    return encode_list(name for name, version in dropped.items() if version < newest)
+
+
+def _lists_unread(lists: Iterable[str], use: Callable[[list[str]], object]) -> Steps[dict[str, str]]:
+    return {}
+    yield
+
+
+def _lost_lists_empty(lists: Iterable[str], use: Callable[[list[str]], object]) -> Steps[dict[str, str]]:
+    yield from _read_lists(lists, use)
+    return {}
 
 
 def _expire_any(state: State, record: r.ExpireProducersRecord) -> State:
     return with_fields(replay._expire_producers(with_fields(state, fence=EVER), record), fence=state.fence)
 
 
-def _decide_expire_any(state: State, now_ms: int, held: frozenset[str] = frozenset()) -> Decision[int]:
+def _decide_expire_any(state: State, now_ms: int, *only: Any) -> Decision[int]:
     return _decide_expire(with_fields(state, fence=EVER), now_ms)
 
 
@@ -230,7 +266,11 @@ def _grace_from_plan(sim: Simulation, before_load: int | None = None) -> int:
 
 # ----------------------------------------------------------------------------------------------------- counts and swaps
 
-_counted, _build_swap = replay._counted, swaps.build_swap
+_counted, _build_swap, _last_commit = replay._counted, swaps.build_swap, last_commit
+
+
+def _last_commit_without_ranges(*args: Any) -> LastCommit:
+    return _last_commit(*args).without_ranges()
 
 
 def _counted_and_forgotten(state: State, record: r.SwapRecord) -> State:
@@ -317,11 +357,12 @@ def _check_no_clock(*given: object) -> Steps[None]:
     yield
 
 
-def _no_garbage(state: State, names: Iterable[str]) -> list[str]:
+def _no_garbage(state: State, names: Iterable[str]) -> Steps[list[str]]:
     return []
+    yield
 
 
-def _nothing_expires(state: State, now_ms: int, held: frozenset[tuple[str, str, int]] = frozenset()) -> Decision[int]:
+def _nothing_expires(state: State, now_ms: int, *only: Any) -> Decision[int]:
     return Decision((), 0)
 
 
@@ -333,14 +374,14 @@ def _generation_after_the_last(state: State, group: str) -> int:
     return state.groups.get(group, GroupState()).generation + 1
 
 
-def _replaced_blindly(old: Sequence[Slice], found: Sequence[merge.Merged]) -> tuple[list[Slice], list[merge.Merged]]:
+def _replaced_blindly(old: Sequence[Slice], found: Sequence[Replacement]) -> tuple[list[Slice], list[Replacement]]:
     numbers = {piece.start: number for number, piece in enumerate(old)}
     new: list[Slice] = []
-    placed, at = [merged for merged in found if merged.new.start in numbers], 0
-    for merged in placed:
-        first = numbers[merged.new.start]
-        new += [*old[at:first], merged.new]
-        at = first + len(merged.old)
+    placed, at = [one for one in found if one.new.start in numbers], 0
+    for one in placed:
+        first = numbers[one.new.start]
+        new += [*old[at:first], one.new]
+        at = first + len(one.old)
     return [*new, *old[at:]], placed
 
 
@@ -378,9 +419,17 @@ MUTATIONS = {
         "batches that were read are forgotten when the log is opened anew",
         tuple(Patch(module, "refresh", _refresh_with_leftovers) for module in (opening, commit_protocol)),
     ),
+    "peek_believed": Mutation(
+        "records that a peek has found are confirmed by a listing without a checkpoint beyond the view before them",
+        (Patch(opening, "peek", _peek_believing),),
+    ),
+    "peek_beyond_fence": Mutation(
+        "nothing is decided on unconfirmed records of which one moves the fence",
+        (Patch(opening, "moves_fence", lambda batch: False),),
+    ),
     "certain_refusal": Mutation(
         "a refusal after a put that was not seen to fail says that it may be in",
-        (Patch(commit_protocol, "_decide_all", _decide_all_certain),),
+        (Patch(commit_protocol, "_refuse_all", _refuse_all_certain),),
     ),
     "no_fence_on_commit": Mutation(
         "commits at or below the fence are void",
@@ -397,6 +446,18 @@ MUTATIONS = {
     "dropped_immediately": Mutation(
         "dropped objects are remembered until the fence has passed",
         (Patch(replay, "_counted", _counted_and_forgotten),),
+    ),
+    "list_of_older_state": Mutation(
+        "a list has all objects that were dropped up to its version",
+        (Patch(dropped_lists, "encode_list", _list_of_older_state),),
+    ),
+    "lists_unread": Mutation(
+        "garbage collection reads the lists of dropped objects",
+        (Patch(garbage_collection, "read_lists", _lists_unread),),
+    ),
+    "lost_list_empty": Mutation(
+        "while a list of dropped objects cannot be read, nothing is deleted",
+        (Patch(garbage_collection, "read_lists", _lost_lists_empty),),
     ),
     "linked_checkpoint": Mutation(
         "no checkpoint refers to the file of another",
@@ -518,9 +579,9 @@ MUTATIONS = {
         "a transaction commits within its time",
         (Patch(commits, "is_timed_out", _never_timed_out),),
     ),
-    "one_kept_sequence": Mutation(
-        "the last commits of a producer are recognized with their offsets",
-        (Patch(replay, "KEPT_SEQUENCES", 1),),
+    "offsets_forgotten": Mutation(
+        "the last commit of a producer is recognized with its offsets",
+        (Patch(replay, "last_commit", _last_commit_without_ranges),),
     ),
     "one_former_holder": Mutation(
         "a holder from which an identity has passed on does not get it back",
@@ -539,6 +600,7 @@ MUTATIONS = {
     ),
     "merged_blindly": Mutation(
         "a merged segment takes the place of the slices that it was made of, and of no others",
-        (Patch(merge, "_replaced", _replaced_blindly),),
+        (Patch(segment_swaps, "_replaced", _replaced_blindly),),
     ),
+    **COMPACTION_MUTATIONS,
 }

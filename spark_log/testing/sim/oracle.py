@@ -19,6 +19,8 @@ expired     no producer is forgotten before its retention time
 covered     a swap that omits records is void
 trimmed     a partition starts at an offset that a trim requested
 retained    retention removes what is too old or too large, and nothing else
+compacted   the latest record of a key is there, or it is a tombstone whose time is over, and no older one is there;
+            before the cleaner point, keys are unique; a stream sees the latest record of each key
 fresh       a view that is read has everything that was in the log when the read began
 idle        an idle log keeps nothing unneeded, and writes nothing (`idle.py`)
 positions   positions of a fenced group never go back
@@ -47,8 +49,9 @@ from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import GroupState, State, TopicKey
 from spark_log.model import Slice
 from spark_log.settings import cluster_config
+from spark_log.testing.sim.compacted import Compacted
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
-from spark_log.testing.sim.content import Codec, Row
+from spark_log.testing.sim.content import Codec, PlacedRows, Row, is_compacted
 from spark_log.testing.sim.identities import Identities, Identity, identity
 from spark_log.testing.sim.retained import Retained
 from spark_log.testing.sim.world import Violation
@@ -74,7 +77,8 @@ class Oracle:
         self._refused_payloads: set[str] = set()
         self.identities = Identities(constants)
         self.retained = Retained(self._read_piece)
-        self._codec, self._grace = codec, grace
+        self.compacted = Compacted()
+        self._codec, self._grace, self._answer_ms = codec, grace, constants.answer_ms
         self._named: dict[str, int] = {}
         self._dropped_at: dict[str, int] = {}
         self._positions: dict[tuple[str, str, int], int] = {}
@@ -106,6 +110,8 @@ class Oracle:
         if key.startswith(DATA):
             if key in self.referenced():
                 raise Violation(f"dangling: {key} deleted, version {self.state.version} refers to it")
+            if key in self.state.dropped_lists:
+                raise Violation(f"dangling: {key} deleted, version {self.state.version} has it as a list")
             if now < self._dropped_at.get(key, 0) + self._grace:
                 raise Violation(f"grace: {key} deleted {now - self._dropped_at[key]} ms after it was dropped")
         elif key.startswith(LOG):
@@ -186,6 +192,10 @@ class Oracle:
                 self.retained.place(record, before)
             case r.SwapRecord():
                 self._note_swap(record, before)
+            case r.CleanedRecord():
+                self.compacted.place(record, after)
+            case r.ListDroppedRecord():
+                self._check_there([record.object])
 
     def _note_swap(self, swap: r.SwapRecord, before: State) -> None:
         for change in swap.changes:
@@ -238,7 +248,7 @@ class Oracle:
             rows = self.rows.setdefault(key, [])
             start = ranges[key].start if key in ranges else len(rows)
             content = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
-            new = self._codec.decode(content, piece, key)
+            new = [row for _, row in self._codec.decode(content, piece, key)]
             if refused := self._refused_payloads & {row.payload for row in new}:
                 raise Violation(f"failed: {refused} was refused and is in the log")
             rows += new
@@ -290,7 +300,7 @@ class Oracle:
             raise Violation(f"acked: {identity(commit)} is not in the log")
         version, ranges = self.committed[identity(commit)]
         if reply.repeated:
-            self.identities.recall(commit, reply)
+            self.identities.recall(commit, reply, self.state.time)
         if (reply.ranges or not reply.repeated) and (reply.version, reply.ranges) != (version, ranges):
             raise Violation(f"acked: {identity(commit)} is at {version} {ranges}, not at {reply}")
         self.seen["acked"] += 1
@@ -314,8 +324,10 @@ class Oracle:
         self.seen["refused"] += 1
 
     def ack_rows(self, rows: Sequence[Row], offsets: Mapping[TopicKey, range]) -> None:
-        """A client got the offsets of its rows."""
+        """A client got the offsets of its rows; none if they were forgotten before its retry was answered."""
         found = [row for key, span in offsets.items() for row in self.rows.get(key, [])[span.start : span.stop]]
+        if not offsets and self.state.time > rows[0].time_ms + self._answer_ms:
+            found = [row for kept in self.rows.values() for row in kept if row.payload == rows[0].payload]
         if sorted(found) != sorted(rows):
             raise Violation(f"acked: {rows[0].payload} is not at {dict(offsets)}")
         self.seen["acked"] += 1
@@ -334,6 +346,17 @@ class Oracle:
         """A reader got these rows at offset `start`."""
         if self.rows.get(key, [])[start : start + len(rows)] != rows:
             raise Violation(f"offsets: {key} from {start} is not what was committed")
+
+    def check_partition(self, key: TopicKey, state: State, found: PlacedRows) -> None:
+        """A reader got these rows of a whole partition at a version."""
+        part, rows = state.partitions[key], self.rows.get(key, [])
+        offsets = [offset for offset, _ in found]
+        if any(rows[offset] != row for offset, row in found):
+            raise Violation(f"offsets: {key} is not what was committed")
+        if is_compacted(key):
+            self.compacted.check(key, state, rows, offsets)
+        elif offsets != list(range(part.start, part.end)):
+            raise Violation(f"offsets: {len(rows)} rows of {key} in [{part.start}, {part.end})")
 
     # ----------------------------------------------------------------------------------------------------------- checks
 

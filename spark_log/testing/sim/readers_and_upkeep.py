@@ -19,8 +19,17 @@ from spark_log.errors import (
     TopicAlreadyExists,
     UnknownTopicOrPartition,
 )
-from spark_log.journal import checkpointing, garbage_collection, index_reads, opening, sealing, upkeep
-from spark_log.journal.object_names import CHECKPOINTS
+from spark_log.journal import (
+    checkpointing,
+    dropped_lists,
+    garbage_collection,
+    index_reads,
+    opening,
+    sealing,
+    upkeep,
+)
+from spark_log.journal.garbage_collection import Collected
+from spark_log.journal.object_names import CHECKPOINTS, DATA
 from spark_log.journal.opening import KEPT_CHECKPOINTS, View
 from spark_log.journal.proposal import DecisionRule, Proposal
 from spark_log.journal.store_operations import Refresh, Sleep, Steps
@@ -30,10 +39,11 @@ from spark_log.metadata.records import GroupCommit, OffsetEntry
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
-from spark_log.node import merge as segments
+from spark_log.node import segment_swaps
+from spark_log.node.merge import merge
 from spark_log.node.retention import expire_records
-from spark_log.testing.sim.content import Row, Rows, SegmentCodec
-from spark_log.testing.sim.setting import Simulation
+from spark_log.testing.sim.content import COMPACTED, PlacedRows, PlacedRun, SegmentCodec
+from spark_log.testing.sim.setting import UPGRADE, Simulation
 from spark_log.testing.sim.world import Violation
 
 SESSION_MS = 300
@@ -64,15 +74,13 @@ def grace_start(sim: Simulation, before_load: int | None = None) -> int:
     return sim.now if before_load is None else before_load
 
 
-def read_partition(sim: Simulation, view: View, key: TopicKey, start: int) -> Steps[list[Row]]:
+def read_partition(sim: Simulation, view: View, key: TopicKey, start: int) -> Steps[PlacedRows]:
     """All records of a partition.  After the grace, missing objects are planned again, by offset."""
     part = view.state.partitions[key]
     while True:
-        rows = yield from _read_entries(sim, key, part)
+        rows = yield from read_entries(sim, key, part)
         if rows is not None:
-            sim.oracle.check_read(key, part.start, rows)
-            if len(rows) != part.end - part.start:
-                raise Violation(f"offsets: {len(rows)} rows of {key} in [{part.start}, {part.end})")
+            sim.oracle.check_partition(key, view.state, rows)
             return rows
         if sim.now - start < sim.grace:
             raise Violation(f"grace: an object of {key} at version {view.state.version} is gone")
@@ -83,14 +91,15 @@ def read_partition(sim: Simulation, view: View, key: TopicKey, start: int) -> St
         part = view.state.partitions[key]
 
 
-def _read_entries(sim: Simulation, key: TopicKey, part: Partition) -> Steps[list[Row] | None]:
+def read_entries(sim: Simulation, key: TopicKey, part: Partition) -> Steps[PlacedRows | None]:
+    """The records of a partition; None if an object is gone."""
     resolved = yield from index_reads.read_pieces(part.entries)
     if resolved is None:
         return None
     slices = [piece for piece in resolve(part.entries, resolved) if piece.end > part.start]
     _check_cover(key, part, slices)
     rows = yield from sim.read_slices(key, slices)
-    return None if rows is None else rows[part.start - slices[0].start :] if slices else []
+    return None if rows is None else [(offset, row) for offset, row in rows if offset >= part.start]
 
 
 def _check_cover(key: TopicKey, part: Partition, slices: Iterable[Slice]) -> None:
@@ -184,16 +193,23 @@ def _some_change(sim: Simulation, state: State) -> DecisionRule:
     # Runs that are not encoded have a length of 1.
     run_bytes = RUN_BYTES if isinstance(sim.codec, SegmentCodec) else 1
     change: Mapping[str, Callable[[], DecisionRule]] = {
-        "create": lambda: commands.CreateTopic(name=name, partitions=partitions, topic_id=sim.fresh("id")),
+        "create": lambda: _create(sim, name, partitions),
         "delete": lambda: commands.DeleteTopic(name=name),
         "stamp": lambda: _alter("message.timestamp.type", rng.choice(("CreateTime", "LogAppendTime", None))),
         "age": lambda: _alter("retention.ms", rng.choice(("300", "3000", None))),
         "size": lambda: _alter("retention.bytes", rng.choice((str(2 * run_bytes), str(8 * run_bytes), None))),
+        "upgrade": lambda: UPGRADE,
         "grow": lambda: commands.AddPartitions(name=name, total=3),
         "trim": lambda: _trim(sim, state),
         "forget": lambda: commands.DeleteOffsets(group=rng.choice(("group", "shared", "with-records"))),
     }
     return change[rng.choice(sorted(change))]()
+
+
+def _create(sim: Simulation, name: str, partitions: int) -> DecisionRule:
+    compacts = sim.compacts and name == "t1"
+    configs, stem = (sim.compacted_configs(), COMPACTED) if compacts else ({}, "id")
+    return commands.CreateTopic(name=name, partitions=partitions, configs=configs, topic_id=sim.fresh(stem))
 
 
 def _alter(name: str, value: str | None) -> DecisionRule:
@@ -213,7 +229,8 @@ def _trim(sim: Simulation, state: State) -> DecisionRule:
 
 def maintainer(sim: Simulation) -> Steps[None]:
     """All duties in any order, each on its own view."""
-    duties = [_run_upkeep, expire, _merge, _merge, _seal, _prune, _fence, _checkpoint, _collect]
+    collect = Collecting().collect
+    duties = [_run_upkeep, expire, _merge, _merge, _seal, _prune, _fence, _list, _checkpoint, collect]
     duties += [_truncate] * sim.truncations
     while True:
         for duty in sim.rng.sample(duties, len(duties)):
@@ -231,8 +248,9 @@ def expire(sim: Simulation, view: View) -> Steps[View]:
     before, ahead = view.state, sim.context.clock.now_ms() - sim.now
     wanted = sim.oracle.retained.expired(before, sim.context.clock.now_ms())
     sim.oracle.retained.ask(wanted)
-    view, (_, starts) = yield from sim.decided(view, expire_records(before, sim.context))
+    view, (_, removals) = yield from sim.decided(view, expire_records(before, sim.context))
     if sim.context.clock.now_ms() - sim.now == ahead:  # otherwise the clock was set in between
+        starts = {key: removal.start for key, removal in removals.items()}
         sim.oracle.retained.check_expired(wanted, before, starts, whole=not sim.oracle.has_pieces(before))
     return view
 
@@ -252,7 +270,7 @@ def _prune(sim: Simulation, view: View) -> Steps[View]:
 
 
 def _fence(sim: Simulation, view: View) -> Steps[View]:
-    view, _ = yield from sim.decided(view, upkeep.fence_and_expire())
+    view, _ = yield from sim.decided(view, upkeep.fence_and_expire(view.state, sim.context))
     return view
 
 
@@ -262,10 +280,25 @@ def _checkpoint(sim: Simulation, view: View) -> Steps[View]:
     return view
 
 
+def _list(sim: Simulation, view: View) -> Steps[View]:
+    view, _ = yield from sim.decided(view, dropped_lists.list_dropped(view.state, sim.context))
+    return view
+
+
 def bit_rot(sim: Simulation) -> Steps[None]:
-    """Damage one of the newest two checkpoints; while it is one of them, leave the other one intact."""
+    """Damage one of the newest two checkpoints; while it is one of them, leave the other one intact.  And damage or
+    remove lists of dropped objects."""
     while True:
         yield Sleep(sim.rng.choice((200, 2000)))
+        objects = sim.world.store.files[DATA]
+        lists = sorted(name for name in sim.oracle.state.dropped_lists if name in objects)
+        if lists and sim.rng.random() < 0.5:
+            name = sim.rng.choice(lists)
+            objects[name] = objects[name][:-1]
+            if sim.rng.random() < 0.5:
+                del objects[name]
+            sim.oracle.seen["damaged lists"] += 1
+            continue
         files = sim.world.store.files[CHECKPOINTS]
         newest = sorted(files)[-KEPT_CHECKPOINTS:]
         if newest and not sim.oracle.damaged.keys() & newest:
@@ -281,15 +314,22 @@ def _truncate(sim: Simulation, view: View) -> Steps[View]:
     return view
 
 
-def _collect(sim: Simulation, view: View) -> Steps[View]:
-    yield from garbage_collection.collect(view.state, sim.context)
-    return view
+class Collecting:
+    """A process that collects garbage, most often by what it knows of its last collection."""
+
+    def __init__(self) -> None:
+        self._before: Collected | None = None
+
+    def collect(self, sim: Simulation, view: View) -> Steps[View]:
+        before = self._before if sim.rng.random() < 0.7 else None
+        _, self._before = yield from garbage_collection.collect(view.state, sim.context, before)
+        return view
 
 
 def _merge(sim: Simulation, view: View) -> Steps[View]:
     """As the product does, or some neighbours alone."""
     if isinstance(sim.codec, SegmentCodec) and sim.rng.random() < 0.5:
-        view, _ = yield from sim.decided(view, segments.merge(view.state, sim.context, io.BytesIO))
+        view, _ = yield from sim.decided(view, merge(view.state, sim.context, io.BytesIO))
     else:
         view, _ = yield from sim.decided(view, _merge_neighbours(sim, view.state))
     return view
@@ -310,27 +350,35 @@ def _merge_neighbours(sim: Simulation, state: State) -> Steps[None]:
     slices = resolve(old, resolved)
     rows = yield from sim.read_slices(key, slices)
     if rows is not None:
-        yield from _swap(sim, state, key, slices, tuple(rows))
+        yield from _swap(sim, state, (yield from written(sim, state.version, key, slices, rows)))
 
 
-def _swap(sim: Simulation, state: State, key: TopicKey, slices: Sequence[Slice], rows: Rows) -> Steps[None]:
-    """Replace some slices with one slice of the same rows, while other actors change the partition."""
-    epoch = state.version
-    made, (run,) = yield from sim.put_object(epoch, [(key, rows)])
+def written(
+    sim: Simulation, epoch: int, key: TopicKey, slices: Sequence[Slice], rows: PlacedRows
+) -> Steps[segment_swaps.Replacement]:
+    """Write one slice of these rows in place of some slices."""
+    start, end = slices[0].start, slices[-1].end
+    placed = PlacedRun(key, [(offset - start, row) for offset, row in rows], end - start)
+    made, (run,) = yield from sim.put_object(epoch, [placed])
     span_us = min(piece.min_us for piece in slices), max(piece.max_us for piece in slices)
-    new = Slice(slices[0].start, slices[-1].end, made.name, run.position, run.length, run.crc, run.batches, *span_us)
-    merged = segments.Merged(key, tuple(slices), new, made)
+    new = Slice(start, end, made.name, run.position, run.length, run.crc, run.batches, *span_us)
+    return segment_swaps.Replacement(key, tuple(slices), new, made)
+
+
+def _swap(sim: Simulation, state: State, swapped: segment_swaps.Replacement) -> Steps[None]:
+    """Swap a slice in, while other actors change the partition."""
+    epoch = state.version
     for _ in range(sealing.SWAP_TRIES):
         if epoch <= state.fence:
             return
-        prepared = yield from segments.prepare(state, sim.context.limits, [merged])
+        prepared = yield from segment_swaps.prepare(state, sim.context.limits, [swapped])
         if prepared is None:
             state = yield Refresh()
             continue
         rewrites, done = prepared
         if not done:
             return
-        state, fits = yield from sealing.swap_in(sim.context, epoch, rewrites, [made])
+        state, fits = yield from sealing.swap_in(sim.context, epoch, rewrites, [swapped.object])
         if fits:
             return
 

@@ -12,7 +12,7 @@ from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
-from spark_log.settings import topic_config
+from spark_log.settings import has_cleanup_policy, topic_config
 from spark_log.testing.sim.content import Row
 from spark_log.testing.sim.world import Violation
 
@@ -99,4 +99,6 @@ class Retained:
 
 
 def _limits_of(configs: Mapping[str, str]) -> tuple[int, int]:
+    if not has_cleanup_policy(configs, "delete"):
+        return -1, -1
     return topic_config(configs, "retention.ms"), topic_config(configs, "retention.bytes")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from spark_log.errors import SparkLogError
 from spark_log.journal.store_operations import Steps
 from spark_log.testing.sim import clients
+from spark_log.testing.sim.compaction import cleaner, tailer
 from spark_log.testing.sim.constants import patched
 from spark_log.testing.sim.content import SegmentCodec
 from spark_log.testing.sim.coordinators import MEMBERS, coordinator, member, operator
@@ -31,13 +32,14 @@ from spark_log.testing.sim.writers import (
     application,
     batching_writer,
     handover_writer,
+    late_writers,
     plain_writer,
     streaming_writer,
     transactional_writer,
 )
 
 STEPS_MAX = 60_000
-"""Steps with faults.  Afterwards up to four times as many run without faults."""
+"""Steps with faults.  Afterwards up to eight times as many run without faults."""
 APPLICATIONS_IN = (2,)
 """Last digits of the seeds in which an application writes versions, some of them twice."""
 COORDINATED_IN = (6,)
@@ -70,6 +72,8 @@ def _simulate(sim: Simulation, seed: int) -> Result:
             _add_queries(sim)
         if isinstance(sim.codec, SegmentCodec):
             _add_clients(sim)
+        if sim.peeks:
+            sim.world.start("late", persistent(partial(late_writers, sim, "late")), counts=False)
         if seed % 10 in APPLICATIONS_IN:
             sim.world.start("application", persistent(partial(application, sim, "app:etl")), counts=True)
         if seed % 10 in COORDINATED_IN:
@@ -78,7 +82,7 @@ def _simulate(sim: Simulation, seed: int) -> Result:
             sim.world.start("rot", persistent(partial(bit_rot, sim)), counts=False)
         finished = sim.world.run(STEPS_MAX)
         sim.world.faults = False
-        if not finished and not sim.world.run(4 * STEPS_MAX):
+        if not finished and not sim.world.run(8 * STEPS_MAX):
             raise Violation("progress: writers are stuck")
         sim.world.alone(_read_all(sim))
         sim.world.alone(abandon(sim))
@@ -115,6 +119,10 @@ def _add_actors(sim: Simulation) -> None:
         start(f"reader{n}", persistent(partial(reader, sim)), counts=False)
     if rng.random() < 0.3:
         start("follower", persistent(partial(follower, sim)), counts=False)
+    if sim.compacts:
+        start("tailer", persistent(partial(tailer, sim)), counts=False)
+        for n in range(2):
+            start(f"cleaner{n}", persistent(partial(cleaner, sim)), counts=False)
     if rng.random() < 0.6:
         start("topics", persistent(partial(topics, sim)), counts=False)
 
@@ -148,7 +156,7 @@ def _read_all(sim: Simulation) -> Steps[None]:
     seen: Counter[object] = Counter()
     for key in sorted(view.state.partitions):
         rows = yield from read_partition(sim, view, key, sim.now)
-        seen.update(rows)
+        seen.update(row for _, row in rows)
     doubled = [row for row, count in seen.items() if count > 1]
     if doubled:
         raise Violation(f"twice: {doubled[:3]} are in the log twice")

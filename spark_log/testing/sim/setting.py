@@ -10,21 +10,25 @@ from typing import Any, TypeVar
 from spark_log.client.producing.commit import index_parts
 from spark_log.errors import ClockSkewed, CorruptObject, NotCoordinator, StorageUnavailable
 from spark_log.journal import checkpointing, commit_protocol, metadata_log, opening, upkeep
+from spark_log.journal.clock_check import check_clock, stamp_of
 from spark_log.journal.log_format import FORMAT_KEY, parse_format
 from spark_log.journal.object_names import META, data_key
 from spark_log.journal.opening import View
-from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.proposal import Context, DecisionRule, Proposal
 from spark_log.journal.storage_log import StorageLog
 from spark_log.journal.store_operations import OWN_ROOT, Ask, Get, Put, Sleep, Steps
+from spark_log.metadata.commands import UpdateFeature
 from spark_log.metadata.decide.decision import Decision
 from spark_log.metadata.decide.topics import decide_create_topic, decide_set_configs
-from spark_log.metadata.records import CommitRecord
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.records import AnyRecord, Batch, CommitRecord
+from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.slice_index import encode_index
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Run, Slice
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, format_file
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
-from spark_log.testing.sim.content import Codec, PlainCodec, Row, Rows, SegmentCodec
+from spark_log.testing.sim.content import COMPACTED, Codec, PlacedRun, PlainCodec, Row, SegmentCodec, whole_run
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import FaultRates, World
 
@@ -34,7 +38,12 @@ SEGMENTS_EVERY = 10
 """One seed in this many encodes real segments, and has processes that use the whole product."""
 TOGETHER_FROM = 1000
 """From this seed on, every second seed shares rounds, as a journal does on an object store."""
-PATIENCE_MS = 4000
+COMPACTED_IN = (0, 4, 10, 14, 19)
+"""Remainders by 20 of the seeds that have compacted topics."""
+PEEKS_IN = (1, 7)
+"""Last digits of the seeds in which writers decide on records that are not confirmed."""
+UPGRADE = UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION])
+COORDINATOR_WAIT_MS = 4000
 """How long a change waits for a coordinator."""
 
 
@@ -45,6 +54,8 @@ class Simulation:
         self.rng = rng = random.Random(seed)
         self.codec: Codec = SegmentCodec() if seed % SEGMENTS_EVERY == SEGMENTS_EVERY - 1 else PlainCodec()
         self.together = seed >= TOGETHER_FROM and seed % 2 == 1
+        self.peeks = self.together or seed % 10 in PEEKS_IN
+        self.compacts = seed % 20 in COMPACTED_IN
         self.age = rng.choice((300, 900, 2500))
         self.pauses = rng.choice(((20, 300), (20, 3000)))
         self.p_pause = rng.choice((0.3, 0.9))
@@ -57,7 +68,7 @@ class Simulation:
         self.world = World(rng, rates, self.oracle, transcript=transcript)
         self.oracle.files = self.world.store.files
         self.world.store.files[META][FORMAT_KEY] = format_file()
-        self.context = Context(self.world, rng, patience_ms=PATIENCE_MS, limits=self.constants.limits)
+        self.context = Context(self.world, rng, coordinator_wait_ms=COORDINATOR_WAIT_MS, limits=self.constants.limits)
         self.progress: dict[str, int] = {}
         """Last batch of each streaming query, as in Spark's checkpoint."""
         self._names = 0
@@ -71,12 +82,39 @@ class Simulation:
             "log.clock.skew.max.ms": str(CLOCK_SKEW_MAX_MS),
             "offsets.retention.minutes": str(self.rng.choice((1, 10_080))),
         }
-        commands = [
-            Proposal(lambda state, now: decide_set_configs(state, None, configs)),
-            Proposal(lambda state, now: decide_create_topic(state, "t0", partitions, {}, "id0")),
+        decisions: list[DecisionRule] = [
+            lambda state, now: decide_set_configs(state, None, configs),
+            lambda state, now: decide_create_topic(state, "t0", partitions, {}, "id0"),
         ]
-        view = yield from opening.open_view()
-        yield from commit_protocol.propose(view, commands, self.context)
+        if self.compacts:
+            compacted = self.compacted_configs()
+            decisions.append(lambda state, now: decide_create_topic(state, "c0", 1, compacted, f"{COMPACTED}0"))
+        begin = self._begin_at_newest_level if self.rng.random() < 0.8 else self._begin_at_level_1
+        yield from begin((yield from opening.open_view()), decisions)
+
+    def compacted_configs(self) -> dict[str, str]:
+        """Of a new compacted topic."""
+        return {
+            "cleanup.policy": "compact",
+            "segment.ms": str(self.rng.choice((1, 20, 200))),
+            "delete.retention.ms": str(self.rng.choice((0, 300, 3000))),
+            "min.compaction.lag.ms": str(self.rng.choice((0, 0, 300))),
+            "min.cleanable.dirty.ratio": str(self.rng.choice((0, 0.5))),
+        }
+
+    def _begin_at_newest_level(self, view: View, decisions: Sequence[DecisionRule]) -> Steps[None]:
+        yield from commit_protocol.propose(view, [Proposal(decide) for decide in decisions], self.context)
+
+    def _begin_at_level_1(self, view: View, decisions: Sequence[DecisionRule]) -> Steps[None]:
+        """Write the first batch without a level, as pylogs of level 1 did."""
+        context, stamp = self.context, stamp_of(self.context.clock)
+        state, records, unique = next_version(view.state, stamp.now_ms), list[AnyRecord](), context.unique()
+        for decide in decisions:
+            decided = decide(state, stamp.now_ms).records
+            state, records = replay_records(state, decided), [*records, *decided]
+        yield from check_clock(view.state, stamp, context.clock, context.watch, context.unique)
+        batch = Batch(id=unique, time=stamp.now_ms, records=tuple(records))
+        yield from commit_protocol.append(view, batch, state)
 
     @property
     def now(self) -> int:
@@ -102,6 +140,18 @@ class Simulation:
         if together and not self.shares_rounds(before):  # the rounds took too long, as in `Journal`
             view = yield from opening.refresh(view)
         self.oracle.check_view(view, since)
+        return view
+
+    def peek(self, view: View) -> Steps[View]:
+        """Now and then look for other processes' records before an upload, as Spark's sink does on an object store.
+
+        Also with an old view, which the product refreshes instead: no time is needed for what is decided to be right.
+        """
+        if not self.peeks or self.rng.random() < 0.5:
+            return view
+        view = yield from opening.peek(view)
+        self.oracle.check_view(view)
+        self.oracle.seen["peeks"] += view.unconfirmed is not None
         return view
 
     def shares_rounds(self, view: View) -> bool:
@@ -173,9 +223,7 @@ class Simulation:
 
     # ---------------------------------------------------------------------------------------------------------- objects
 
-    def put_object(
-        self, epoch: int, runs: Sequence[tuple[TopicKey, Rows]]
-    ) -> Steps[tuple[DataObject, tuple[Run, ...]]]:
+    def put_object(self, epoch: int, runs: Sequence[PlacedRun]) -> Steps[tuple[DataObject, tuple[Run, ...]]]:
         """Put one object of some runs."""
         encoded = self.codec.encode(runs)
         name = data_key(epoch, f"{self.context.unique()}.seg")
@@ -186,7 +234,7 @@ class Simulation:
         """Write a payload of a few rows to some partitions, in one or two objects; return the commit without its
         identity.
         """
-        rng, state = self.rng, view.state
+        rng, state = self.rng, view.newest
         keys = sorted(key for key in state.partitions if not state.topics[key[0]].deleted)
         chosen = [key for key in keys if rng.random() < 0.6] or [rng.choice(keys)]
         now = self.context.clock.now_ms()
@@ -199,7 +247,7 @@ class Simulation:
         objects: list[DataObject] = []
         slices: list[tuple[int, Run]] = []
         for half in filter(None, halves):
-            made, found = yield from self.put_object(state.version, half)
+            made, found = yield from self.put_object(state.version, [whole_run(*run) for run in half])
             slices += [(len(objects), run) for run in found]
             objects.append(made)
         if rng.random() < 0.15:
@@ -223,14 +271,14 @@ class Simulation:
             pieces=tuple((part.topic_id, part.partition, piece) for part, piece in zip(parts, pieces, strict=True)),
         )
 
-    def read_slices(self, key: TopicKey, slices: Sequence[Slice]) -> Steps[list[Row] | None]:
-        """Rows of slices; None if a slice was deleted."""
-        rows: list[Row] = []
+    def read_slices(self, key: TopicKey, slices: Sequence[Slice]) -> Steps[list[tuple[int, Row]] | None]:
+        """Rows of slices with their offsets; None if a slice was deleted."""
+        rows: list[tuple[int, Row]] = []
         for piece in slices:
             content = yield Get(piece.object, piece.position, piece.position + piece.length, OWN_ROOT)
             if content is None:
                 return None
-            rows += self.codec.decode(content, piece, key)
+            rows += ((piece.start + offset, row) for offset, row in self.codec.decode(content, piece, key))
         return rows
 
 

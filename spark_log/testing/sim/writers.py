@@ -23,9 +23,10 @@ from spark_log.errors import (
     UnknownTopicOrPartition,
     UploadFenced,
 )
+from spark_log.journal.object_names import LOG, log_version
 from spark_log.journal.opening import View
 from spark_log.journal.proposal import Proposal
-from spark_log.journal.store_operations import Steps
+from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.metadata.commands import AbortTransaction, Append, InitProducer
 from spark_log.metadata.decide.transactions import epoch_of_holder
 from spark_log.metadata.records import CommitRecord, GroupCommit, OffsetEntry
@@ -113,6 +114,7 @@ def identified(commit: CommitRecord, identity: Identity, groups: Sequence[GroupC
 def write(sim: Simulation, view: View, identity: Identity) -> Steps[tuple[View, WriterOutcome]]:
     """Upload and commit until the commit is in the log or fenced."""
     while True:
+        view = yield from sim.peek(view)
         commit = yield from sim.upload(view, sim.fresh("p"))
         commit = identified(commit, identity, _some_positions(sim, view))
         view, (outcome,) = yield from attempt(sim, view, [commit])
@@ -161,6 +163,24 @@ def plain_writer(sim: Simulation, name: str) -> Steps[None]:
         identity.learn(outcome)
         left -= outcome is WriterOutcome.DONE
         view = yield from _between(sim, view)
+
+
+def late_writers(sim: Simulation, name: str) -> Steps[None]:
+    """Two writers that slept with one old view.  The first put takes the name of the last record that was deleted, and
+    the second writer finds that.
+    """
+    while True:
+        yield Sleep(sim.rng.choice((50, 500)))
+        view, commits = (yield from sim.load()), []
+        for _ in range(2):
+            commit = yield from sim.upload(view, sim.fresh("p"))
+            commits.append(identified(commit, PlainIdentity(sim, name).next(view.state)))
+        first = min(map(log_version, sim.world.store.files[LOG]))
+        if first < 4:
+            continue
+        old = View("", sim.oracle.states[first - 2])
+        yield from attempt(sim, old, commits[:1])
+        yield from attempt(sim, (yield from sim.peek(old)), commits[1:])
 
 
 def batching_writer(sim: Simulation, name: str) -> Steps[None]:

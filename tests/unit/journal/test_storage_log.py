@@ -13,13 +13,16 @@ from msgspec import structs
 from spark_log.clock import SystemClock
 from spark_log.errors import NoLog
 from spark_log.journal.log_format import FORMAT_KEY, Format, parse_format
-from spark_log.journal.proposal import Context
+from spark_log.journal.proposal import Context, Proposal
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import Stores, run
+from spark_log.metadata.checkpoint_format import CHANGES_MIN, folded
+from spark_log.metadata.commands import CreateTopic
 from spark_log.store.base import ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.memory import MemoryStore
 from spark_log.testing.metadata_log_contract import MetadataLogContract, OpenLog
+from spark_log.testing.stores import Wrapper
 
 
 def opened(store: ObjectStore, *, create: bool = True) -> OpenLog:
@@ -79,3 +82,25 @@ def test_a_log_in_the_place_of_another_keeps_its_id(tmp_path: Path) -> None:
     new = opened(store)
     old.create(view, "a")
     assert parse_format(store.get(FORMAT_KEY), store.url).cluster_id == new.log.cluster_id != old.log.cluster_id
+
+
+class Remote(Wrapper):
+    """A store on which round trips take long."""
+
+    local = False
+
+
+def test_records_that_are_not_confirmed_get_the_columns_of_a_checkpoint_too() -> None:
+    """The next change is decided on them: its state would keep the old columns in memory."""
+    store = Remote(MemoryStore(uuid.uuid4().hex))
+    writer, reader = opened(store), opened(store)
+    wide = Proposal(CreateTopic(name="wide", partitions=CHANGES_MIN + 1, topic_id="wide"))
+    view = writer.run(writer.log.propose(writer.open(), [wide]))
+    before = reader.open()
+    writer.create(view, "late")
+    peeked = reader.run(reader.log.peek(before))
+    assert peeked.unconfirmed is not None
+    kept = before._replace(state=folded(before.state))  # type: ignore[attr-defined]
+    rebased = reader.log.rebased(peeked, before, kept)
+    assert rebased.newest == peeked.newest != rebased.state == peeked.state
+    assert rebased.newest.partitions.base is kept.state.partitions.base is not before.state.partitions.base

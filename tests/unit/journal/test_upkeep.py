@@ -14,6 +14,7 @@ from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import CHECKPOINTS
 from spark_log.journal.sealing import prune
 from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.checkpoint_format import CHANGES_MIN
 from spark_log.metadata.decide.topics import decide_set_configs
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.memory import MemoryStore
@@ -114,5 +115,28 @@ def test_a_bug_in_upkeep_is_logged_and_the_append_returns(caplog: pytest.LogCapt
         with log.consumer("t", group_id="g", auto_offset_reset="earliest") as consumer:
             assert [record.value for records in consumer.poll(30_000).values() for record in records] == [b"x", b"y"]
             consumer.commit()
+        log.journal.finish_upkeep()
     assert caplog.records and all("ZeroDivisionError" in str(record.exc_info) for record in caplog.records)
     assert Counter(record.levelname for record in caplog.records).keys() == {"ERROR"}
+
+
+def test_rows_that_a_checkpoint_moved_to_columns_stay_there_when_commits_go_on() -> None:
+    """In the process that wrote it, too: otherwise each checkpoint would move them again."""
+    inner = memory()
+    log = open_log(Interrupted(inner, CHECKPOINTS, lambda: append(log)))
+    log.create_topic(spark_log.NewTopic("t", CHANGES_MIN + 1))
+    set_interval(log, 5)
+    while not log.journal.state.partitions.base:
+        append(log)
+        log.journal.finish_upkeep()
+        assert log.journal.state.version < 20
+    partitions = log.journal.state.partitions
+    assert len(partitions) == CHANGES_MIN + 1 and 0 < len(partitions.changes) < 20
+    append(log)
+    log.create_topic(spark_log.NewTopic("u", 2))
+    assert open_log(inner).journal.state == log.journal.state
+    assert open_log(inner).read("t").num_rows == log.read("t").num_rows >= 5
+
+
+def append(log: spark_log.Log) -> None:
+    log.append("t", [{"value": b"x", "partition": 7}])

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from spark_log.metadata.checkpoint_format import KINDS
-from spark_log.metadata.frames import encode_end, encode_frames, read_frames
+from spark_log.metadata.checkpoint_format import COLUMNS, KINDS
+from spark_log.metadata.frames import Frame, encode_end, encode_frames, read_frames
 
-FIRST_LINE = b"pylog-checkpoint 2\n"
+FIRST_LINE = b"pylog-checkpoint 4\n"
 
 
 def checkpoint_of(document: dict[str, Any]) -> bytes:
@@ -26,5 +26,11 @@ def checkpoint_of_frames(*frames: tuple[str, Iterable[Any]]) -> bytes:
 
 
 def frames_of(data: bytes) -> list[tuple[str, int, bytes]]:
-    """Kind, number of rows and plain lines of each frame."""
-    return [(frame.kind, frame.rows, frame.lines("x")) for frame in read_frames(data, len(FIRST_LINE), "x")]
+    """Kind, number of rows and plain lines of each frame; of columns, their values."""
+    return [(frame.kind, frame.rows, _plain(frame)) for frame in read_frames(data, len(FIRST_LINE), "x")]
+
+
+def _plain(frame: Frame) -> bytes:
+    if frame.kind in COLUMNS:
+        return repr(frame.columns("x").to_pydict()).encode()
+    return frame.lines("x")

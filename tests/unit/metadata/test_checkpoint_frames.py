@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,20 +16,32 @@ from spark_log.errors import CorruptObject, UnsupportedVersion
 from spark_log.groups.group import Roster, RosterMember
 from spark_log.metadata import state as s
 from spark_log.metadata.checkpoint_format import (
+    CHANGES_MIN,
+    COLUMNS,
     KINDS,
+    REMOVED_KINDS,
     check_checkpoint,
     decode_checkpoint,
     encode_checkpoint,
+    folded,
+    reads_back,
     state_json,
 )
-from spark_log.metadata.frames import FRAME_BYTES, encode_end, encode_frames, read_frames
+from spark_log.metadata.column_blocks import ColumnMap, ObjectBlock, PartitionBlock, fold
+from spark_log.metadata.frames import FRAME_BYTES, encode_columns, encode_end, encode_frames, read_frames
+from spark_log.metadata.last_commit import LastCommit, last_commit
+from spark_log.metadata.layered_map import LayeredMap
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State
 from spark_log.model import Slice
 from tests.unit.metadata.checkpoints import FIRST_LINE, checkpoint_of, checkpoint_of_frames, frames_of
 
-GOLDEN = Path(__file__).parent / "checkpoint-2"
-"""The checkpoint of `full_state()`, as it was first written in this format."""
+GOLDEN = Path(__file__).parent / "checkpoint-4-level-3"
+"""The checkpoint of `full_state()`, as it was first written in this format and at this level."""
+GOLDEN_2 = Path(__file__).parent / "checkpoint-4-level-2"
+"""The checkpoint of `state_of_level_2()`."""
+GOLDEN_1 = Path(__file__).parent / "checkpoint-4"
+"""The checkpoint of `state_of_level_1()`."""
 
 text = st.text(max_size=8)
 number = st.integers(-1, 2**53)
@@ -39,8 +53,8 @@ entries = st.lists(a_slice | a_piece, max_size=3, unique_by=lambda entry: entry.
     lambda found: tuple(sorted(found, key=lambda entry: entry.start))
 )
 topic = st.builds(s.Topic, text, number, names, number, st.booleans())
-kept = st.lists(st.builds(s.Kept, number, number, st.just((("t", 1, 2, 3),)), text), max_size=2).map(tuple)
-producer = st.builds(s.ProducerState, number, text, st.just(("a",)), st.booleans(), number, number, kept, number)
+commit = st.none() | st.builds(LastCommit, number, number, number, st.just(("t", "u")), text, st.binary())
+producer = st.builds(s.ProducerState, number, text, st.just(("a",)), st.booleans(), number, number, commit, number)
 session = st.none() | st.builds(s.MemberSession, text, text, number, number)
 member = st.builds(RosterMember, text, st.none() | text, text, text, number, number, st.binary(), st.binary())
 roster = st.none() | st.builds(Roster, number, members=st.lists(member, max_size=2).map(tuple))
@@ -48,8 +62,10 @@ offsets = st.dictionaries(key, st.builds(s.Position, number, text, number, numbe
 group = st.builds(s.GroupState, number, text, offsets, number, session, roster)
 
 
-def map_of(keys: st.SearchStrategy[object], of: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
-    return st.dictionaries(keys, of, max_size=3).map(Map)
+def map_of(
+    keys: st.SearchStrategy[object], of: st.SearchStrategy[object], kind: type = Map
+) -> st.SearchStrategy[object]:
+    return st.dictionaries(keys, of, max_size=3).map(kind)
 
 
 def with_names(state: State) -> State:
@@ -67,9 +83,11 @@ states = st.builds(
     times=st.lists(st.tuples(number, number), max_size=3).map(tuple),
     configs=names,
     topics=st.dictionaries(text, topic, max_size=1).map(Map),
-    partitions=map_of(key, st.builds(s.Partition, number, number, number, entries)),
-    objects=map_of(text, st.builds(s.ObjectRow, number, number, number)),
+    partitions=map_of(key, st.builds(s.Partition, number, number, number, entries), LayeredMap),
+    objects=map_of(text, st.builds(s.ObjectRow, number, number, number), LayeredMap),
     dropped=map_of(text, number),
+    dropped_lists=map_of(text, st.builds(s.DroppedList, number, number)),
+    cleaned=map_of(key, st.builds(s.CleanedPart, number, st.lists(st.tuples(number, number), max_size=2).map(tuple))),
     producers=map_of(text, producer),
     groups=map_of(text, group),
     coordinator=st.just(s.Leadership()) | st.builds(s.Leadership, st.integers(1, 9), text, text, number),
@@ -83,14 +101,34 @@ states = st.builds(
 @given(states)
 def test_a_state_survives_its_bytes(state: State) -> None:
     """Names may hold any text: line ends and other scripts are escaped."""
-    data = encode_checkpoint(state)
-    assert decode_checkpoint(data, "x") == state
-    check_checkpoint(data, "x")
+    columns = replace(
+        state, partitions=fold(state.partitions, PartitionBlock), objects=fold(state.objects, ObjectBlock)
+    )
+    for rows in state, columns:
+        data = encode_checkpoint(rows)
+        assert decode_checkpoint(data, "x") == state
+        check_checkpoint(data, "x")
+    assert state_json(columns) == state_json(state)
     assert decode_checkpoint(checkpoint_of(msgspec.json.decode(state_json(state))), "x") == state
 
 
 def full_state() -> State:
-    """Rows of every kind."""
+    """Rows of every kind: those of `plain_state` in columns, before one of each large map was added and one removed."""
+    state = plain_state()
+    partitions = state.partitions.delete(("id-0", 0)).set(("id-2", 0), s.Partition(end=3, edition=1))
+    objects = state.objects.delete("data/0000000000000002/b.idx")
+    objects = objects.set("data/0000000000000001/d.seg", s.ObjectRow(700, 600, 1))
+    before = replace(state, partitions=fold(partitions, PartitionBlock), objects=fold(objects, ObjectBlock))
+    return replace(
+        before,
+        partitions=before.partitions.delete(("id-2", 0)).set(("id-0", 0), s.Partition()),
+        objects=before.objects.delete("data/0000000000000001/d.seg").set(
+            "data/0000000000000002/b.idx", s.ObjectRow(600, 0, 1)
+        ),
+    )
+
+
+def plain_state() -> State:
     a_run = (100, 7, 1, 10, 20)
     return State(
         version=9,
@@ -106,7 +144,7 @@ def full_state() -> State:
                 "id-0": s.Topic("orders", 1, Map(), 1_699_999_000_000, True),
             }
         ),
-        partitions=Map(
+        partitions=LayeredMap(
             {
                 ("id-0", 0): s.Partition(),
                 ("id-1", 0): s.Partition(
@@ -120,14 +158,18 @@ def full_state() -> State:
                 ),
             }
         ),
-        objects=Map(
+        objects=LayeredMap(
             {
                 "data/0000000000000001/a.seg": s.ObjectRow(1000, 900, 3),
                 "data/0000000000000002/b.idx": s.ObjectRow(600, 0, 1),
             }
         ),
         dropped=Map({"data/0000000000000001/c.seg": 5}),
-        producers=Map({"p": s.ProducerState(1, "h", ("g",), False, 7, 1, (s.Kept(4, 7, (("id-1", 0, 4, 8),), "f"),))}),
+        dropped_lists=Map({"data/0000000000000004/e.dropped": s.DroppedList(4, 3)}),
+        cleaned=Map({("id-1", 0): s.CleanedPart(4, ((2, 1_699_999_999_000), (4, 1_700_000_000_000)))}),
+        producers=Map(
+            {"p": s.ProducerState(1, "h", ("g",), False, 7, 1, last_commit(4, 7, {("id-1", 0): (4, 8)}, "f"))}
+        ),
         groups=Map(
             {
                 "g": s.GroupState(2, "m", Map({("id-1", 0): s.Position(5, "note", 1, 8)}), 1),
@@ -142,19 +184,31 @@ def full_state() -> State:
         forgotten=Map({("g", "old", 0): s.Forgotten(6, 1)}),
         progressed=8,
         generations=1,
-        features=Map({"metadata.version": 1}),
+        features=Map({"metadata.version": 3}),
     )
+
+
+def state_of_level_2() -> State:
+    return replace(full_state(), cleaned=Map(), features=Map({"metadata.version": 2}))
+
+
+def state_of_level_1() -> State:
+    return replace(state_of_level_2(), dropped_lists=Map(), features=Map({"metadata.version": 1}))
 
 
 def test_a_checkpoint_that_was_written_when_the_format_was_new_is_read() -> None:
     data = GOLDEN.read_bytes()
     assert decode_checkpoint(data, "x") == full_state()
-    assert {kind for kind, _, _ in frames_of(data)} == {"header", *KINDS}
+    assert {kind for kind, _, _ in frames_of(data)} == {"header", *COLUMNS, *KINDS, *REMOVED_KINDS}
+    assert decode_checkpoint(GOLDEN_2.read_bytes(), "x") == state_of_level_2()
+    assert decode_checkpoint(GOLDEN_1.read_bytes(), "x") == state_of_level_1()
 
 
 def test_rows_are_written_byte_for_byte_as_when_the_format_was_new() -> None:
     """Before compression, whose bytes depend on the library's version."""
     assert frames_of(encode_checkpoint(full_state())) == frames_of(GOLDEN.read_bytes())
+    assert frames_of(encode_checkpoint(state_of_level_2())) == frames_of(GOLDEN_2.read_bytes())
+    assert frames_of(encode_checkpoint(state_of_level_1())) == frames_of(GOLDEN_1.read_bytes())
 
 
 def test_a_damaged_byte_anywhere_is_an_error_that_names_file_and_frame() -> None:
@@ -180,14 +234,14 @@ def test_a_file_that_is_cut_anywhere_or_goes_on_is_an_error_that_names_it() -> N
 
 def test_damage_names_the_kind_of_the_frame() -> None:
     data = encode_checkpoint(full_state())
-    at = data.index(b"objects 2 ")
-    with pytest.raises(CorruptObject, match=r"the checksum of frame 3 \(objects\) differs"):
-        decode_checkpoint(data[: at + 40] + bytes([data[at + 40] ^ 1]) + data[at + 41 :], "x")
-    with pytest.raises(CorruptObject, match=r"frame 3 \(objects\) is cut off, \d+ of its \d+ bytes are there"):
-        decode_checkpoint(data[: at + 40], "x")
+    at = data.index(b"object_columns 2 ")
+    with pytest.raises(CorruptObject, match=r"the checksum of frame 2 \(object_columns\) differs"):
+        decode_checkpoint(data[: at + 60] + bytes([data[at + 60] ^ 1]) + data[at + 61 :], "x")
+    with pytest.raises(CorruptObject, match=r"frame 2 \(object_columns\) is cut off, \d+ of its \d+ bytes are there"):
+        decode_checkpoint(data[: at + 60], "x")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*COLUMNS, *KINDS, *REMOVED_KINDS])
 def test_a_missing_frame_and_one_too_many_are_found(kind: str) -> None:
     """The end frame counts the rows."""
     data = encode_checkpoint(full_state())
@@ -213,16 +267,84 @@ def test_frames_are_not_above_the_limit_except_for_a_single_row() -> None:
 
 
 def test_a_large_state_is_in_frames_below_the_limit() -> None:
-    """Also the positions of one group."""
+    """Also the positions of one group.  Frames of columns may be twice as long."""
+    entries = tuple(Slice(n, n + 1, f"data/{n:016x}/x.seg", n, n, n, n, n, n) for n in range(2))
     state = State(
-        objects=Map({f"data/{n:016x}/x.seg": s.ObjectRow(n, n, 1) for n in range(50_000)}),
+        partitions=LayeredMap({("t", n): s.Partition(n, n, n, entries) for n in range(12_000)}),
+        objects=LayeredMap({f"data/{n:016x}/x.seg": s.ObjectRow(n, n, 1) for n in range(50_000)}),
         groups=Map({"g": s.GroupState(offsets=Map({("t", n): s.Position(n, "", 1, 1) for n in range(50_000)}))}),
     )
-    data = encode_checkpoint(state)
-    assert decode_checkpoint(data, "x") == state
-    frames = list(read_frames(data, len(FIRST_LINE), "x"))
-    assert all(frame.plain_bytes <= FRAME_BYTES for frame in frames)
-    assert min(sum(frame.kind == kind for frame in frames) for kind in ("objects", "positions")) > 1
+    for made, large in (
+        (state, {"partitions", "objects", "positions"}),
+        (folded(state), {"partition_columns", "object_columns", "positions"}),
+    ):
+        data = encode_checkpoint(made)
+        assert decode_checkpoint(data, "x") == state
+        frames = list(read_frames(data, len(FIRST_LINE), "x"))
+        assert all(frame.plain_bytes <= FRAME_BYTES * (1 + frame.kind.endswith("columns")) for frame in frames)
+        assert {frame.kind for frame in frames if sum(frame.kind == other.kind for other in frames) > 1} == large
+
+
+def test_rows_move_to_columns_when_many_have_changed() -> None:
+    """A few do not: as long as they are few, a checkpoint has only them as rows."""
+    rows = LayeredMap({f"data/{n:016x}/x.seg": s.ObjectRow(n, n, 1) for n in range(CHANGES_MIN)})
+    assert folded(State(objects=rows)).objects is rows
+    more = rows.set("data/0000000000000000/y.seg", s.ObjectRow(1, 1, 1))
+    moved = folded(State(objects=more)).objects
+    assert moved == more and not moved.changes
+    again = moved.update({f"data/{n:016x}/z.seg": s.ObjectRow(n, n, 1) for n in range(CHANGES_MIN)})
+    assert folded(State(objects=again)).objects is again
+
+
+def test_blocks_without_changes_are_neither_encoded_nor_decoded_again() -> None:
+    """So a checkpoint costs what changed: the bytes of a block are those of the checkpoint before it."""
+    rows = LayeredMap({f"data/{n:016x}/x.seg": s.ObjectRow(n, n, 1) for n in range(100_000)})
+    state = decode_checkpoint(encode_checkpoint(folded(State(version=1, objects=rows))), "x")
+    changed = replace(state, objects=state.objects.delete("data/0000000000000007/x.seg"))
+    again = decode_checkpoint(encode_checkpoint(changed), "x", changed)
+    assert again == changed and again.objects.base == changed.objects.base
+    assert isinstance(again.objects.base, ColumnMap) and isinstance(changed.objects.base, ColumnMap)
+    pairs = list(zip(again.objects.base.blocks, changed.objects.base.blocks, strict=True))
+    assert len(pairs) > 2 and all(block is known and block.frame is known.frame for block, known in pairs)
+    other = decode_checkpoint(encode_checkpoint(changed), "x", full_state())
+    assert other == changed
+
+
+class Miswritten(ObjectBlock):
+    """A block whose bytes have the rows of another one, as if its memory was damaged before it was encoded."""
+
+    @property
+    def frame(self) -> memoryview:
+        rows = [("data/0000000000000001/x.seg", s.ObjectRow(2, 2, 2))]
+        return ObjectBlock(pa.record_batch(self.columns(rows), schema=self.SCHEMA)).frame
+
+
+def test_columns_are_decoded_once_before_a_checkpoint_counts_as_read_back() -> None:
+    """Older checkpoints are deleted then, so the bytes of a block that was just made are not believed."""
+    rows = [("data/0000000000000001/x.seg", s.ObjectRow(1, 1, 1))]
+    batch = pa.record_batch(ObjectBlock.columns(rows), schema=ObjectBlock.SCHEMA)
+    for made, is_good in ((ObjectBlock(batch), True), (Miswritten(batch), False)):
+        state = State(version=1, objects=LayeredMap.over(ColumnMap([made])))
+        data = encode_checkpoint(state)
+        assert reads_back(data, "x", state) is is_good
+        assert made.was_read is is_good
+        shared = decode_checkpoint(data, "x", state).objects.base
+        assert isinstance(shared, ColumnMap) and (shared.blocks[0] is made) is is_good
+
+
+def test_columns_that_are_not_known_ask_for_a_newer_pylog() -> None:
+    header = msgspec.json.decode(frames_of(encode_checkpoint(State()))[0][2])
+    _, head = next(encode_frames("header", [header], msgspec.json.Encoder()))
+    for columns in ({"name": ["a"], "rows": [1]}, {"epoch": [1], "id": ["a"], "size": [1]}):
+        frame = encode_columns("object_columns", pa.record_batch(columns))
+        with pytest.raises(UnsupportedVersion, match=r"frame 1 \(object_columns\).*update pylog"):
+            decode_checkpoint(FIRST_LINE + head + frame + encode_end(2), "x")
+
+
+def test_columns_that_are_no_columns_are_damaged() -> None:
+    header = msgspec.json.decode(frames_of(encode_checkpoint(State()))[0][2])
+    with pytest.raises(CorruptObject, match=r"frame 1 \(object_columns\) has no Arrow columns"):
+        decode_checkpoint(checkpoint_of_frames(("header", [header]), ("object_columns", [[1]])), "x")
 
 
 def test_a_kind_of_rows_that_is_not_known_asks_for_a_newer_pylog() -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from spark_log.errors import (
+    InvalidRecord,
     InvalidRequest,
     OutOfOrderSequence,
     ProducerFenced,
@@ -19,9 +20,12 @@ from spark_log.errors import (
 from spark_log.metadata.decide.commits import Committed, decide_commit
 from spark_log.metadata.decide.topics import (
     decide_delete_topic,
+    decide_set_configs,
     decide_trim,
 )
 from spark_log.metadata.decide.transactions import decide_init_producer, epoch_of_holder
+from spark_log.metadata.records import FenceRecord
+from spark_log.metadata.replay import ANSWER_MS
 from spark_log.model import APPEND_TIME, DataObject
 from tests.unit.metadata.history import History
 
@@ -42,21 +46,38 @@ def test_a_repeated_commit_gets_the_first_offsets_and_adds_nothing(log: History)
     log.commit((topic, 0, 1))
     version = log.state.version
     again = log.do(lambda state, now: decide_commit(state, commit))
-    assert again == Committed(first.version, first.ranges, repeated=True, last=0)
+    assert again == first._replace(repeated=True, last=0)
     assert log.state.version == version
 
 
-def test_the_last_five_commits_of_a_producer_are_known_with_their_offsets(log: History) -> None:
-    """As Kafka: five are recognised; an older one is out of order."""
-    topic, birth = log.create(), log.state.version
+def test_the_last_commit_of_a_producer_is_known_with_its_offsets(log: History) -> None:
+    """A producer sends a commit after the answer to the one before it, so only the last is sent again."""
+    topic, other, birth = log.create(partitions=2), log.create("u"), log.state.version
     for sequence in range(7):
-        log.commit((topic, 0, 1), producer="p", sequence=sequence, birth=birth)
-    for sequence in range(2, 7):
-        assert log.commit((topic, 0, 1), producer="p", sequence=sequence).ranges == {
-            (topic, 0): range(sequence, sequence + 1)
-        }
+        log.commit((topic, 1, 1), (other, 0, 300), (topic, 0, 2), producer="p", sequence=sequence, birth=birth)
+    assert log.commit((topic, 0, 1), producer="p", sequence=6).ranges == {
+        (topic, 1): range(6, 7),
+        (other, 0): range(1800, 2100),
+        (topic, 0): range(12, 14),
+    }
     with pytest.raises(OutOfOrderSequence):
-        log.commit((topic, 0, 1), producer="p", sequence=1)
+        log.commit((topic, 0, 1), producer="p", sequence=5)
+
+
+def test_a_plain_writers_offsets_are_forgotten_and_its_commit_is_not(log: History) -> None:
+    """With the fence, after 15 minutes: each writer draws an id, so there are many.  A repeat still adds nothing."""
+    topic, birth = log.create(), log.state.version
+    first = log.commit((topic, 0, 3), producer="p", sequence=0, birth=birth)
+    query = log.commit((topic, 0, 1), producer="q", sequence=0, birth=-1, dense=False)
+    for waited, known in ((ANSWER_MS - 100, first.ranges), (200, {})):
+        log.now += waited
+        log.write(FenceRecord(upto=log.state.fence + 1))
+        assert log.commit((topic, 0, 3), producer="p", sequence=0, birth=birth).ranges == known
+    again = log.commit((topic, 0, 3), producer="p", sequence=0, birth=birth)
+    assert again == first._replace(ranges={}, repeated=True, last=0)
+    assert log.commit((topic, 0, 1), producer="q", sequence=0, birth=-1, dense=False).ranges == query.ranges
+    assert log.state.partitions[topic, 0].end == 4
+    assert log.commit((topic, 0, 2), producer="p", sequence=1).ranges == {(topic, 0): range(4, 6)}
 
 
 def test_a_gap_in_a_dense_sequence_is_refused(log: History) -> None:
@@ -93,7 +114,7 @@ def test_a_repeated_batch_may_lie_otherwise_over_partitions_and_topics(log: Hist
     topic, other = log.create(partitions=3), log.create("dead")
     first = log.commit((topic, 0, 4), (other, 0, 2), producer="q", sequence=0, birth=-1, dense=False, source="s")
     again = log.commit((topic, 2, 5), (topic, 1, 1), producer="q", sequence=0, birth=-1, dense=False, source="s")
-    assert again == Committed(first.version, first.ranges, repeated=True, last=0)
+    assert again == first._replace(repeated=True, last=0)
 
 
 def test_a_batch_of_the_last_number_with_other_rows_is_a_conflict(log: History) -> None:
@@ -130,7 +151,9 @@ def test_an_applications_older_version_is_skipped(log: History) -> None:
         commit = log.upload((topic, 0, rows), producer="app:a:t", sequence=version, birth=-1, dense=False)
         return log.do(lambda state, now: decide_commit(state, commit, skip_older=True))
 
-    assert again(5, 2) == Committed(log.state.version, {(topic, 0): range(2)}, repeated=True, last=5)
+    assert again(5, 2) == Committed(
+        log.state.version, {(topic, 0): range(2)}, repeated=True, last=5, time_ms=log.state.time
+    )
     assert again(4, 3) == Committed(log.state.version, {}, repeated=True, last=5)
     with pytest.raises(SequenceConflict, match="commit 5 has 3 rows, and in the log it has 2 rows"):
         again(5, 3)
@@ -242,3 +265,15 @@ def test_slices_of_a_log_append_time_topic_carry_the_time_of_their_commit(log: H
     (mine,), (theirs,) = log.slices((stamped, 0)), log.slices((plain, 0))
     assert (mine.min_us, mine.max_us, mine.time_kind) == (log.state.time * 1000, log.state.time * 1000, APPEND_TIME)
     assert (theirs.min_us, theirs.max_us, theirs.time_kind) == (10, 20, 0)
+
+
+def test_records_without_a_key_are_refused_if_their_topic_was_compacted_meanwhile(log: History) -> None:
+    """Their writer knew an older policy.  A retry of a commit that was applied before is a duplicate, as always."""
+    topic, other = log.create(), log.create("u")
+    applied, late = log.upload((topic, 0, 1), producer="p"), log.upload((topic, 0, 1), (other, 0, 1), producer="q")
+    log.do(lambda state, now: decide_commit(state, applied, keyless=[topic]))
+    log.do(lambda state, now: decide_set_configs(state, "t", {"cleanup.policy": "compact,delete"}))
+    with pytest.raises(InvalidRecord, match=r"'t' was changed to cleanup\.policy=compact .*nothing was written"):
+        log.do(lambda state, now: decide_commit(state, late, keyless=[other, topic]))
+    assert log.do(lambda state, now: decide_commit(state, applied, keyless=[topic])).repeated
+    assert log.do(lambda state, now: decide_commit(state, late, keyless=[other])).ranges[topic, 0] == range(1, 2)

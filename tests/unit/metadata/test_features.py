@@ -6,13 +6,15 @@ import json
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
 from spark_log.errors import InvalidRequest, UnsupportedVersion
 from spark_log.metadata import records as r
 from spark_log.metadata.checkpoint_format import decode_checkpoint, encode_checkpoint, state_json
 from spark_log.metadata.commands import UpdateFeature
-from spark_log.metadata.features import METADATA_VERSION, SUPPORTED, levels_of
-from spark_log.metadata.replay import replay, replay_records
+from spark_log.metadata.decide.upkeep import bootstrap_records
+from spark_log.metadata.features import METADATA_VERSION, SUPPORTED
+from spark_log.metadata.replay import next_version, replay, replay_records
 from spark_log.metadata.state import State
 from tests.unit.metadata.checkpoints import checkpoint_of
 
@@ -34,8 +36,16 @@ def test_every_record_leaves_its_defaults_out() -> None:
         assert kind.cls.__struct_config__.omit_defaults, kind.cls
 
 
-def test_a_log_is_at_level_1_until_it_is_raised() -> None:
-    assert levels_of(State().features) == {METADATA_VERSION: 1}
+def test_a_log_whose_records_name_no_level_is_at_level_1() -> None:
+    """A log without records will be at the newest, because its first batch says so."""
+    assert next_version(State(), 1).levels == {METADATA_VERSION: 1}
+    assert State().levels == SUPPORTED
+
+
+def test_the_first_records_of_a_new_log_raise_it_to_the_newest_level() -> None:
+    state = replay_records(next_version(State(), 1), bootstrap_records(State()))
+    assert state.levels == SUPPORTED == dict(state.features)
+    assert bootstrap_records(state) == () == bootstrap_records(next_version(State(), 1))
 
 
 @pytest.mark.parametrize(("name", "level"), [(METADATA_VERSION, NEWER), ("of.tomorrow", 1)])
@@ -43,6 +53,15 @@ def test_a_record_of_an_unknown_level_is_refused_with_both_levels(name: str, lev
     data = r.encode_batch(raised(level, name))
     with pytest.raises(UnsupportedVersion, match=f"at level {level} of {name}, this pylog supports .*update pylog"):
         r.decode_batch(data, "meta/log/7.rec")
+
+
+def test_records_of_an_unknown_level_are_refused_with_both_levels() -> None:
+    """A batch that raises the level may have records of that level."""
+    data = r.encode_batch(raised(NEWER))
+    body = data.partition(b"\n")[2] + b'{"type":"of_tomorrow"}\n'
+    data = b"%s %d %d %08x\n" % (r.BATCH_MAGIC, r.BATCH_VERSION, len(body), crc32c(body)) + body
+    with pytest.raises(UnsupportedVersion, match=f"at level {NEWER} of {METADATA_VERSION}"):
+        r.decode_batch(data, "meta/log/1.rec")
 
 
 def test_a_checkpoint_of_an_unknown_level_is_refused_with_both_levels() -> None:

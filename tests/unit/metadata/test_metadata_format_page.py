@@ -5,14 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
 from msgspec import inspect, structs
 
 from spark_log.metadata import slice_index
-from spark_log.metadata.checkpoint_format import KINDS, state_json
+from spark_log.metadata.checkpoint_format import COLUMNS, KINDS, REMOVED_KINDS, state_json
 from spark_log.metadata.records import AnyRecord, Batch, Change, CreateTopicRecord, GroupCommit, Piece, encode_batch
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Run, Slice
+from spark_log.node import memory_file
 
 PAGE = (Path(__file__).parents[3] / "docs" / "format" / "metadata.md").read_text(encoding="utf-8")
 
@@ -64,8 +66,34 @@ def test_every_kind_of_rows_is_on_the_page_with_its_fields(kind: str, row_type: 
     assert value is int or fields
 
 
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_every_kind_of_columns_is_on_the_page(kind: str) -> None:
+    """With all columns, and those of a list that it has."""
+    names = [field.name for field in COLUMNS[kind].SCHEMA]
+    assert [name for name in names if f"`{name}`" not in row(f"`{kind}`")] == []
+
+
+def test_the_columns_of_entries_are_on_the_page() -> None:
+    entries = COLUMNS["partition_columns"].SCHEMA.field("entries").type.value_type
+    assert [field.name for field in entries if f"`{field.name}`" not in row("its `entries`")] == []
+
+
+@pytest.mark.parametrize(("kind", "schema"), memory_file.COLUMNS.items())
+def test_the_memory_of_upkeep_is_on_the_page(kind: str, schema: pa.Schema) -> None:
+    """All of its columns, and the fields of its header."""
+    assert [name for name in schema.names if f"`{name}`" not in row(f"`{kind}`")] == []
+    header = row("`header`")
+    assert [field.name for field in structs.fields(memory_file.Header) if f"`{field.name}`" not in header] == []
+
+
+@pytest.mark.parametrize("kind", REMOVED_KINDS)
+def test_every_kind_of_removed_rows_is_on_the_page(kind: str) -> None:
+    assert row(f"`{kind}`")
+
+
 def test_the_fields_of_a_checkpoint_and_the_columns_of_an_index_are_on_the_page() -> None:
     """All of them; those that are left out where they say nothing, too."""
     assert b'"version"' in state_json(State())
-    fields = [field for field in State.__dataclass_fields__ if field != "names"]  # that is made from the topics
+    derived = ("names", "recent")  # not stored: made from the topics, and from the records that this process replayed
+    fields = [field for field in State.__dataclass_fields__ if field not in derived]
     assert [name for name in [*fields, *slice_index.SCHEMA.names] if f"`{name}`" not in PAGE] == []

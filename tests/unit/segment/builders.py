@@ -61,6 +61,6 @@ def read(data: bytes, written: WrittenSegment) -> dict[tuple[str, int], pa.Table
     for run in written.runs:
         stretch = memoryview(data)[run.position : run.position + run.length]
         tables[run.topic_id, run.partition] = pa.Table.from_batches(
-            decode_run(stretch, run, place=place(run.partition))
+            found.records for found in decode_run(stretch, run, place=place(run.partition))
         )
     return tables

@@ -11,6 +11,7 @@ import pytest
 from spark_log.errors import CorruptObject, SparkLogError, UnsupportedVersion
 from spark_log.model import Run
 from spark_log.segment.batch_index import TAIL, TAIL_BYTES
+from spark_log.segment.compression import Compression
 from spark_log.segment.reader import decode_batch, decode_run, find_batches, parse_index
 from spark_log.segment.writer import WrittenSegment
 from tests.unit.segment.builders import OBJECT, numbered, place, write
@@ -80,7 +81,7 @@ def test_every_length_of_a_cut_off_object_is_noticed() -> None:
 
 def test_a_run_that_was_replaced_by_another_is_noticed_before_its_first_batch() -> None:
     """Good bytes in the wrong place are not the bytes that the slice names."""
-    data, written = write([("t", 0, numbered(4)), ("t", 1, numbered(4, first=4))], compression="none")
+    data, written = write([("t", 0, numbered(4)), ("t", 1, numbered(4, first=4))], compression=Compression("none"))
     first, second = written.runs
 
     with pytest.raises(CorruptObject, match="changed since it was written"):

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from spark_log.segment.batch_index import TAIL, VERSION
+from spark_log.segment.compression import Compression
 from spark_log.segment.reader import parse_index
 from tests.unit.segment.builders import START_US, records, write
 
@@ -25,7 +26,7 @@ def shown() -> dict[int, int]:
 
 def test_the_dump_is_what_the_writer_writes() -> None:
     """Every byte shown is written there; the run and the tail are shown whole."""
-    data, written = write([("topic-id", 0, records([(b"k", b"v", START_US)]))], compression="none")
+    data, written = write([("topic-id", 0, records([(b"k", b"v", START_US)]))], compression=Compression("none"))
 
     found = shown()
 

@@ -1,0 +1,131 @@
+"""Batch reads of the latest record of each key (`view=latest`), at one version of the log.
+
+The driver plans the view at `load()`.  Each query pins a version (`query_pins.py`).  If this is another version than
+that of the plan, the first task plans the view as of that version, and all tasks divide the same plan.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from pyspark_pylog.driver_log import notice, tell
+from pyspark_pylog.open_log import journal_of, patiently, planned_log
+from pyspark_pylog.options.parse import ReadOptions
+from pyspark_pylog.plain_errors import plain_errors
+from pyspark_pylog.source.growth import ends_with_groups, partitions_there, ranges_at
+from pyspark_pylog.source.latest_task import LatestTask, divide, from_first, read_latest
+from pyspark_pylog.source.loss import report
+from pyspark_pylog.source.query_pins import Pin, PinNames, decode, encode, pin_of, query_of_task
+from pyspark_pylog.source.ranges import batch_ranges, group_offsets, is_fixed, is_open
+from pyspark_pylog.source.read_task import state_at
+from pyspark_pylog.source.splits import cores, min_tasks
+from pyspark_pylog.task_metadata import agreed_value
+from pyspark_pylog.worker_process import prepare_process
+from spark_log.client.reading.latest import condition_of_view
+from spark_log.client.reading.plan import OffsetRange, SliceRead
+from spark_log.client.reading.prune import plan_matching
+from spark_log.clock import SystemClock
+from spark_log.errors import DataLoss, ObjectNotFound, StorageError, StorageUnavailable, UnknownTopicOrPartition
+from spark_log.journal.journal import Journal
+from spark_log.metadata.state import State
+from spark_log.model import TopicPartition
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """All reads of a view, at the pinned version."""
+
+    reads: list[SliceRead]
+
+
+class LatestReader(DataSourceReader):
+    """Reads the latest record of each key, as of the time of the query."""
+
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        self.options = options
+        self.schema = schema
+        self.scan = uuid.uuid4().hex
+        """Names this load's plans."""
+
+    def partitions(self) -> Sequence[InputPartition]:
+        with plain_errors():
+            tell(self.options.notes)
+            return patiently(self._planned, self.options, SystemClock())
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        with plain_errors():
+            prepare_process()
+            if not isinstance(partition, LatestTask):  # Spark's substitute for an empty list of partitions
+                return
+            task = self.task_now(partition, query_of_task(self.scan))
+            yield from read_latest(task, self.schema, self.options)
+
+    def task_now(self, task: LatestTask, query: PinNames) -> LatestTask:
+        """A task at the version that its query pins.  Raises DataLoss unless failOnDataLoss is false."""
+        view = self._view(task, query)
+        if view is None:
+            return task
+        shares = divide(view, self.options.where, task.count)
+        reads = shares[task.number] if task.number < len(shares) else []
+        return LatestTask(task.number, task.log, reads, from_first(view, reads))
+
+    def _planned(self) -> Sequence[InputPartition]:
+        journal = journal_of(self.options.location)
+        state, ranges, view = self._plan(journal)
+        at_once = self.options.parallelism or cores()
+        shares = divide(view, self.options.where, at_once)
+        if not self._ends_early(ranges):
+            shares += [[] for _ in range(min_tasks(at_once) - len(shares))]
+        log = planned_log(self.options.location, journal, state.version)
+        return [
+            LatestTask(number, log, reads, from_first(view, reads), ranges, len(shares))
+            for number, reads in enumerate(shares)
+        ]
+
+    def _ends_early(self, ranges: Sequence[OffsetRange]) -> bool:
+        """Whether records cannot be added: all ends are offsets or times."""
+        if not ranges:
+            return not is_open(self.options.end.default)
+        return is_fixed(self.options, [TopicPartition(rng.topic, rng.partition) for rng in ranges])
+
+    def _plan(self, journal: Journal) -> tuple[State, list[OffsetRange], list[SliceRead]]:
+        """The range of each partition, and the view; planned again if a trim came in between."""
+        while True:
+            state, ranges = batch_ranges(journal, self.options)
+            try:
+                return state, ranges, plan_matching(journal, ranges, condition_of_view(self.options.where), state=state)
+            except (DataLoss, UnknownTopicOrPartition):
+                if journal.state is state:
+                    raise
+
+    def _view(self, task: LatestTask, query: PinNames) -> list[SliceRead] | None:
+        """The view at the version that the query pins; None if it is that of the driver's plan.
+
+        A user without write permission reads what the driver planned.
+        """
+        try:
+            pin = decode(agreed_value(task.log, query.pin, lambda journal: encode(pin_of(journal.state))), Pin)
+            if pin.version == task.log.version:
+                return None
+            return decode(agreed_value(task.log, query.growth, partial(self._plan_at, pin, task.ranges)), View).reads
+        except (StorageUnavailable, ObjectNotFound):
+            raise
+        except StorageError as error:
+            notice(logging.WARNING, f"read only ({error}): records added since this frame was planned are not read")
+            return None
+
+    def _plan_at(self, pin: Pin, planned: Sequence[OffsetRange], journal: Journal) -> bytes:
+        state = state_at(journal, pin.version)
+        ends: dict[str, dict[int, int]] = {}
+        if ends_with_groups(self.options):
+            ends = group_offsets(state, self.options, partitions_there(pin.topics, self.options))
+        ranges, losses = ranges_at(pin.topics, planned, self.options, ends)
+        report(losses, self.options.fail_on_data_loss)
+        where = condition_of_view(self.options.where)
+        return encode(View(reads=plan_matching(journal, ranges, where, state=state)))

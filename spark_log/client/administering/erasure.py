@@ -1,0 +1,202 @@
+"""Erasure of records by key: `Admin.erase_records`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from spark_log.client.producing.producer import to_bytes
+from spark_log.client.reading.resolve import partitions_of, resolve
+from spark_log.client.topics import DEAD_LETTER_CONFIGS
+from spark_log.errors import InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.journal.metadata_log import View, decided
+from spark_log.journal.store_operations import Steps
+from spark_log.metadata.decide.topics import topic_named
+from spark_log.metadata.decide.upkeep import may_have_holes
+from spark_log.metadata.state import State
+from spark_log.node.erasing import Erased, Erasing, erase, plan_erasure, plan_shares
+from spark_log.node.failure_isolation import Failures
+from spark_log.positions import parse_position
+from spark_log.segment.key_set import KeySet
+from spark_log.settings import cluster_config
+
+Progress = Callable[[str, int, int], None]
+"""(name of the work, progress, total)."""
+SHARE_BYTES = 1 << 30
+"""About the size of the objects that a task searches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedShare:
+    """The result of one task of a distributed erasure."""
+
+    erased: Erased
+    problems: Sequence[str]
+
+
+Spread = Callable[[Erasing, Sequence[frozenset[str]]], Iterable[ErasedShare]]
+"""Runs `erase_share` for each share of the objects, in other processes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureReport:
+    """The result of an erasure; of a dry run, what it would be."""
+
+    topic: str
+    topic_id: str
+    keys: int
+    """Distinct keys that were given."""
+    before: dict[int, int]
+    """By partition: records before this offset were searched.  Later ones are kept, also those of uploads and
+    transactions that were in progress."""
+    records: int
+    """Erased records."""
+    objects: int
+    """Objects with such records, live or dead.  They are deleted later."""
+    bytes: int
+    """Size of the slices in these objects, which were rewritten."""
+    gone_by_ms: int | None
+    """Upkeep has deleted the last copy by this time, if it runs.  None for a dry run."""
+    dead_letters: tuple[str, ...]
+    """Topics that pylog created for dead letters.  Records with the same keys may be in them."""
+    writers: tuple[str, ...]
+    """Producers with a name that wrote to the topic, such as mirrors.  If they repeat old records, these return."""
+    readers: tuple[str, ...]
+    """Groups with a position in the topic.  They may have copied the records."""
+    problems: tuple[str, ...]
+    """Data that could not be searched or rewritten.  Run the erasure again after repairing it."""
+
+
+def erase_records(
+    journal: Journal,
+    topic: str,
+    keys: Iterable[bytes | str] | pa.Array,
+    before: object = "latest",
+    *,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    spread: Spread | None = None,
+) -> ErasureReport:
+    """See `Admin.erase_records`.
+
+    spread:  does most of the work in other processes; the rest is done here.  None: all of it is done here.
+    """
+    state = journal.refresh()
+    topic_id, _ = topic_named(state, topic)
+    if not dry_run and not may_have_holes(state):
+        raise InvalidRequest(
+            f"erasing from {topic}: the log is at a level of metadata.version that allows no holes: update every pylog "
+            "that uses it, and then run `pylog cluster upgrade`"
+        )
+    wanted = KeySet(_key_array(keys), journal.context.rng)
+    position = parse_position(before, "before")
+    ends = resolve(journal, dict.fromkeys(partitions_of(state, topic), position))
+    failures = Failures(journal.metadata.url)
+    erasing = Erasing(
+        topic_id=topic_id,
+        ends={tp.partition: end for tp, end in ends.items()},
+        keys=wanted,
+        failures=failures,
+        progress=progress,
+    )
+    begun, problems = Erased(), list[str]()
+    if spread is not None:
+        for share in spread(erasing, _shares(journal, erasing)):
+            begun.add(share.erased)
+            problems += share.problems
+    # After a distributed erasure, this finds only objects that others have merged meanwhile.
+    state, erased = _run(journal, erasing, begun.checked, dry_run=dry_run)
+    erased.add(begun)
+    # The fence passes the last swap one age later, or two if nobody writes meanwhile.
+    wait_ms = 2 * cluster_config(state.configs, "gc.fence.age.ms")
+    return ErasureReport(
+        topic=topic,
+        topic_id=topic_id,
+        keys=len(wanted),
+        before=dict(erasing.ends),
+        records=erased.records,
+        objects=erased.objects,
+        bytes=erased.bytes,
+        gone_by_ms=None if dry_run else max(state.time, journal.context.clock.now_ms()) + wait_ms,
+        dead_letters=_dead_letters(state, topic),
+        writers=_writers(state, topic_id),
+        readers=_readers(state, topic_id),
+        problems=tuple(dict.fromkeys([*problems, *failures.problems])),
+    )
+
+
+def _key_array(keys: Iterable[bytes | str] | pa.Array) -> pa.Array:
+    """Raises InvalidRequest for no keys, and for a null."""
+    if isinstance(keys, pa.Array | pa.ChunkedArray):
+        array = keys.combine_chunks() if isinstance(keys, pa.ChunkedArray) else keys
+        if not (pa.types.is_string(array.type) or pa.types.is_binary(array.type)):
+            raise InvalidRequest(f"keys: the array has type {array.type}: expected binary or string")
+        array = array.cast(pa.binary())
+    elif isinstance(keys, str | bytes):
+        raise InvalidRequest(f"keys: {keys!r} is not a list; give [{keys!r}]")
+    else:
+        array = pa.array([None if key is None else to_bytes("key", key) for key in keys], pa.binary())
+    if array.null_count:
+        raise InvalidRequest("keys: one of them is null: records without a key cannot be erased by key")
+    if not len(array):
+        raise InvalidRequest("keys: there are none: give at least one key")
+    return array
+
+
+def erase_share(journal: Journal, erasing: Erasing, share: frozenset[str], *, dry_run: bool) -> ErasedShare:
+    """Erase from a share of the objects.
+
+    A share may be erased twice, or by two processes at a time: an object that has been replaced is left out.
+    """
+    failures = Failures(journal.metadata.url)
+    _, erased = _run(journal, replace(erasing, objects=share, failures=failures), dry_run=dry_run)
+    return ErasedShare(erased=erased, problems=failures.problems)
+
+
+def _shares(journal: Journal, erasing: Erasing) -> list[frozenset[str]]:
+    def run() -> Steps[list[frozenset[str]]]:
+        view = yield from journal.metadata_log.refresh(journal.view)
+        _, shares = yield from decided(journal.metadata_log, view, plan_shares(view.state, erasing, SHARE_BYTES))
+        return shares
+
+    return journal.run(run())
+
+
+def _run(journal: Journal, erasing: Erasing, checked: Iterable[str] = (), *, dry_run: bool) -> tuple[State, Erased]:
+    """The state afterwards, and the result."""
+    known, metadata_log, context = journal.view, journal.metadata_log, journal.context
+
+    def run() -> Steps[tuple[View, Erased]]:
+        view = yield from metadata_log.refresh(known)
+        steps = plan_erasure(view.state, erasing, checked) if dry_run else erase(view.state, context, erasing, checked)
+        view, erased = yield from decided(metadata_log, view, steps)
+        return view, erased
+
+    view, erased = journal.run(run())
+    journal.adopt(view, known)
+    return view.state, erased
+
+
+def _dead_letters(state: State, topic: str) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, topic_id in sorted(state.names.items())
+        if name != topic and DEAD_LETTER_CONFIGS.items() <= dict(state.topics[topic_id].configs).items()
+    )
+
+
+def _writers(state: State, topic_id: str) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, known in sorted(state.producers.items())
+        if not known.plain and known.last_commit is not None and topic_id in known.last_commit.topics
+    )
+
+
+def _readers(state: State, topic_id: str) -> tuple[str, ...]:
+    return tuple(
+        name for name, group in sorted(state.groups.items()) if any(key[0] == topic_id for key in group.offsets)
+    )

@@ -1,0 +1,486 @@
+"""Rows of the state's two large maps in Arrow columns: what a checkpoint stores, and the base of a `LayeredMap`.
+
+A block has some thousand rows, sorted by key, as one record batch.  A row is found by binary search, and made when it
+is asked for.
+
+objects:     epoch: uint64, id: string       of the name `data/<epoch>/<id>`
+             size, index_position, live: int64
+partitions:  topic_id: string, partition, start, end, edition: int64
+             entries: list of      start, end: int64; object: string; position, length, crc, count, bytes, min_us,
+                                   max_us, time_kind: int64; sealed: int8, 1 for a piece
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, chain, pairwise, repeat
+from operator import itemgetter
+from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from msgspec.structs import astuple
+
+from spark_log.metadata.frames import encode_columns
+from spark_log.metadata.layered_map import LayeredMap, Removal
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import ObjectRow, Partition, TopicKey
+from spark_log.model import Slice
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Default = TypeVar("Default")
+
+BLOCK_BYTES = 1 << 20
+"""Size of a block, about: between half of it and twice of it, unless there are few rows or a single row is longer."""
+KEPT_MAX = 100_000
+"""Number of values that are kept after they were made.
+
+Plans and consumers ask for the same ones again, and a consumer sees by `is` that a partition has not changed.
+"""
+_OBJECT_NAME = re.compile(r"data/([0-9a-f]{16})/(.+)", re.DOTALL)
+_ENTRY = pa.struct(
+    [
+        *((name, pa.int64()) for name in ("start", "end")),
+        ("object", pa.string()),
+        *(
+            (name, pa.int64())
+            for name in ("position", "length", "crc", "count", "bytes", "min_us", "max_us", "time_kind")
+        ),
+        ("sealed", pa.int8()),
+    ]
+)
+
+
+class Block(ABC, Generic[Key, Value]):
+    """Rows of one table, sorted by key."""
+
+    KIND: ClassVar[str]
+    """Of its frame in a checkpoint."""
+    SCHEMA: ClassVar[pa.Schema]
+
+    def __init__(self, batch: pa.RecordBatch, frame: memoryview | None = None) -> None:
+        """frame: the bytes of the frame that it was read from."""
+        self.batch = batch
+        self.was_read = frame is not None
+        """Its bytes have been decoded, to these rows."""
+        self._frame = frame
+
+    @property
+    def frame(self) -> memoryview:
+        """Its bytes in a checkpoint.  They are kept: the next checkpoint has the same, unless its rows change."""
+        if self._frame is None:
+            self._frame = memoryview(encode_columns(self.KIND, self.batch))
+        return self._frame
+
+    @staticmethod
+    def fits(key: Any) -> bool:
+        """Whether a row with the key can be in a block."""
+        return True
+
+    @staticmethod
+    @abstractmethod
+    def columns(rows: Sequence[tuple[Any, Any]]) -> list[pa.Array]:
+        """The columns of rows that are in order."""
+
+    @abstractmethod
+    def key(self, at: int) -> Key: ...
+
+    @abstractmethod
+    def value(self, at: int) -> Value: ...
+
+    @abstractmethod
+    def keys(self) -> Iterable[Key]: ...
+
+    @abstractmethod
+    def values(self) -> Iterable[Value]: ...
+
+    @abstractmethod
+    def place(self, key: Key) -> int:
+        """Number of the first row that is not before the key; of any row if the key does not fit."""
+
+
+class ObjectBlock(Block[str, ObjectRow]):
+    KIND = "object_columns"
+    SCHEMA = pa.schema(
+        [
+            ("epoch", pa.uint64()),
+            ("id", pa.string()),
+            *((name, pa.int64()) for name in ("size", "index_position", "live")),
+        ]
+    )
+
+    def __init__(self, batch: pa.RecordBatch, frame: memoryview | None = None) -> None:
+        super().__init__(batch, frame)
+        epochs, ids, *numbers = batch.columns
+        self._epochs, self._ids, self._numbers = _numbers(epochs), _Texts(ids), tuple(map(_numbers, numbers))
+
+    @staticmethod
+    def fits(key: str) -> bool:
+        return _OBJECT_NAME.fullmatch(key) is not None
+
+    @staticmethod
+    def columns(rows: Sequence[tuple[str, ObjectRow]]) -> list[pa.Array]:
+        names = [name for name, _ in rows]
+        return [
+            pa.array([int(name[5:21], 16) for name in names], pa.uint64()),
+            pa.array([name[22:] for name in names], pa.string()),
+            *(pa.array([getattr(row, name) for _, row in rows], pa.int64()) for name in ObjectBlock.SCHEMA.names[2:]),
+        ]
+
+    def key(self, at: int) -> str:
+        return f"data/{self._epochs[at]:016x}/{self._ids[at]}"
+
+    def value(self, at: int) -> ObjectRow:
+        sizes, positions, live = self._numbers
+        return ObjectRow(sizes[at], positions[at], live[at])
+
+    def keys(self) -> Iterable[str]:
+        return [f"data/{epoch:016x}/{text}" for epoch, text in zip(self._epochs.tolist(), self._ids, strict=True)]
+
+    def values(self) -> Iterable[ObjectRow]:
+        return map(ObjectRow, *(column.tolist() for column in self._numbers))
+
+    @cached_property
+    def size(self) -> int:
+        return sum(self._numbers[0])
+
+    def place(self, key: str) -> int:
+        try:
+            epoch, text = int(key[5:21], 16), key[22:]
+        except ValueError:
+            return self.batch.num_rows
+        low = bisect_left(self._epochs, epoch)
+        if low == len(self._epochs) or self._epochs[low] != epoch:
+            return low
+        if self._ids[low] >= text:
+            return low
+        high = bisect_right(self._epochs, epoch, low)
+        return low + bisect_left(range(low, high), text, key=self._ids.__getitem__)
+
+
+class PartitionBlock(Block[TopicKey, Partition]):
+    KIND = "partition_columns"
+    SCHEMA = pa.schema(
+        [
+            ("topic_id", pa.string()),
+            *((name, pa.int64()) for name in ("partition", "start", "end", "edition")),
+            ("entries", pa.list_(_ENTRY)),
+        ]
+    )
+
+    def __init__(self, batch: pa.RecordBatch, frame: memoryview | None = None) -> None:
+        super().__init__(batch, frame)
+        topics, *numbers, entries = batch.columns
+        self._topics, self._numbers = _Texts(topics), list(map(_numbers, numbers))
+        self._bounds = _offsets(entries)
+        self._sealed = _numbers(entries.values.field("sealed"))
+        self._entry_ends = _numbers(entries.values.field("end"))
+        self._entries = [
+            _Texts(column) if column.type == pa.string() else _numbers(column) for column in entries.values.flatten()
+        ]
+
+    @staticmethod
+    def columns(rows: Sequence[tuple[TopicKey, Partition]]) -> list[pa.Array]:
+        keys, parts = [key for key, _ in rows], [part for _, part in rows]
+        bounds = list(accumulate((len(part.entries) for part in parts), initial=0))
+        entries = [_entry_row(entry) for part in parts for entry in part.entries]
+        columns = zip(*entries, strict=True) if entries else repeat((), len(_ENTRY))
+        made = [pa.array(column, field.type) for column, field in zip(columns, _ENTRY, strict=True)]
+        return [
+            pa.array([topic_id for topic_id, _ in keys], pa.string()),
+            pa.array([number for _, number in keys], pa.int64()),
+            *(pa.array([getattr(part, name) for part in parts], pa.int64()) for name in ("start", "end", "edition")),
+            pa.ListArray.from_arrays(
+                pa.array(bounds, pa.int32()), pa.StructArray.from_arrays(made, fields=list(_ENTRY)), pa.list_(_ENTRY)
+            ),
+        ]
+
+    def key(self, at: int) -> TopicKey:
+        return self._topics[at], self._numbers[0][at]
+
+    def value(self, at: int) -> Partition:
+        low, high = self._bounds[at], self._bounds[at + 1]
+        _, starts, ends, editions = self._numbers
+        return Partition(starts[at], ends[at], editions[at], tuple(self._made(low, high)))
+
+    def keys(self) -> Iterable[TopicKey]:
+        return zip(self._topics, self._numbers[0].tolist(), strict=True)
+
+    def values(self) -> Iterable[Partition]:
+        entries = list(self._made(self._bounds[0], self._bounds[-1]))
+        bounds = [bound - self._bounds[0] for bound in self._bounds]
+        lists = (tuple(entries[low:high]) for low, high in pairwise(bounds))
+        _, starts, ends, editions = (column.tolist() for column in self._numbers)
+        return map(Partition, starts, ends, editions, lists)
+
+    @cached_property
+    def inline(self) -> list[int]:
+        """Number of slices of each row that are not in a piece."""
+        totals = [0, *accumulate(1 - sealed for sealed in self._sealed)]
+        return [totals[high] - totals[low] for low, high in pairwise(self._bounds)]
+
+    @cached_property
+    def inline_by_topic(self) -> Counter[str]:
+        counts = Counter[str]()
+        for topic_id, count in zip(self._topics, self.inline, strict=True):
+            counts[topic_id] += count
+        return counts
+
+    @cached_property
+    def trimmed(self) -> list[TopicKey]:
+        """Keys of the rows whose first entry is below their start."""
+        lows, highs, starts = np.asarray(self._bounds[:-1]), np.asarray(self._bounds[1:]), np.asarray(self._numbers[1])
+        rows = np.flatnonzero(lows < highs)
+        below = np.asarray(self._entry_ends)[lows[rows]] <= starts[rows]
+        return [self.key(at) for at in rows[below].tolist()]
+
+    def _made(self, low: int, high: int) -> Iterator[Slice | Piece]:
+        return map(_entry, *(column[low:high] for column in self._entries))
+
+    def place(self, key: TopicKey) -> int:
+        topic_id, number = key
+        if topic_id not in self._spans:
+            return bisect_left(self._topics, topic_id)
+        return bisect_left(self._numbers[0], number, *self._spans[topic_id])
+
+    @cached_property
+    def _spans(self) -> dict[str, tuple[int, int]]:
+        """The rows of each topic."""
+        ends = accumulate(Counter(self._topics).values(), initial=0)
+        return dict(zip(dict.fromkeys(self._topics), pairwise(ends), strict=True))
+
+
+def _entry_row(entry: Slice | Piece) -> tuple[Any, ...]:
+    if isinstance(entry, Piece):
+        *head, slices, size, min_us, max_us, time_kind = astuple(entry)
+        return *head, slices, size, min_us, max_us, time_kind, 1
+    *head, batches, min_us, max_us, time_kind = astuple(entry)
+    return *head, batches, 0, min_us, max_us, time_kind, 0
+
+
+def _entry(
+    start: int,
+    end: int,
+    name: str,
+    position: int,
+    length: int,
+    crc: int,
+    count: int,
+    size: int,
+    min_us: int,
+    max_us: int,
+    time_kind: int,
+    sealed: int,
+) -> Slice | Piece:
+    if sealed:
+        return Piece(start, end, name, position, length, crc, count, size, min_us, max_us, time_kind)
+    return Slice(start, end, name, position, length, crc, count, min_us, max_us, time_kind)
+
+
+class _Texts(Sequence[str]):
+    """A column of text without nulls."""
+
+    def __init__(self, column: pa.Array) -> None:
+        self._bounds, data = _offsets(column), column.buffers()[2]
+        self._data = memoryview(data or b"")
+
+    @overload
+    def __getitem__(self, at: int) -> str: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[str]: ...
+    def __getitem__(self, at: int | slice) -> str | list[str]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        return str(self._data[self._bounds[at] : self._bounds[at + 1]], "utf-8")
+
+    def __len__(self) -> int:
+        return len(self._bounds) - 1
+
+
+_FORMATS: dict[pa.DataType, Literal["b", "q", "Q"]] = {pa.int8(): "b", pa.int64(): "q", pa.uint64(): "Q"}
+
+
+def _numbers(column: pa.Array) -> memoryview:
+    """A column of numbers without nulls."""
+    values = memoryview(column.buffers()[1] or b"").cast("B").cast(_FORMATS[column.type])
+    return values[column.offset : column.offset + len(column)]
+
+
+def _offsets(column: pa.Array) -> memoryview:
+    """The bounds of the texts or lists of a column."""
+    bounds = memoryview(column.buffers()[1] or bytes(4)).cast("B").cast("i")
+    return bounds[column.offset : column.offset + len(column) + 1]
+
+
+class ColumnMap(Mapping[Key, Value]):
+    """A map in blocks, which never changes."""
+
+    def __init__(self, blocks: Sequence[Block[Key, Value]]) -> None:
+        self.blocks = blocks
+        self._firsts: list[Any] = [block.key(0) for block in blocks]
+        self._size = sum(block.batch.num_rows for block in blocks)
+        self._kept: dict[Any, Value] = {}
+
+    @overload
+    def get(self, key: Key, /) -> Value | None: ...
+    @overload
+    def get(self, key: Key, /, default: Value | Default) -> Value | Default: ...
+    def get(self, key: Key, /, default: Any = None) -> Any:
+        value = self._kept.get(key)
+        if value is not None:
+            return value
+        found = self.find(key)
+        if found is None:
+            return default
+        block, at = found
+        if len(self._kept) >= KEPT_MAX:
+            self._kept.clear()
+        value = self._kept[key] = block.value(at)
+        return value
+
+    def find(self, key: Any) -> tuple[Block[Key, Value], int] | None:
+        """The block with the key, and the number of its row."""
+        number = bisect_right(self._firsts, key) - 1
+        if number < 0:
+            return None
+        block = self.blocks[number]
+        at = block.place(key)
+        return (block, at) if at < block.batch.num_rows and block.key(at) == key else None
+
+    def __getitem__(self, key: Key) -> Value:
+        value = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return self.find(key) is not None
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Key]:
+        return chain.from_iterable(block.keys() for block in self.blocks)
+
+    def items(self) -> ItemsView[Key, Value]:
+        return _Items(self)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the blocks are equal; in other blocks, equal rows are another map."""
+        return isinstance(other, ColumnMap) and [b.batch for b in self.blocks] == [b.batch for b in other.blocks]
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Items(ItemsView[Key, Value]):
+    _mapping: ColumnMap[Key, Value]
+
+    def __iter__(self) -> Iterator[tuple[Key, Value]]:
+        """In order; rows are made and not kept."""
+        return chain.from_iterable(zip(block.keys(), block.values(), strict=True) for block in self._mapping.blocks)
+
+
+def inline_slices(partitions: LayeredMap[TopicKey, Partition]) -> Counter[str]:
+    """By topic id, the number of slices that are not in a piece.  Makes no rows of those that are in columns."""
+    counts = Counter[str]()
+    base: Any = partitions.base
+    for block in base.blocks if base else ():
+        counts.update(block.inline_by_topic)
+    for key, part in partitions.changes.items():
+        if base and (found := base.find(key)):
+            block, at = found
+            counts[key[0]] -= block.inline[at]
+        if not isinstance(part, Removal):
+            counts[key[0]] += sum(isinstance(entry, Slice) for entry in part.entries)
+    return counts
+
+
+def maybe_trimmed(partitions: LayeredMap[TopicKey, Partition]) -> Iterator[TopicKey]:
+    """Keys of all partitions with entries below their start, and of some others.  Makes no rows."""
+    base: Any = partitions.base
+    for block in base.blocks if base else ():
+        yield from block.trimmed
+    yield from partitions.changes
+
+
+def stored_bytes(objects: LayeredMap[str, ObjectRow]) -> int:
+    """The size of all objects.  Makes no rows but those that have changed."""
+    base: Any = objects.base
+    total: int = sum(block.size for block in base.blocks) if base else 0
+    for name, row in objects.changes.items():
+        total -= base[name].size if name in base else 0
+        total += 0 if isinstance(row, Removal) else row.size
+    return total
+
+
+def fold(
+    rows: LayeredMap[Key, Value], kind: type[Block[Key, Value]], block_bytes: int = BLOCK_BYTES
+) -> LayeredMap[Key, Value]:
+    """The same map with its changes in the base.  Blocks without changes stay as they are."""
+    changes = sorted((row for row in rows.changes.items() if kind.fits(row[0])), key=itemgetter(0))
+    others = [(key, value) for key, value in rows.changed() if not kind.fits(key)]
+    base = rows.base if isinstance(rows.base, ColumnMap) else ColumnMap[Key, Value](())
+    return LayeredMap.over(ColumnMap(list(_folded(base, changes, kind, block_bytes))), others)
+
+
+def _folded(
+    base: ColumnMap[Key, Value],
+    changes: Sequence[tuple[Key, Value | Removal]],
+    kind: type[Block[Key, Value]],
+    block_bytes: int,
+) -> Iterator[Block[Key, Value]]:
+    blocks = base.blocks or [kind(_batch(kind, ()))]
+    keys: list[Any] = [key for key, _ in changes]
+    ends = [bisect_left(keys, block.key(0)) for block in blocks[1:]]
+    small = _batch(kind, ())
+    for block, low, high in zip(blocks, [0, *ends], [*ends, len(changes)], strict=True):
+        if low == high and block.batch.num_rows and not small.num_rows:
+            yield block
+            continue
+        small = _joined(small, _changed(block, changes[low:high], kind))
+        if small.nbytes >= block_bytes // 2:
+            yield from map(kind, _parts(small, block_bytes))
+            small = _batch(kind, ())
+    if small.num_rows:
+        yield from map(kind, _parts(small, block_bytes))
+
+
+def _changed(
+    block: Block[Key, Value], changes: Sequence[tuple[Key, Value | Removal]], kind: type[Block[Key, Value]]
+) -> pa.RecordBatch:
+    """The rows of a block with changes, which are in order."""
+    count = block.batch.num_rows
+    new = [(key, value) for key, value in changes if not isinstance(value, Removal)]
+    numbers = np.arange(count)
+    for key, _ in changes:
+        at = block.place(key)
+        if at < count and block.key(at) == key:
+            numbers[at] = -1
+    numbers = np.insert(numbers, [block.place(key) for key, _ in new], np.arange(count, count + len(new)))
+    return _joined(block.batch, _batch(kind, new), numbers[numbers >= 0])
+
+
+def _batch(kind: type[Block[Key, Value]], rows: Sequence[tuple[Key, Value]]) -> pa.RecordBatch:
+    return pa.record_batch(kind.columns(rows), schema=kind.SCHEMA)
+
+
+def _joined(first: pa.RecordBatch, second: pa.RecordBatch, numbers: npt.NDArray[Any] | None = None) -> pa.RecordBatch:
+    """The rows of two batches, or those with these numbers, as one batch."""
+    table = pa.Table.from_batches([first, second])
+    if numbers is not None:
+        table = table.take(pa.array(numbers))
+    return pa.record_batch([column.combine_chunks() for column in table.columns], schema=table.schema)
+
+
+def _parts(batch: pa.RecordBatch, block_bytes: int) -> Iterator[pa.RecordBatch]:
+    """A batch in equal parts of the size of a block."""
+    count = max(1, round(batch.nbytes / block_bytes))
+    bounds = [batch.num_rows * number // count for number in range(count + 1)]
+    return (batch.slice(low, high - low) for low, high in pairwise(bounds) if low < high)

@@ -1,0 +1,305 @@
+"""Cleaning: passes of compaction over partitions, as steps of the protocol (docs/decisions/0058-compaction.md).
+
+A pass reads the keys of the dirty part of a partition into a map of the newest offset of each key.  Then it goes
+through all slices up to there, compares their keys with the map, and rewrites those that lose a record.  At its end,
+the cleaner point of the partition moves.  A pass that is killed leaves the point where it was.  It has removed only
+records that newer ones follow, so the next pass does the rest.
+
+Small partitions are cleaned in groups, whose requests are made together.  Large ones are cleaned one after another, in
+steps.  A process that runs several rounds continues its pass in the next round, after the other duties.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_log.errors import NoSpace, ObjectNotFound, StorageUnavailable
+from spark_log.journal.proposal import Context, Proposal
+from spark_log.journal.sealing import SWAP_TRIES
+from spark_log.journal.store_operations import Decide, Refresh, Steps, together
+from spark_log.metadata.commands import MarkCleaned
+from spark_log.metadata.records import Cleaned
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import CREATE_TIME, Slice
+from spark_log.node.cleaning_pass import Compared, Pass, compare_keys, map_keys
+from spark_log.node.cleaning_plan import DirtyParts, group_parts, plan_cleaning
+from spark_log.node.cleaning_policy import DirtyPart
+from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
+from spark_log.node.merge_policy import window_ms, windows
+from spark_log.node.packs import Stretch
+from spark_log.node.rewrite import OpenSpool, Progress, Rewriting, rewrite
+from spark_log.node.round_memory import RoundMemory
+from spark_log.node.segment_swaps import Replacement
+from spark_log.segment.key_hashes import KeyHasher
+from spark_log.segment.newest_offsets import NewestOffsets
+from spark_log.segment.reader import Decoded
+from spark_log.settings import has_cleanup_policy
+
+Result = TypeVar("Result")
+
+
+@dataclass(slots=True)
+class CleanTally:
+    """The result of cleaning."""
+
+    partitions: int = 0
+    """Passes that have ended."""
+    records: int = 0
+    """Removed records."""
+    bytes: int = 0
+    """By how much the slices have shrunk."""
+    left: int = 0
+    """Partitions that wait for the next round: they are in a pass, or had more keys than one pass takes, or no turn."""
+
+    def add(self, other: CleanTally) -> None:
+        """Add the result for other partitions."""
+        self.partitions += other.partitions
+        self.records += other.records
+        self.bytes += other.bytes
+        self.left += other.left
+
+
+@dataclass(slots=True)
+class _Work:
+    """A round of cleaning."""
+
+    context: Context
+    open_spool: OpenSpool
+    on_failure: OnFailure
+    progress: Progress | None
+    memory: RoundMemory
+    tally: CleanTally = field(default_factory=CleanTally)
+    is_full: bool = False
+    """The disk is full."""
+
+    def failed(self, what: str, error: Exception) -> None:
+        self.is_full = self.is_full or isinstance(error, NoSpace)
+        self.on_failure(what, error)
+
+
+def clean(
+    state: State,
+    context: Context,
+    open_spool: OpenSpool,
+    progress: Progress | None = None,
+    on_failure: OnFailure = raise_failure,
+    memory: RoundMemory | None = None,
+    *,
+    ends_passes: bool = True,
+    only: Container[TopicKey] | None = None,
+) -> Steps[CleanTally]:
+    """Clean partitions that are due, those with the highest dirty ratio first, until about `clean_bytes` were read.
+
+    on_failure:   called for a partition that cannot be cleaned; if it returns, the others are cleaned.
+    memory:       of the earlier rounds of this process.
+    ends_passes:  no pass is left for the next round when `clean_bytes` were read.
+    only:         no other partitions than these; None: all.
+    """
+    work = _Work(context, open_spool, on_failure, progress, memory or RoundMemory())
+    due = yield from plan_cleaning(state, context.clock.now_ms(), on_failure, work.memory, only)
+    large, small = _groups(context, due, work.memory.cleaning)
+    work.memory.cleaning = None
+    state = yield from _clean_each(work, state, large, ends_passes=ends_passes)
+    yield from _clean_each(work, state, small, ends_passes=True)
+    if large and large[0].has_begun:
+        (work.memory.cleaning,) = large[0].passes
+    work.tally.left += sum(len(group.passes) for group in (*large, *small))
+    return work.tally
+
+
+# -------------------------------------------------------------------------------------------------------------- groups
+
+
+@dataclass(slots=True)
+class _Group:
+    """Passes over several small partitions, or over a large one, that are made together."""
+
+    passes: list[Pass]
+    has_begun: bool = False
+
+
+def _groups(context: Context, due: DirtyParts, begun: Pass | None) -> tuple[deque[_Group], deque[_Group]]:
+    """The groups of large partitions, first the one whose pass has begun, and those of small partitions."""
+    hasher, keys_max = KeyHasher(context.rng), context.limits.clean_keys
+    waiting = {key: dirty for key, dirty in due.items() if begun is None or key != begun.key}
+
+    def group(parts: DirtyParts) -> _Group:
+        return _Group([_new_pass(key, dirty, NewestOffsets(hasher, keys_max)) for key, dirty in parts.items()])
+
+    large, small = (deque(map(group, groups)) for groups in group_parts(waiting, context.limits))
+    if begun is not None:
+        large.appendleft(_Group([begun], has_begun=True))
+    return large, small
+
+
+def _new_pass(key: TopicKey, dirty: DirtyPart, newest: NewestOffsets) -> Pass:
+    return Pass(
+        key=key,
+        dirty=(dirty.start, dirty.end),
+        tombstones_from=dirty.tombstones_from,
+        newest=newest,
+        at=dirty.start,
+    )
+
+
+def _clean_each(work: _Work, state: State, groups: deque[_Group], *, ends_passes: bool) -> Steps[State]:
+    """Clean one group after another.  Those that are left when enough was read stay in `groups`."""
+    left = work.context.limits.clean_bytes
+    while groups and left > 0 and not work.is_full:
+        group = groups[0]
+        while group.passes and (left > 0 or ends_passes) and not work.is_full:
+            group.has_begun = True
+            state, read = yield from _step(work, state, group)
+            left -= read
+        if not group.passes:
+            groups.popleft()
+    return state
+
+
+# --------------------------------------------------------------------------------------------------------------- steps
+
+
+class _Failed(NamedTuple):
+    error: Exception
+
+
+def _step(work: _Work, state: State, group: _Group) -> Steps[tuple[State, int]]:
+    """Continue each pass of a group.  Passes that end, and those that cannot continue, leave the group.
+
+    Returns the state afterwards, and about how many bytes were read.
+    """
+    group.passes = [one for one in group.passes if _is_wanted(state, one)]
+    bytes_max = work.context.limits.swap_bytes
+    if mapping := [one for one in group.passes if one.end is None]:
+        sizes = yield from together([_attempt(map_keys(state, one, bytes_max)) for one in mapping])
+        state, read = yield from _without_failed(work, state, group, mapping, sizes)
+        for one, _ in read:
+            if one.end is not None and one.newest.collides:
+                one.begin_again(NewestOffsets(KeyHasher(work.context.rng), work.context.limits.clean_keys))
+        return state, sum(size for _, size in read)
+    found = yield from together([_attempt(compare_keys(state, one, bytes_max)) for one in group.passes])
+    state, compared = yield from _without_failed(work, state, group, group.passes, found)
+    state = yield from _rewrite(work, state, group, compared)
+    state = yield from _mark(work, state, group)
+    return state, sum(one.bytes for _, one in compared)
+
+
+def _is_wanted(state: State, one: Pass) -> bool:
+    """Whether the topic still exists, and is still compacted."""
+    topic = state.topics.get(one.key[0])
+    return topic is not None and not topic.deleted and has_cleanup_policy(topic.configs, "compact")
+
+
+def _attempt(steps: Steps[Result]) -> Steps[Result | _Failed]:
+    try:
+        return (yield from steps)
+    except StorageUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001  continue with the other partitions
+        return _Failed(error)
+
+
+def _without_failed(
+    work: _Work, state: State, group: _Group, passes: Iterable[Pass], outcomes: Sequence[Result | _Failed]
+) -> Steps[tuple[State, list[tuple[Pass, Result]]]]:
+    """The newest state, and the results of passes that can continue.  The others are reported, and leave the group.
+
+    A pass whose objects are missing only because its state was old is tried again.
+    """
+    if any(isinstance(outcome, _Failed) for outcome in outcomes):
+        state = yield Refresh()
+    found: list[tuple[Pass, Result]] = []
+    for one, outcome in zip(list(passes), outcomes, strict=True):
+        if not isinstance(outcome, _Failed):
+            found.append((one, outcome))
+        elif isinstance(error := outcome.error, ObjectNotFound) and error.key not in state.objects:
+            _retry(group, one)
+        else:
+            group.passes.remove(one)
+            work.memory.set_uncleanable(state, one.key)
+            work.failed(f"cleaning {partition_name(state, one.key)}", error)
+    return state, found
+
+
+def _retry(group: _Group, one: Pass) -> None:
+    """Others have changed the partition.  After many tries, the pass is left to another round."""
+    one.tries += 1
+    if one.tries >= SWAP_TRIES:
+        group.passes.remove(one)
+
+
+def _rewrite(work: _Work, state: State, group: _Group, compared: Sequence[tuple[Pass, Compared]]) -> Steps[State]:
+    """Remove what goes.  Each pass moves to the end of its slices, or to the first one that was not rewritten."""
+    by_key = {one.key: found for one, found in compared}
+    failures: list[Exception] = []
+
+    def keep(key: TopicKey, piece: Slice, batch: Decoded) -> npt.NDArray[np.bool_] | None:
+        return by_key[key].keep(piece, batch)
+
+    def on_failure(what: str, error: Exception) -> None:
+        failures.append(error)
+        work.failed(what, error)
+
+    how = Rewriting(
+        name="clean",
+        activity="cleaning",
+        open_spool=work.open_spool,
+        on_failure=on_failure,
+        progress=work.progress,
+        keep=keep,
+    )
+    stretches = [stretch for one, found in compared for stretch in _stretches(state, one, found)]
+    state, done = yield from rewrite(state, work.context, stretches, how)
+    _count(work.tally, by_key, done)
+    rewritten = {(swapped.key, piece.start) for swapped in done for piece in swapped.old}
+    for one, found in compared:
+        waiting = sorted(start for start in found.losing if (one.key, start) not in rewritten)
+        if not waiting:
+            one.at, one.tries = found.end, 0
+        elif failures:
+            group.passes.remove(one)
+        else:
+            one.at = waiting[0]
+            _retry(group, one)
+    return state
+
+
+def _stretches(state: State, one: Pass, found: Compared) -> Iterator[Stretch]:
+    """Adjacent slices that lose records, and become one segment."""
+    configs = state.topics[one.key[0]].configs
+    numbers = [0] * len(found.slices)
+    if has_cleanup_policy(configs, "delete"):  # slices of one window expire at about the same time
+        numbers, _ = windows(found.slices, 1000 * window_ms(configs))
+
+    def kind(placed: tuple[Slice, int]) -> tuple[bool, bool, int]:
+        piece, window = placed
+        return piece.start in found.losing, piece.time_kind == CREATE_TIME, window
+
+    for (loses, _, _), some in groupby(zip(found.slices, numbers, strict=True), kind):
+        if loses:
+            yield Stretch(one.key, [piece for piece, _ in some])
+
+
+def _count(tally: CleanTally, compared: Mapping[TopicKey, Compared], done: Iterable[Replacement]) -> None:
+    for swapped in done:
+        tally.records += compared[swapped.key].removed(swapped.old)
+        tally.bytes += sum(piece.length for piece in swapped.old) - swapped.new.length
+
+
+def _mark(work: _Work, state: State, group: _Group) -> Steps[State]:
+    """Move the cleaner points of partitions whose pass is over."""
+    ended = [one for one in group.passes if one.is_done]
+    if ended:
+        points = tuple(Cleaned(*one.key, one.end) for one in ended if one.end is not None)
+        state = yield Decide([Proposal(MarkCleaned(partitions=points))])
+        group.passes = [one for one in group.passes if not one.is_done]
+        work.tally.partitions += len(ended)
+        work.tally.left += sum(one.end != one.dirty[1] for one in ended)
+    return state

@@ -1,0 +1,224 @@
+"""A pass of compaction over one partition: its map of newest offsets, and which records it removes.
+
+Both read the keys alone, and those of the dirty part once.  A step of a pass has all of its slices in a state.  The
+next step may have another state, because the records before the end of a pass never change, except that others remove
+some, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from spark_log.journal.index_reads import read_found
+from spark_log.journal.missing_indexes import missing_object
+from spark_log.journal.store_operations import Steps
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import State, TopicKey
+from spark_log.metadata.swaps import resolve
+from spark_log.model import Slice
+from spark_log.node.slice_reads import chunks, decode_into, read_chunk
+from spark_log.segment.newest_offsets import NewestOffsets
+from spark_log.segment.offsets import as_array, shifted
+from spark_log.segment.reader import Decoded
+
+_Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(slots=True, kw_only=True)
+class Pass:
+    """A pass that has begun."""
+
+    key: TopicKey
+    dirty: tuple[int, int]
+    """The dirty part, as far as it may be cleaned: [start, end)."""
+    tombstones_from: int
+    """Tombstones before this offset go."""
+    newest: NewestOffsets
+    """The newest offset of each key, of the dirty records before `at`; once the map is complete, before `end`."""
+    at: int
+    """The dirty records before this offset are in the map; once it is complete, all records before it are clean."""
+    end: int | None = None
+    """The end of the pass; None: the map is not complete."""
+    survivors: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Once the map is complete: the dirty records before `end` that stay, ascending."""
+    rows: dict[tuple[int, int], int] = field(default_factory=dict)
+    """How many records the dirty slices have, by start and end."""
+    tries: int = 0
+    """Steps without progress, because others changed the partition."""
+
+    @property
+    def is_done(self) -> bool:
+        """All records before its end are clean."""
+        return self.end is not None and self.at >= self.end
+
+    def begin_again(self, newest: NewestOffsets) -> None:
+        """With an empty map."""
+        self.newest, self.at, self.end = newest, self.dirty[0], None
+        self.rows.clear()
+
+    def add(self, piece: Slice, batches: Iterable[Decoded]) -> None:
+        """Add the keys of a slice to the map, until it is full.
+
+        Clean batches before the dirty ones are left out: they could fill the map before it has a dirty record.
+        """
+        for offsets, records in batches:
+            if self.newest.is_full:
+                return
+            end = piece.start + int(offsets[-1]) + 1
+            if end <= self.dirty[0]:
+                continue
+            self.newest.add(records.column("key"), shifted(offsets, piece.start))
+            self.at = end
+            self.rows[piece.start, piece.end] += len(offsets)
+
+    def end_map(self, start: int, end: int) -> None:
+        """The map is complete: the pass continues at the start of the partition."""
+        self.at, self.end, self.survivors = start, end, self.newest.offsets()
+
+    def is_dirty(self, piece: Slice) -> bool:
+        """Whether all records of a slice are in the map.  Then their offsets say which stay, without their keys."""
+        assert self.end is not None, "the map is complete"
+        return self.dirty[0] <= piece.start and piece.end <= self.end and (piece.start, piece.end) in self.rows
+
+    def may_lose(self, piece: Slice) -> bool:
+        """Whether a dirty slice has more records than stay."""
+        low, high = np.searchsorted(self.survivors, (piece.start, piece.end))
+        return bool(high - low < self.rows[piece.start, piece.end])
+
+    def survive(self, piece: Slice, batch: Decoded) -> _Mask:
+        """Which records of a batch of a dirty slice stay."""
+        offsets = as_array(shifted(batch.offsets, piece.start))
+        low, high = np.searchsorted(self.survivors, (offsets[0], offsets[-1] + 1))
+        return np.isin(offsets, self.survivors[low:high], assume_unique=True)
+
+    def stays(self, piece: Slice, batch: Decoded) -> _Mask:
+        """Which records of a batch of any slice stay."""
+        values = batch.records.column("value") if "value" in batch.records.schema.names else None
+        offsets = shifted(batch.offsets, piece.start)
+        return self.newest.keep(batch.records.column("key"), values, offsets, self.tombstones_from)
+
+
+def map_keys(state: State, one: Pass, bytes_max: int) -> Steps[int]:
+    """Read keys of the dirty part into the map, and find the end of the pass if that completes it.
+
+    Returns the bytes of the slices that were read, about `bytes_max`.  Raises CorruptObject, ObjectNotFound.
+    """
+    read = 0
+    for chunk in chunks((yield from _slices(state, one.key, one.at, one.dirty[1]))):
+        if read >= bytes_max:
+            return read
+        for piece, blob in zip(chunk, (yield from read_chunk(state, chunk)), strict=True):
+            one.rows[piece.start, piece.end] = 0
+            yield from decode_into(state, one.key, piece, blob, partial(one.add, piece), ("key",))
+            read += piece.length
+            if one.newest.is_full:
+                one.end_map(state.partitions[one.key].start, one.at)
+                return read
+            one.at = piece.end
+    one.end_map(state.partitions[one.key].start, one.dirty[1])
+    return read
+
+
+@dataclass(slots=True)
+class Compared:
+    """Adjacent slices of a pass, and what they lose."""
+
+    of: Pass
+    slices: Sequence[Slice]
+    until: int
+    """The end of the pass."""
+    losing: set[int] = field(default_factory=set)
+    """The starts of the slices that lose records."""
+    _masks: dict[int, npt.NDArray[np.uint8]] = field(default_factory=dict)
+    """Which records stay, a bit each, by the first offset of a batch; without batches of which all stay, and without
+    those of dirty slices."""
+    _gone: dict[tuple[int, int], int] = field(default_factory=dict)
+    """How many records were removed, by the start of the slice and the first offset of the batch."""
+
+    @property
+    def end(self) -> int:
+        """The records before it were compared."""
+        return self.slices[-1].end if self.slices else self.until
+
+    @property
+    def bytes(self) -> int:
+        """Size of the slices."""
+        return sum(piece.length for piece in self.slices)
+
+    def compare(self, piece: Slice, batches: Iterable[Decoded]) -> None:
+        """Find the records of a slice that go."""
+        for batch in batches:
+            stays = self.of.stays(piece, batch)
+            if not stays.all():
+                self.losing.add(piece.start)
+                self._masks[_first(piece, batch)] = np.packbits(stays)
+
+    def keep(self, piece: Slice, batch: Decoded) -> _Mask | None:
+        """Which records of a batch stay; None: all."""
+        first = _first(piece, batch)
+        if self.of.is_dirty(piece):
+            stays = self.of.survive(piece, batch)
+        elif (bits := self._masks.get(first)) is not None:
+            stays = np.unpackbits(bits, count=batch.records.num_rows).astype(bool)
+        else:
+            return None
+        self._gone[piece.start, first] = len(stays) - int(np.count_nonzero(stays))
+        return stays
+
+    def removed(self, slices: Iterable[Slice]) -> int:
+        """How many records of slices were removed, which have been rewritten."""
+        starts = {piece.start for piece in slices}
+        return sum(gone for (start, _), gone in self._gone.items() if start in starts)
+
+
+def _first(piece: Slice, batch: Decoded) -> int:
+    return piece.start + int(batch.offsets[0])
+
+
+def compare_keys(state: State, one: Pass, bytes_max: int) -> Steps[Compared]:
+    """Find what the next slices of a pass lose.  Dirty slices are not read again.
+
+    bytes_max:  size of the slices, at most, unless a single one is larger.
+    Raises CorruptObject, ObjectNotFound.
+    """
+    assert one.end is not None, "the map is complete"
+    slices = yield from _slices(state, one.key, one.at, one.end)
+    found = Compared(one, list(_first_of(slices, bytes_max)), one.end)
+    dirty = [piece for piece in found.slices if one.is_dirty(piece)]
+    found.losing.update(piece.start for piece in dirty if one.may_lose(piece))
+    for chunk in chunks([piece for piece in found.slices if not one.is_dirty(piece)]):
+        for piece, blob in zip(chunk, (yield from read_chunk(state, chunk)), strict=True):
+            # Values are decoded only to tell tombstones that may go.
+            columns = ("key", "value") if piece.start < one.tombstones_from else ("key",)
+            yield from decode_into(state, one.key, piece, blob, partial(found.compare, piece), columns)
+    return found
+
+
+def _first_of(slices: Sequence[Slice], bytes_max: int) -> Iterator[Slice]:
+    size = 0
+    for number, piece in enumerate(slices):
+        size += piece.length
+        if number and size > bytes_max:
+            return
+        yield piece
+
+
+def _slices(state: State, key: TopicKey, start: int, end: int) -> Steps[list[Slice]]:
+    """The live slices of a partition that overlap [start, end).
+
+    Raises CorruptObject, and ObjectNotFound if a slice index is missing.
+    """
+    part = state.partitions[key]
+    start = max(start, part.start)
+    entries = [entry for entry in part.entries if entry.end > start and entry.start < end]
+    resolved = yield from read_found(entries)
+    for entry in entries:
+        if isinstance(entry, Piece) and entry not in resolved:
+            name = state.topics[key[0]].name
+            raise missing_object(entry.object, entry.object, name, key[1], entry.start, entry.end)
+    return [piece for piece in resolve(entries, resolved) if piece.end > start and piece.start < end]

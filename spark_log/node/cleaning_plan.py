@@ -1,0 +1,93 @@
+"""Which partitions compaction cleans next."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterator, Sequence
+
+from spark_log.journal.store_operations import Steps
+from spark_log.journal.upkeep_limits import StepLimits
+from spark_log.metadata.decide.upkeep import may_have_holes
+from spark_log.metadata.features import HOLES, METADATA_VERSION
+from spark_log.metadata.state import State, TopicKey
+from spark_log.node.cleaning_policy import DirtyPart, dirty_part
+from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
+from spark_log.node.packs import PACK_BYTES
+from spark_log.node.round_memory import NotDue, RoundMemory
+from spark_log.settings import has_cleanup_policy
+
+logger = logging.getLogger("spark_log")
+DirtyParts = dict[TopicKey, DirtyPart]
+
+
+def plan_cleaning(
+    state: State,
+    now_ms: int,
+    on_failure: OnFailure = raise_failure,
+    memory: RoundMemory | None = None,
+    only: Container[TopicKey] | None = None,
+) -> Steps[DirtyParts]:
+    """The partitions that are due, those with the highest dirty ratio first.
+
+    None in a log that older pylogs read.  Looks at compacted partitions that have changed since the last plan, and at
+    those that may be due because of the time.
+
+    only:  no other partitions than these; None: all.
+    """
+    memory = memory or RoundMemory()
+    keys = [key for key in _compacted(state, now_ms, memory) if only is None or key in only]
+    if not may_have_holes(state):
+        _warn_of_level(state, keys, memory)
+        return {}
+    parts = {key: state.partitions[key] for key in keys}
+    resolved = yield from resolve_each(state, {key: part.entries for key, part in parts.items()}, on_failure)
+    due: DirtyParts = {}
+    for key, slices in resolved.items():
+        start = parts[key].start
+        live = [piece for piece in slices if piece.end > start]
+        found = dirty_part(live, start, state.cleaned.get(key), state.topics[key[0]].configs, now_ms, state.time)
+        memory.set_not_due(state, key, NotDue(now_ms if found.due else found.until_ms, found.ratio))
+        if found.due is not None:
+            due[key] = found
+    return dict(sorted(due.items(), key=lambda each: (-each[1].ratio, each[0])))
+
+
+def group_parts(due: DirtyParts, limits: StepLimits) -> tuple[list[DirtyParts], list[DirtyParts]]:
+    """Large partitions, each one alone, and groups of small ones that are cleaned together.  Both keep the order."""
+    large: list[DirtyParts] = []
+    small: list[DirtyParts] = [{}]
+    size = keys = 0
+    for key, dirty in due.items():
+        part_bytes, part_keys = dirty.clean_bytes + dirty.bytes, dirty.end - dirty.start
+        if part_bytes > PACK_BYTES or part_keys > limits.clean_keys:
+            large.append({key: dirty})
+            continue
+        size, keys = size + part_bytes, keys + part_keys
+        if size > PACK_BYTES or keys > limits.clean_keys or len(small[-1]) >= limits.changes_max:
+            small.append({})
+            size, keys = part_bytes, part_keys
+        small[-1][key] = dirty
+    return large, [group for group in small if group]
+
+
+def _warn_of_level(state: State, keys: Sequence[TopicKey], memory: RoundMemory) -> None:
+    """Name the topics that are not compacted, once each."""
+    topics = {state.topics[topic_id].name for topic_id, _ in keys} - memory.too_old
+    memory.too_old |= topics
+    if not topics:
+        return
+    logger.warning(
+        "%s is not compacted: the log is at level %d of %s, and compaction needs level %d: run `pylog cluster upgrade`",
+        ", ".join(sorted(topics)),
+        state.levels[METADATA_VERSION],
+        METADATA_VERSION,
+        HOLES,
+    )
+
+
+def _compacted(state: State, now_ms: int, memory: RoundMemory) -> Iterator[TopicKey]:
+    for topic_id, topic in sorted(state.topics.items()):
+        if not topic.deleted and has_cleanup_policy(topic.configs, "compact"):
+            for number, part in state.topic_partitions(topic_id):
+                if part.entries and memory.may_be_due(state, (topic_id, number), part, now_ms):
+                    yield topic_id, number

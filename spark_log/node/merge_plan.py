@@ -1,0 +1,57 @@
+"""Which slices of a log a merge rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from spark_log.journal.store_operations import Steps
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import Slice
+from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
+from spark_log.node.merge_policy import find_stretches, live_bytes, segment_target, thin_objects, window_ms
+from spark_log.node.packs import Stretch
+from spark_log.node.round_memory import RoundMemory
+
+Slices = Mapping[TopicKey, Sequence[Slice]]
+
+
+def plan_merge(
+    state: State, on_failure: OnFailure = raise_failure, memory: RoundMemory | None = None
+) -> Steps[tuple[list[Stretch], frozenset[str]]]:
+    """The slices to rewrite, and the objects to remove by it.
+
+    Looks at partitions that have changed since the last plan, and at all that hold slices of mostly dead objects.
+    """
+    memory = memory or RoundMemory()
+    live = memory.live
+    slices = yield from _live_slices(state, memory.unmerged(state), on_failure)
+    for key, found in slices.items():
+        live.hold(key, found)
+    thin = thin_objects(state.objects, live.bytes)
+    slices |= yield from _live_slices(state, _others(live.holders(thin), slices), on_failure)
+    # Merging leaves some objects less than half alive: they are rewritten in the same pass.
+    left = live.bytes.copy()
+    left.subtract(live_bytes(stretch.slices for stretch in _stretches(state, slices, thin)))
+    thin |= thin_objects(state.objects, left)
+    slices |= yield from _live_slices(state, _others(live.holders(thin), slices), on_failure)
+    stretches = list(_stretches(state, slices, thin))
+    memory.set_merged(state, slices, (stretch.key for stretch in stretches))
+    return stretches, thin
+
+
+def _others(keys: Iterable[TopicKey], known: Slices) -> list[TopicKey]:
+    return sorted(key for key in keys if key not in known)
+
+
+def _live_slices(state: State, keys: Iterable[TopicKey], on_failure: OnFailure) -> Steps[dict[TopicKey, list[Slice]]]:
+    """The slices above the start of each partition, without partitions whose index cannot be read."""
+    parts = {key: state.partitions[key] for key in keys}
+    resolved = yield from resolve_each(state, {key: part.entries for key, part in parts.items()}, on_failure)
+    return {key: [piece for piece in found if piece.end > parts[key].start] for key, found in resolved.items()}
+
+
+def _stretches(state: State, slices: Slices, thin: Collection[str]) -> Iterator[Stretch]:
+    for key, pieces in sorted(slices.items()):
+        configs = state.topics[key[0]].configs
+        target, window_us = segment_target(configs), 1000 * window_ms(configs)
+        yield from (Stretch(key, stretch) for stretch in find_stretches(pieces, target, window_us, thin))

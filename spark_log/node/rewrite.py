@@ -1,0 +1,310 @@
+"""Rewriting of slices as segments, with all of their records or only some of them, as steps of the protocol.
+
+Segments are written first, under the upload epoch of a version that was read before.  Then one swap record for many
+partitions replaces their slices.  Partitions with unreadable data are reported and skipped.
+
+Several objects are written in the same rounds of requests.  Together they hold as much in memory as a single one may.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import BinaryIO, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from spark_log.errors import CorruptObject, NoSpace, ObjectNotFound, StorageUnavailable
+from spark_log.journal.object_names import data_key
+from spark_log.journal.proposal import Context
+from spark_log.journal.store_operations import OWN_ROOT, Put, Refresh, Steps, together
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Run, Slice
+from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
+from spark_log.node.merge_policy import SEGMENT_BYTES
+from spark_log.node.packs import Stretch, compression_of, packs, segment_limit, take_packs
+from spark_log.node.segment_swaps import Replacement, SwapBatch, swap_segments
+from spark_log.node.slice_reads import chunks, decode_into, read_chunk, read_runs, verified
+from spark_log.segment.offsets import as_array, shifted
+from spark_log.segment.reader import Decoded
+from spark_log.segment.schema import TIMESTAMP
+from spark_log.segment.writer import SegmentWriter
+from spark_log.text import counted
+
+BUFFER_BYTES = 64 << 20
+"""Memory of the writers of objects that are written together; more is in temporary files."""
+
+OpenSpool = Callable[[], BinaryIO]
+Progress = Callable[[str, int, int], None]
+"""(name of the work, progress, total)."""
+Keep = Callable[[TopicKey, Slice, Decoded], "npt.NDArray[np.bool_] | None"]
+"""Which records of a batch of a slice stay; None: all."""
+
+
+def open_spool() -> BinaryIO:
+    """A temporary file for encoded batches that do not fit in memory; closing deletes it."""
+    return cast(BinaryIO, tempfile.TemporaryFile(prefix="pylog-"))
+
+
+def _always(slices: Sequence[Slice]) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewriting:
+    """How slices are rewritten."""
+
+    name: str
+    """For progress: "merge"."""
+    activity: str
+    """For messages: "merging"."""
+    open_spool: OpenSpool
+    on_failure: OnFailure = raise_failure
+    """Called for stretches that cannot be read or written; if it returns, the others are rewritten."""
+    progress: Progress | None = None
+    keep: Keep | None = None
+    """Removes records; None: all records stay."""
+    is_worth: Callable[[Sequence[Slice]], bool] = _always
+    """Whether to rewrite what is left of a stretch, as others have changed it, or as it did not fit into a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """Values that all packs are written with."""
+
+    state: State
+    """On which the stretches were planned."""
+    context: Context
+    how: Rewriting
+    missing: list[tuple[TopicKey, ObjectNotFound]] = field(default_factory=list)
+    """Partitions that were skipped because of missing objects."""
+
+
+@dataclass(slots=True)
+class _NewRun:
+    """The run that slices of a partition become."""
+
+    writer: SegmentWriter
+    key: TopicKey
+    keep: Keep | None
+    slices: list[Slice] = field(default_factory=list)
+    """Those whose records it has."""
+    holes: int = 0
+    """Offsets of these slices without a record."""
+
+    def append(self, piece: Slice, batches: Iterable[Decoded]) -> None:
+        """The records of the slice after `slices` that stay; batches of it may come in several parts."""
+        base = self.slices[0].start if self.slices else piece.start
+        for batch in batches:
+            offsets, records = self._kept(piece, batch)
+            self.writer.append(*self.key, _stamped(records, piece), offsets=shifted(offsets, piece.start - base))
+            self.holes -= len(offsets)
+
+    def _kept(self, piece: Slice, batch: Decoded) -> Decoded:
+        stays = None if self.keep is None else self.keep(self.key, piece, batch)
+        if stays is None:
+            return batch
+        return Decoded(as_array(batch.offsets)[stays], batch.records.filter(pa.array(stays)))
+
+    def end_slice(self, piece: Slice) -> None:
+        """All records of a slice have been appended."""
+        self.slices.append(piece)
+        self.holes += piece.end - piece.start
+        self.writer.extend(*self.key, piece.end - self.slices[0].start)
+
+
+def rewrite(
+    state: State, context: Context, stretches: Sequence[Stretch], how: Rewriting
+) -> Steps[tuple[State, list[Replacement]]]:
+    """Rewrite stretches, each as one segment or more.  Returns the state afterwards, and the segments that are in.
+
+    Stretches that others have changed meanwhile, and those that cannot be read or written, are skipped.
+    """
+    work, swapped, is_thinned = _Work(state, context, how), list[Replacement](), how.keep is not None
+    total, at = sum(stretch.bytes for stretch in stretches), 0
+    waiting, batch = deque(packs(state, stretches, context.limits)), SwapBatch(state.version)
+    while waiting:
+        if not batch.done:
+            batch = SwapBatch(state.version)
+        some = [_still_to_do(state, pack, how) for pack in take_packs(waiting)]
+        for pack, written in zip(some, (yield from _write_packs(work, batch.epoch, some)), strict=True):
+            if batch.done and batch.is_full(context.limits, written):
+                state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
+                swapped += placed
+                batch = SwapBatch(batch.epoch)
+            batch.done += written
+            at += sum(piece.length for one in written for piece in one.old)
+            if written and how.progress is not None:
+                how.progress(how.name, at, total)
+            if rest := _still_to_do(state, _remaining(pack, written), how):
+                waiting.appendleft(rest)
+    state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
+    yield from _report_missing(work)
+    return state, [*swapped, *placed]
+
+
+def _still_to_do(state: State, pack: Sequence[Stretch], how: Rewriting) -> list[Stretch]:
+    return [one for one in pack if one.slices and how.is_worth(one.slices) and _is_there(state, one)]
+
+
+def _is_there(state: State, stretch: Stretch) -> bool:
+    """Whether the topic and the first of the slices still exist."""
+    part = state.partitions.get(stretch.key)
+    return part is not None and not state.topics[stretch.key[0]].deleted and part.start < stretch.slices[0].end
+
+
+def _remaining(pack: Sequence[Stretch], written: Sequence[Replacement]) -> list[Stretch]:
+    """The slices that did not fit into a segment; those that failed are left out."""
+    taken = {one.key: len(one.old) for one in written}
+    return [Stretch(one.key, one.slices[taken[one.key] :]) for one in pack if one.key in taken]
+
+
+def _write_packs(work: _Work, epoch: int, some: Sequence[Sequence[Stretch]]) -> Steps[list[list[Replacement]]]:
+    """Segments of several packs, written in the same rounds of requests."""
+    buffer_bytes = BUFFER_BYTES // len(some)
+    return (yield from together([_try_pack(work, epoch, pack, buffer_bytes) for pack in some]))
+
+
+def _try_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: int) -> Steps[list[Replacement]]:
+    """Segments of the stretches, in one object; none of those that cannot be written because of their inputs."""
+    try:
+        return (yield from _write_pack(work, epoch, pack, buffer_bytes))
+    except StorageUnavailable:
+        raise
+    except Exception as error:  # noqa: BLE001  continue with the other partitions
+        if len(pack) > 1 and not isinstance(error, NoSpace):
+            return (yield from _try_each(work, epoch, pack, buffer_bytes))
+        work.how.on_failure(f"{work.how.activity} {_names(work.state, pack)}", error)
+        return []
+
+
+def _try_each(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: int) -> Steps[list[Replacement]]:
+    """As `_try_pack`, with an object for each stretch: one of them made the others fail."""
+    written: list[Replacement] = []
+    for stretch in pack:
+        written += yield from _try_pack(work, epoch, [stretch], buffer_bytes)
+    return written
+
+
+def _names(state: State, pack: Sequence[Stretch]) -> str:
+    first = partition_name(state, pack[0].key)
+    return first if len(pack) == 1 else f"{first} and {counted(len(pack) - 1, 'other partition')}"
+
+
+def _write_pack(work: _Work, epoch: int, pack: Sequence[Stretch], buffer_bytes: int) -> Steps[list[Replacement]]:
+    """One object: with all slices of several stretches, or with those from the front of one, as many as fit."""
+    if not pack:
+        return []
+    compression = compression_of(work.state, pack[0].key)
+    writer = SegmentWriter(compression=compression, buffer_bytes=buffer_bytes, open_spool=work.how.open_spool)
+    try:
+        taken = yield from (_fill_shared if len(pack) > 1 else _fill_alone)(work, writer, pack)
+        if not taken:
+            return []
+        written = writer.finish()
+        name = data_key(epoch, _object_name(taken, work.context.unique()))
+        yield Put(name, written.chunks, OWN_ROOT)
+    finally:
+        writer.close()
+    made = DataObject(name, written.size, written.index_position)
+    runs = {(run.topic_id, run.partition): run for run in written.runs}
+    return [Replacement(one.key, tuple(one.slices), _slice_of(runs[one.key], one, name), made) for one in taken]
+
+
+def _report_missing(work: _Work) -> Steps[None]:
+    """Report objects that are missing although the newest state names them; others were replaced meanwhile."""
+    if work.missing:
+        newest: State = yield Refresh()
+        for key, error in work.missing:
+            if error.key in newest.objects:
+                work.how.on_failure(f"{work.how.activity} {partition_name(work.state, key)}", error)
+
+
+def _slice_of(run: Run, new: _NewRun, name: str) -> Slice:
+    """The slice that replaces those of a run."""
+    old = new.slices
+    kind = CREATE_TIME if old[0].time_kind == CREATE_TIME else APPEND_TIME_IN_ROWS
+    start, end = old[0].start, old[-1].end
+    assert run.rows + new.holes == end - start, f"offsets {start} to {end}: {run.rows} records, {new.holes} holes"
+    newest_us = max(piece.max_us for piece in old)
+    min_us, max_us = (run.min_us, run.max_us) if run.rows else (newest_us, newest_us)
+    return Slice(start, end, name, run.position, run.length, run.crc, run.batches, min_us, max_us, kind)
+
+
+def _object_name(taken: Sequence[_NewRun], unique: str) -> str:
+    """With the partition and the offset, for people, if they are those of all records."""
+    if len(taken) > 1:
+        return f"{unique}.seg"
+    topic_id, number = taken[0].key
+    return f"{topic_id}-{number}-{taken[0].slices[0].start:020}-{unique}.seg"
+
+
+def _fill_alone(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) -> Steps[list[_NewRun]]:
+    """The run of the slices of a single stretch that fill a segment; none if one of them is missing."""
+    (stretch,) = pack
+    new = _NewRun(writer, stretch.key, work.how.keep)
+    try:
+        yield from _fill(work.state, new, stretch)
+    except ObjectNotFound as error:
+        work.missing.append((stretch.key, error))
+        return []
+    return [new]
+
+
+def _fill(state: State, new: _NewRun, stretch: Stretch) -> Steps[None]:
+    """Append slices until the segment is full.  Raises CorruptObject, ObjectNotFound."""
+    limit = segment_limit(state, stretch.key)
+    for chunk in chunks(stretch.slices):
+        if new.slices and _is_full(new.writer, chunk[0], limit):
+            break
+        blobs = yield from read_chunk(state, chunk)
+        for piece, blob in zip(chunk, blobs, strict=True):
+            if new.slices and _is_full(new.writer, piece, limit):
+                return
+            yield from decode_into(state, stretch.key, piece, blob, partial(new.append, piece))
+            new.end_slice(piece)
+
+
+def _is_full(writer: SegmentWriter, following: Slice, limit: int) -> bool:
+    """Measured by written bytes, not by bytes read: a slice of one record is ten times as large."""
+    return writer.total_bytes >= min(SEGMENT_BYTES, limit) or writer.total_bytes + following.length > limit
+
+
+def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) -> Steps[list[_NewRun]]:
+    """Append whole stretches; those with damaged or missing slices are left out.  Returns the runs of the others.
+
+    All slices of a stretch are verified before the first one is decoded, and decoded batch by batch: records may take
+    100 times as much memory as their compressed slices.
+    """
+    state = work.state
+    blobs = yield from read_runs(piece for stretch in pack for piece in stretch.slices)
+    taken: list[_NewRun] = []
+    for stretch in pack:
+        try:
+            runs = [verified(state, stretch.key, piece, blobs) for piece in stretch.slices]
+        except ObjectNotFound as error:
+            work.missing.append((stretch.key, error))
+            continue
+        except CorruptObject as error:
+            work.how.on_failure(f"{work.how.activity} {partition_name(state, stretch.key)}", error)
+            continue
+        new = _NewRun(writer, stretch.key, work.how.keep)
+        for piece, batches in zip(stretch.slices, runs, strict=True):
+            new.append(piece, batches)
+            new.end_slice(piece)
+        taken.append(new)
+    return taken
+
+
+def _stamped(records: pa.RecordBatch, piece: Slice) -> pa.RecordBatch:
+    """The records; if their slice has a log append time, with that time."""
+    if piece.time_kind != APPEND_TIME:
+        return records
+    at = records.schema.get_field_index("timestamp")
+    stamp = pa.repeat(pa.scalar(piece.min_us, TIMESTAMP), records.num_rows)
+    return records.set_column(at, records.schema.field(at), stamp)

@@ -1,0 +1,101 @@
+"""`pylog topic erase`."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from tests.cli.commands import Pylog
+
+
+@pytest.fixture
+def pylog(tmp_path: Path) -> Pylog:
+    """A log with a topic of five records."""
+    pylog = Pylog(tmp_path / "log")
+    pylog.ok("produce", "orders", "--key-delimiter", ":", stdin="a:1\nb:2\na:3\nä:4\n")
+    with spark_log.connect(pylog.url) as log:
+        log.append("orders", [{"key": b"\x00\xff", "value": b"5"}])
+    return pylog
+
+
+def values(pylog: Pylog) -> list[str]:
+    return pylog.ok("consume", "orders").split()
+
+
+def test_it_asks(pylog: Pylog) -> None:
+    """Not on a terminal and without --yes it is refused; a dry run counts."""
+    assert "erase the records of 1 key from topic orders" in pylog.refused("topic", "erase", "orders", "--key", "a")
+    assert "would erase 2 records of 1 key in 1 object" in pylog.ok(
+        "topic", "erase", "orders", "--key", "a", "--dry-run"
+    )
+    assert values(pylog) == ["1", "2", "3", "4", "5"]
+
+
+def test_keys_of_the_command_line(pylog: Pylog) -> None:
+    """Several; the report says the offsets, the time, and who has read the topic."""
+    pylog.ok("consume", "orders", "-g", "billing")
+    text = pylog.ok("topic", "erase", "orders", "--key", "a", "--key", "ä", "--yes")
+    assert "erased 3 records of 2 keys" in text
+    assert "the last copy in this log is gone by 20" in text
+    assert "(partition: offset): 0: 5" in text
+    assert "groups that have read the topic: billing" in text
+    assert values(pylog) == ["2", "5"]
+    found = pylog.json("topic", "erase", "orders", "--key", "a", "--yes")
+    assert (found["records"], found["before"], found["problems"]) == (0, {"0": 5}, [])
+
+
+@pytest.mark.parametrize(
+    ("form", "lines"),
+    [
+        ("text", b"a\r\nb\n"),
+        ("text", b"\xef\xbb\xbfa\nb\n"),
+        ("hex", b"\xef\xbb\xbf61\r\n62\r\n"),
+        ("hex", b"61\n62"),
+        ("base64", base64.b64encode(b"a") + b"\n" + base64.b64encode(b"b") + b"\n"),
+    ],
+)
+def test_keys_of_a_file(pylog: Pylog, tmp_path: Path, form: str, lines: bytes) -> None:
+    """A key in each line, in each form, and from standard input."""
+    file = tmp_path / "keys"
+    file.write_bytes(lines)
+    pylog.ok("topic", "erase", "orders", "--keys", str(file), "--key-format", form, "--before", "2", "--yes")
+    assert values(pylog) == ["3", "4", "5"]
+    pylog.ok("topic", "erase", "orders", "--keys", "-", "--key-format", form, "--yes", stdin=lines)
+    assert values(pylog) == ["4", "5"]
+
+
+def test_a_key_that_is_not_text(pylog: Pylog) -> None:
+    """In hexadecimal."""
+    pylog.ok("topic", "erase", "orders", "--key", "00ff", "--key-format", "hex", "--yes")
+    assert values(pylog) == ["1", "2", "3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "form", "said"),
+    [
+        (b"", "text", "is empty: give a key in each line"),
+        (b"a\n\nb\n", "text", "line 2 of"),
+        (b"61\n6x\n", "hex", "line 2 of"),
+        (b"?\n", "base64", "is not base64"),
+        (b"b\n\xe4\n", "text", "line 2 of"),
+        ("a\n".encode("utf-16"), "text", "is not UTF-8"),
+        (b"\xef\xbb\xbf", "text", "is empty"),
+    ],
+)
+def test_files_that_are_refused(pylog: Pylog, lines: bytes, form: str, said: str) -> None:
+    """With the line."""
+    command = ("topic", "erase", "orders", "--keys", "-", "--key-format", form, "--yes")
+    assert said in pylog.refused(*command, stdin=lines)
+    assert values(pylog) == ["1", "2", "3", "4", "5"]
+
+
+def test_wrong_usage(pylog: Pylog) -> None:
+    """No keys, both kinds, a position, a topic, bytes that are not text."""
+    assert "--key KEY or --keys FILE" in pylog.wrong("topic", "erase", "orders", "--yes")
+    assert "--key KEY or --keys FILE" in pylog.wrong("topic", "erase", "orders", "--key", "a", "--keys", "-", "--yes")
+    assert "position" in pylog.wrong("topic", "erase", "orders", "--key", "a", "--before", "yesterday")
+    assert "--key-format base64 or hex" in pylog.refused("topic", "erase", "orders", "--key", "\udcff", "--yes")
+    assert "did you mean orders?" in pylog.refused("topic", "erase", "order", "--key", "a", "--yes")

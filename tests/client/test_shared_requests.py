@@ -1,0 +1,147 @@
+"""Slices near each other in one object share a request, on storage where requests are slow."""
+
+from __future__ import annotations
+
+import os
+import uuid
+
+import pytest
+
+import spark_log
+from spark_log.client.reading.fetch import BLOCK_BYTES_MAX, GAP_BYTES_MAX
+from spark_log.errors import CorruptObject
+from spark_log.journal.journal import Journal
+from spark_log.journal.sealing import seal
+from spark_log.metadata.records import Piece
+from spark_log.store.memory import MemoryStore
+from spark_log.testing.slow_store import SlowStore, TimedRequest
+from tests.node.logs import upkeep
+
+PARTITIONS = 50
+
+
+@pytest.fixture
+def store() -> SlowStore:
+    """Without delay: requests are counted."""
+    return SlowStore(MemoryStore(uuid.uuid4().hex), get_ms=0, put_ms=0, jitter=False)
+
+
+@pytest.fixture
+def log(store: SlowStore) -> spark_log.Log:
+    found = spark_log.Log(Journal.open(store, create=True))
+    found.create_topic(spark_log.NewTopic("t", PARTITIONS))
+    return found
+
+
+def append(log: spark_log.Log, size: int = 10) -> None:
+    """One object with a slice of each partition."""
+    log.append("t", [{"value": os.urandom(size), "partition": n} for n in range(PARTITIONS)])
+
+
+def data_gets(requests: list[TimedRequest]) -> int:
+    return sum(request.kind == "get" and request.key.startswith("data/") for request in requests)
+
+
+def test_a_poll_of_many_partitions_in_one_object_is_one_get(store: SlowStore, log: spark_log.Log) -> None:
+    """Each later poll as well."""
+    with log.consumer("t", auto_offset_reset="earliest") as consumer:
+        for _ in range(3):
+            append(log)
+            with store.watched() as requests:
+                found = consumer.poll(10_000)
+            assert sum(map(len, found.values())) == PARTITIONS == len(found)
+            assert data_gets(requests) == 1
+
+
+def test_polls_of_few_records_share_the_request(store: SlowStore, log: spark_log.Log) -> None:
+    """A poll takes the records that an earlier one has requested and not returned."""
+    append(log)
+    with log.consumer("t", auto_offset_reset="earliest") as consumer, store.watched() as requests:
+        found = [consumer.poll(10_000, max_records=1) for _ in range(PARTITIONS)]
+    assert {tp.partition for records in found for tp in records} == set(range(PARTITIONS))
+    assert data_gets(requests) == 1
+
+
+def test_the_ends_of_large_slices_are_not_all_requested_together(store: SlowStore, log: spark_log.Log) -> None:
+    """A slice is read whole: 50 ends of some KB would be 25 MB in memory."""
+    for number in range(PARTITIONS):
+        log.append("t", [{"value": os.urandom(5_000), "partition": number} for _ in range(100)])
+    with log.consumer(auto_offset_reset="earliest") as consumer:
+        consumer.assign([spark_log.TopicPartition("t", number) for number in range(PARTITIONS)])
+        for tp in consumer.assignment():
+            consumer.seek(tp, 99)
+        with store.watched() as requests:
+            assert len(consumer.poll(10_000, max_records=1)) == 1
+        assert data_gets(requests) <= BLOCK_BYTES_MAX // 500_000
+        seen: set[int] = set()
+        while len(seen) < PARTITIONS - 1:
+            seen |= {tp.partition for tp in consumer.poll(10_000)}
+
+
+def test_a_poll_over_several_objects_is_a_get_of_each(store: SlowStore, log: spark_log.Log) -> None:
+    """The records of each partition are in order."""
+    for _ in range(3):
+        append(log)
+    with log.consumer("t", auto_offset_reset="earliest") as consumer, store.watched() as requests:
+        found = consumer.poll(10_000)
+    assert all([record.offset for record in records] == [0, 1, 2] for records in found.values())
+    assert len(found) == PARTITIONS and data_gets(requests) == 3
+
+
+def test_a_read_of_a_topic_is_a_get_of_each_object(store: SlowStore, log: spark_log.Log) -> None:
+    """Partition by partition, though each object has slices of all of them."""
+    for _ in range(3):
+        append(log)
+    with store.watched() as requests:
+        table = log.read("t")
+    assert table.num_rows == 3 * PARTITIONS and data_gets(requests) == 3
+    assert table["partition"].to_pylist() == [n for n in range(PARTITIONS) for _ in range(3)]
+
+
+def test_what_is_requested_together_is_bounded(store: SlowStore, log: spark_log.Log) -> None:
+    """A block of 4 MiB at a time: 50 slices of 200 KB take three requests, not one."""
+    append(log, 200_000)
+    with store.watched() as requests:
+        assert log.read("t").num_rows == PARTITIONS
+    assert data_gets(requests) == -(-PARTITIONS * 200_000 // BLOCK_BYTES_MAX) == 3
+
+
+def test_slices_that_are_far_apart_are_requested_alone(store: SlowStore, log: spark_log.Log) -> None:
+    """The bytes between them would take longer than another request."""
+    append(log, GAP_BYTES_MAX)
+    consumer = log.consumer(auto_offset_reset="earliest")
+    consumer.assign([spark_log.TopicPartition("t", number) for number in (0, 1, 20)])
+    with consumer, store.watched() as requests:
+        assert len(consumer.poll(10_000)) == 3
+    assert data_gets(requests) == 2
+
+
+def test_a_partition_that_cannot_be_planned_does_not_hide_the_others(store: SlowStore, log: spark_log.Log) -> None:
+    """Records trimmed since the consumer read the log: the other partitions come immediately."""
+    append(log)
+    with log.consumer("t", auto_offset_reset="earliest") as consumer:
+        consumer.poll(10_000)
+        append(log)
+        log.admin.delete_records({spark_log.TopicPartition("t", 7): 2})
+        seen: set[int] = set()
+        for _ in range(3):
+            seen |= {tp.partition for tp in consumer.poll(1000)}
+    assert seen >= set(range(PARTITIONS)) - {7}
+
+
+def test_a_damaged_slice_index_does_not_hide_the_other_partitions(store: SlowStore, log: spark_log.Log) -> None:
+    """One poll returns their records, the next one the error."""
+    for _ in range(3):
+        append(log)
+    upkeep(log.journal, seal)
+    state = log.journal.refresh()
+    (piece,) = state.partitions[state.names["t"], 7].entries
+    assert isinstance(piece, Piece)
+    data = bytearray(store.get(piece.object))
+    data[piece.position + piece.length // 2] ^= 1
+    store.put(piece.object, [bytes(data)])
+    with log.consumer("t", auto_offset_reset="earliest") as consumer:
+        found = consumer.poll(10_000)
+        assert {tp.partition for tp in found} == set(range(PARTITIONS)) - {7}
+        with pytest.raises(CorruptObject):
+            consumer.poll(10_000)
