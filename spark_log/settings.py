@@ -130,10 +130,9 @@ class Effect(Enum):
     """The effect of setting a config."""
 
     IN_FORCE = "in force"
-    LATER = "not in force yet"
-    """A config of Kafka that is stored and shown: a value other than the default gives a warning."""
     NONE = "without effect"
-    """The same, for good: `doc` is the reason."""
+    """A config of Kafka that is stored and shown.  A value other than the default gives a warning with the reason,
+    `doc`."""
     REFUSED = "refused"
     """A config of Kafka that only accepts its default: `doc` is the reason."""
 
@@ -171,8 +170,6 @@ class ConfigSpec:
 
     def warnings(self, value: Value) -> Iterator[str]:
         """Warnings about a value that has no effect."""
-        if self.effect is Effect.LATER and value != self.default:
-            yield f"config {self.name} is kept, but is not in force in this version"
         if self.effect is Effect.NONE and value != self.default:
             yield f"config {self.name} is kept, and has no effect in pylog: {self.doc}"
 
@@ -194,10 +191,6 @@ def _ms(minimum: int, maximum: int = LONG_MAX) -> Whole:
 
 def _bytes(minimum: int, maximum: int = LONG_MAX) -> Whole:
     return Whole(minimum, maximum, "bytes")
-
-
-def _later(name: str, default: Value, kind: Kind, doc: str) -> ConfigSpec:
-    return ConfigSpec(name, default, kind, doc, effect=Effect.LATER)
 
 
 def _without_effect(name: str, default: Value, kind: Kind, reason: str) -> ConfigSpec:
@@ -317,10 +310,6 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Maximum time span of the records of a merged segment, because retention removes whole segments. An eighth of "
         "`retention.ms` if that is less.",
     ),
-    _later("follower.replication.throttled.replicas", "", _TEXT, "Replicas whose copying is throttled on followers."),
-    _later("leader.replication.throttled.replicas", "", _TEXT, "Replicas whose copying is throttled on leaders."),
-    _later("min.insync.replicas", 1, Whole(1, INT_MAX, "replicas"), "Replicas that must hold a commit with acks=all."),
-    _later("unclean.leader.election.enable", False, _FLAG, "Whether a replica outside the ISR may lead."),
     _without_effect(
         "file.delete.delay.ms", 60000, _ms(0), "`gc.fence.age.ms` of the log decides when files are deleted."
     ),
@@ -331,7 +320,11 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Each commit is synced, unless its writer has `durability=os`.",
     ),
     _without_effect("flush.ms", LONG_MAX, _ms(0), "Each commit is synced, unless its writer has `durability=os`."),
+    _without_effect(
+        "follower.replication.throttled.replicas", "", _TEXT, "Each record has one copy: none is followed."
+    ),
     _without_effect("index.interval.bytes", 4096, _bytes(0, INT_MAX), "An index has an entry for every batch."),
+    _without_effect("leader.replication.throttled.replicas", "", _TEXT, "Each record has one copy: none is sent on."),
     _without_effect(
         "local.retention.bytes", -2, _bytes(-2), "There is one storage, to which `retention.bytes` applies."
     ),
@@ -341,7 +334,16 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
     _without_effect("remote.log.delete.on.disable", False, _FLAG, "There is one storage, so it cannot be disabled."),
     _without_effect("segment.index.bytes", 10485760, _bytes(4, INT_MAX), "An index is as large as its segment needs."),
     _without_effect("segment.jitter.ms", 0, _ms(0), "Upkeep merges partitions one after another: no peak."),
+    _without_effect(
+        "unclean.leader.election.enable", False, _FLAG, "Each record has one copy: no other replica can lead."
+    ),
     _refused("compression.gzip.level", -1, Whole(-1, 9), "Arrow does not support gzip; use `compression.zstd.level`."),
+    _refused(
+        "min.insync.replicas",
+        1,
+        Whole(1, INT_MAX, "replicas"),
+        "A log keeps one copy of each record; leave it at 1, and keep the log on storage that keeps copies itself.",
+    ),
     _refused(
         "remote.storage.enable",
         False,
@@ -547,15 +549,9 @@ def reference_markdown() -> str:
             "[what is kept, and when](tasks/keep-the-latest.md). The active segment of a partition is left. It spans",
             "`segment.ms`, or `max.compaction.lag.ms` if that is less.",
             "",
-            "### Accepted, not in force yet",
-            "",
-            "Stored and shown, so that Kafka's scripts run. A value other than the default gives a warning.",
-            "",
-            *_markdown_table(spec for spec in topics if spec.effect is Effect.LATER),
-            "",
             "### Accepted, without effect",
             "",
-            "These describe how Kafka's brokers handle their files. They are stored and shown, so that Kafka's scripts run.",
+            "These describe how Kafka's brokers handle files and copies. They are stored and shown, so that Kafka's scripts run.",
             "A value other than the default gives a warning with the reason. The records that are kept, and how safe they",
             "are, do not depend on them.",
             "",

@@ -17,13 +17,15 @@ def test_create_begins_a_log(tmp_path: Path) -> None:
     assert pylog.json("topic", "list") == [{"topic": "a", "partitions": 1, "records": 0, "bytes": 0}]
 
 
-def test_create_warns_of_what_is_not_in_force(pylog: Pylog) -> None:
-    """Kafka's configs are taken, and it is said which ones do nothing, and which ones do nothing yet."""
-    args = ["-c", "segment.jitter.ms=1000", "-c", "min.insync.replicas=2", "--output", "json"]
+def test_create_warns_of_what_has_no_effect(pylog: Pylog) -> None:
+    """Kafka's configs are accepted, and a warning says which ones do nothing, and why."""
+    args = ["-c", "segment.jitter.ms=1000", "-c", "unclean.leader.election.enable=true", "--output", "json"]
     result = pylog.run("topic", "create", "b", *args)
     assert result.exit_code == 0
     assert "segment.jitter.ms is kept, and has no effect in pylog: Upkeep merges" in result.stderr
-    assert "min.insync.replicas is kept, but is not in force" in result.stderr
+    assert (
+        "unclean.leader.election.enable is kept, and has no effect in pylog: Each record has one copy" in result.stderr
+    )
 
 
 def test_create_refuses(pylog: Pylog) -> None:
@@ -31,6 +33,7 @@ def test_create_refuses(pylog: Pylog) -> None:
     assert "exists already" in pylog.refused("topic", "create", "orders")
     assert "../x" in pylog.refused("topic", "create", "../x")
     assert "did you mean retention.ms?" in pylog.refused("topic", "create", "b", "-c", "retention.msec=1")
+    assert "one copy of each record" in pylog.refused("topic", "create", "b", "-c", "min.insync.replicas=2")
     assert "0 partitions" in pylog.refused("topic", "create", "b", "-p", "0")
     assert "KEY=VALUE" in pylog.wrong("topic", "create", "b", "-c", "retention")
 

@@ -174,13 +174,6 @@ def test_kafkas_codecs_that_arrow_lacks_are_refused_with_the_nearest(codec: str)
         validate_topic_configs({"compression.type": codec})
 
 
-def test_a_config_that_is_not_in_force_is_kept_with_a_warning() -> None:
-    """Kafka's scripts run, and nobody believes that something happens when it does not."""
-    values, warnings = validate_topic_configs({"min.insync.replicas": "2", "retention.ms": "1000"})
-    assert values == {"min.insync.replicas": "2", "retention.ms": "1000"}
-    assert warnings == ["config min.insync.replicas is kept, but is not in force in this version"]
-
-
 def test_a_config_without_a_meaning_is_kept_with_a_warning_that_says_why() -> None:
     """It describes how Kafka's brokers handle their files: the records that are kept are the same."""
     values, warnings = validate_topic_configs({"preallocate": "true", "flush.messages": "1"})
@@ -196,6 +189,7 @@ def test_a_config_without_a_meaning_is_kept_with_a_warning_that_says_why() -> No
     ("name", "value", "cure"),
     [
         ("compression.gzip.level", "6", "use `compression.zstd.level`"),
+        ("min.insync.replicas", "2", "A log keeps one copy of each record; leave it at 1"),
         ("remote.storage.enable", "true", "Topics have one storage, the one of the log"),
     ],
 )
