@@ -41,7 +41,6 @@ SETTINGS = {"stock": STOCK, "recommended": RECOMMENDED}
 STEPS = ("queryPlanning", "walCommit", "addBatch", "commitOffsets")
 """Spark's names.  `latestOffset` contains the wait for a record, so it is left out."""
 GAP_S = (0.1, 0.4)
-WARM = 10
 DEADLINE_S = 300
 COUNTER = "countersource"
 
@@ -73,7 +72,7 @@ def main() -> None:
     with common.folder() as folder:
         for stretch in range(given.warm + given.rounds):
             for name, run in QUERIES.items():
-                steps, of_records = run(spark, Path(folder) / f"{name}-{stretch}", given.records)
+                steps, of_records = run(spark, Path(folder) / f"{name}-{stretch}", given.first, given.records)
                 if stretch >= given.warm:
                     reports[name] += steps
                     ways += of_records
@@ -86,6 +85,7 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--records", type=int, default=40, help="through each query in a round (40)")
+    parser.add_argument("--first", type=int, default=10, help="records before them, which do not count (10)")
     parser.add_argument("--rounds", type=int, default=2, help="of all queries that count (2)")
     parser.add_argument("--warm", type=int, default=1, help="rounds before them (1)")
     parser.add_argument("--settings", choices=SETTINGS, default="stock", help="of Spark")
@@ -108,14 +108,14 @@ def way_ms(ways: Sequence[Way]) -> dict[str, float]:
 Steps = list[Mapping[str, float]]
 
 
-def from_pylog_to_pylog(spark: SparkSession, folder: Path, count: int) -> tuple[Steps, list[Way]]:
+def from_pylog_to_pylog(spark: SparkSession, folder: Path, first: int, count: int) -> tuple[Steps, list[Way]]:
     source, target = str(folder / "in"), str(folder / "out")
     log, out = log_of(source), log_of(target)
     writer = stream(spark, source).writeStream.format("pylog").option("path", target).option("topic", "t")
     with running(writer, folder) as query, closing(out.consumer("t", auto_offset_reset="earliest")) as consumer:
         arrivals = Arrivals(consumer)
         ways = []
-        for number in range(count + WARM):
+        for number in range(first + count):
             sent = time.time()
             log.append("t", [{"key": b"k", "value": b"%d" % number}])
             appended = time.time()
@@ -133,17 +133,17 @@ def from_pylog_to_pylog(spark: SparkSession, folder: Path, count: int) -> tuple[
                 )
             )
             pause(number)
-        return steps_of(query, count), ways[WARM:]
+        return steps_of(query, count), ways[first:]
 
 
-def from_pylog(spark: SparkSession, folder: Path, count: int) -> tuple[Steps, list[Way]]:
+def from_pylog(spark: SparkSession, folder: Path, first: int, count: int) -> tuple[Steps, list[Way]]:
     log = log_of(str(folder / "in"))
     with running(stream(spark, str(folder / "in")).writeStream.format(_nulls.SINK), folder) as query:
-        through(folder, count, lambda number: log.append("t", [{"key": b"k", "value": b"%d" % number}]))
+        through(folder, first + count, lambda number: log.append("t", [{"key": b"k", "value": b"%d" % number}]))
         return steps_of(query, count), []
 
 
-def from_counter(spark: SparkSession, folder: Path, count: int) -> tuple[Steps, list[Way]]:
+def from_counter(spark: SparkSession, folder: Path, first: int, count: int) -> tuple[Steps, list[Way]]:
     counter = folder / "counter"
     folder.mkdir()
     counter.touch()
@@ -154,11 +154,11 @@ def from_counter(spark: SparkSession, folder: Path, count: int) -> tuple[Steps, 
 
     frame = spark.readStream.format(COUNTER).load(str(counter))
     with running(frame.writeStream.format(_nulls.SINK), folder) as query:
-        through(folder, count, tick)
+        through(folder, first + count, tick)
         return steps_of(query, count), []
 
 
-QUERIES: Mapping[str, Callable[[SparkSession, Path, int], tuple[Steps, list[Way]]]] = {
+QUERIES: Mapping[str, Callable[[SparkSession, Path, int, int], tuple[Steps, list[Way]]]] = {
     "spark": from_counter,
     "source": from_pylog,
     "pylog": from_pylog_to_pylog,
@@ -166,7 +166,7 @@ QUERIES: Mapping[str, Callable[[SparkSession, Path, int], tuple[Steps, list[Way]
 
 
 def through(folder: Path, count: int, send: Callable[[int], object]) -> None:
-    for number in range(count + WARM):
+    for number in range(count):
         since = time.time()
         send(number)
         newest(folder / "checkpoint" / "commits", number, since)

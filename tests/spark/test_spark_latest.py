@@ -183,6 +183,16 @@ def test_options_that_a_view_cannot_have_are_refused(
     [
         ("t", {"view": "latest"}, "option view is for batches; a stream begins with .* startingOffsets=latest-per-key"),
         ("__consumer_offsets", {"startingOffsets": "latest-per-key"}, "has no meaning for __consumer_offsets"),
+        (
+            "t",
+            {"startingOffsets": "latest-per-key", "startingTimestamp": "0"},
+            "option startingTimestamp: '0' contradicts startingOffsets=latest-per-key",
+        ),
+        (
+            "t",
+            {"startingOffsets": "latest-per-key", "startingOffsetsByTimestamp": '{"t":0}'},
+            "option startingOffsetsByTimestamp: .* contradicts startingOffsets=latest-per-key",
+        ),
     ],
 )
 def test_a_stream_that_cannot_have_a_view_is_refused(

@@ -58,7 +58,9 @@ class Bounds:
 
 def parse_bounds(options: Mapping[str, str], side: str, default: Position) -> Bounds:
     """Parse `starting` or `ending`: `…Timestamp` takes precedence over `…OffsetsByTimestamp`, and that over `…Offsets`,
-    as in Kafka's connector.  Raises InvalidRequest."""
+    as in Kafka's connector.  `latest-per-key` cannot be replaced by a time.  Raises InvalidRequest."""
+    if side == "starting":
+        _check_alone(options)
     name = f"{side}timestamp"
     if name in options:
         return Bounds(_time(options[name], f"option {spelt(name)}"), option=spelt(name))
@@ -74,6 +76,17 @@ def parse_bounds(options: Mapping[str, str], side: str, default: Position) -> Bo
     if not text.startswith("{"):
         return Bounds(parse_position(text, f"option {spelt(name)}"), option=spelt(name))
     return _parse_map(text, spelt(name), default, '{"topicA":{"0":23,"1":-2},"topicB":"latest"}', parse_position)
+
+
+def _check_alone(options: Mapping[str, str]) -> None:
+    if options.get("startingoffsets", "").strip().lower() != LATEST_PER_KEY:
+        return
+    for name in ("startingtimestamp", "startingoffsetsbytimestamp"):
+        if name in options:
+            raise InvalidRequest(
+                f"option {spelt(name)}: {options[name]!r} contradicts startingOffsets={LATEST_PER_KEY}, which begins "
+                "with the latest record of each key in the whole topic; remove one of the two"
+            )
 
 
 def _time(given: object, what: str) -> Position:
