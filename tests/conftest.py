@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis profiles, and a real S3 server on loopback."""
+"""Shared by all tests: hypothesis profiles, options of Spark's JVM, and a real S3 server on loopback."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ import pytest
 from tests.profiles import load_profile
 
 load_profile()
+# Every JVM of the tests does little: most of its time would go into compiling that well.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 # A shell script ignores Ctrl-C in its background jobs.  Their processes inherit that, also those that tests interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
