@@ -6,3 +6,9 @@ from __future__ import annotations
 def counted(count: int, what: str, plural: str = "") -> str:
     """`1 row`, `2,000 rows`; an irregular plural is given."""
     return f"{count:,} {what if count == 1 else plural or f'{what}s'}"
+
+
+def type_of(value: object) -> str:
+    """The type of a value with its article: `an int`, `a dict`."""
+    name = type(value).__name__
+    return f"{'an' if name[:1].lower() in 'aeiou' else 'a'} {name}"

@@ -117,11 +117,17 @@ def _line(number: int, line: bytes, form: str, name: str) -> bytes:
 
 def _decoded(text: bytes, form: str, where: str) -> bytes:
     try:
-        return DECODERS[form](text)
+        key = DECODERS[form](text)
     except UnicodeDecodeError as error:
         raise InvalidRequest(f"{where} is not UTF-8: give such keys with --key-format base64 or hex") from error
     except binascii.Error as error:
         raise InvalidRequest(f"{where} is not {form}: {error}") from error
+    if form == "text" and b"\0" in key:
+        raise InvalidRequest(
+            f"{where} has a zero byte, as text in UTF-16 has: save the file as UTF-8, or give keys with such bytes by "
+            "--key-format base64 or hex"
+        )
+    return key
 
 
 def report_text(report: ErasureReport) -> str:

@@ -41,8 +41,8 @@ CONSUME: Mapping[str, str] = {
     "--messages": "give -n N",
 }
 PRODUCE: Mapping[str, str] = {
-    "--property": "give --key-delimiter TEXT for key.separator, and -H K=V for headers",
-    "--reader-property": "give --key-delimiter TEXT for key.separator, and -H K=V for headers",
+    "--property": "give --key-delimiter TEXT for key.separator, -H K=V for headers, and --null-marker TEXT for null.marker",
+    "--reader-property": "give --key-delimiter TEXT for key.separator, -H K=V for headers, and --null-marker TEXT for null.marker",
     "--producer-property": "leave it out",
     "--producer.config": "a profile holds how the log is reached: --profile NAME",
     "--sync": "leave it out: a line is durable before the next lines are read",

@@ -31,6 +31,7 @@ APPEND_BYTES = 8 << 20
 @click.argument("topic", shell_complete=complete_topics)
 @click.option("-k", "--key", help="The key of all records.")
 @click.option("--key-delimiter", metavar="TEXT", help="The text between key and value in each line.")
+@click.option("--null-marker", metavar="TEXT", help="A key or value that equals TEXT is null. Without it, none is.")
 @click.option("-p", "--partition", type=int, metavar="N", help="The partition of all records.")
 @click.option(
     "-H", "--header", "headers", multiple=True, metavar="K=V", help="A header of all records; may be repeated."
@@ -41,14 +42,18 @@ def produce(
     topic: str,
     key: str | None,
     key_delimiter: str | None,
+    null_marker: str | None,
     partition: int | None,
     headers: tuple[str, ...],
 ) -> None:
     """Append each line of standard input to a topic as a record.  A topic that does not exist is created.
 
+    A record with a key and a null value is a tombstone: it deletes the key from a compacted topic.
+
     \b
     Example:
       printf 'c1:hello\\nc2:world\\n' | pylog produce orders --key-delimiter :
+      echo c1:NULL | pylog produce customers --key-delimiter : --null-marker NULL
     """
     if key is not None and key_delimiter is not None:
         raise click.UsageError("give either --key or --key-delimiter")
@@ -60,7 +65,7 @@ def produce(
     try:
         for lines in _line_groups(sys.stdin.buffer):
             keys, values = _split(lines, key, key_delimiter, count)
-            log.append(topic, _table(keys, values, partition, pairs))
+            log.append(topic, _table(_nulled(keys, null_marker), _nulled(values, null_marker), partition, pairs))
             count += len(lines)
     except SparkLogError as error:
         error.args = (f"{error}; {counted(count, 'line')} {'was' if count == 1 else 'were'} appended",)
@@ -123,14 +128,24 @@ def _split(
     return [part[0] for part in parts], [part[2] for part in parts]
 
 
-def _table(
-    keys: Sequence[bytes | None], values: Sequence[bytes], partition: int | None, headers: list[dict[str, Any]]
-) -> pa.Table:
+def _nulled(texts: Sequence[bytes | None], null_marker: str | None) -> pa.Array:
+    """The keys or values of a batch; those that equal the marker are null."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    found = pa.array(texts, pa.binary())
+    if null_marker is None:
+        return found
+    marker = pa.scalar(null_marker.encode(), pa.binary())
+    return pc.if_else(pc.equal(found, marker), pa.scalar(None, pa.binary()), found)
+
+
+def _table(keys: pa.Array, values: pa.Array, partition: int | None, headers: list[dict[str, Any]]) -> pa.Table:
     import pyarrow as pa
 
     from spark_log.segment.schema import HEADERS
 
-    columns = {"key": pa.array(keys, pa.binary()), "value": pa.array(values, pa.binary())}
+    columns = {"key": keys, "value": values}
     if partition is not None:
         columns["partition"] = pa.repeat(pa.scalar(partition, pa.int64()), len(values))
     if headers:

@@ -70,7 +70,11 @@ class TopicMetrics:
         self._lock = threading.Lock()
         self._records: dict[str, int] = {}
         """By topic id."""
-        self._family = Family("pylog_topic_records", "Records that a topic holds.", ("topic",))
+        self._family = Family(
+            "pylog_topic_records",
+            "Offsets of a topic from start to end, including those of records that compaction or erasure has removed.",
+            ("topic",),
+        )
 
     def note(self, state: State) -> None:
         """There is a new state."""

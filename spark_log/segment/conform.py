@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from spark_log.errors import InvalidRecord
 from spark_log.segment.schema import HEADERS, RECORD_SCHEMA, RECORD_SCHEMA_HEADERS, TIMESTAMP
+from spark_log.text import type_of
 
 INPUT_COLUMNS = ("key", "value", "timestamp", "headers", "partition")
 """Columns that are read from users' data; others are ignored, unless their name is similar to a missing one's."""
@@ -104,7 +105,7 @@ def _batches(data: object) -> Iterator[pa.RecordBatch]:
     if hasattr(data, "__arrow_c_stream__"):
         return iter(pa.RecordBatchReader.from_stream(data))
     raise InvalidRecord(
-        f"records cannot be taken from a {type(data).__name__}: give a pyarrow Table, RecordBatch or "
+        f"records cannot be taken from {type_of(data)}: give a pyarrow Table, RecordBatch or "
         "RecordBatchReader, a pandas or Polars frame, or a list of dicts"
     )
 
@@ -141,7 +142,7 @@ def _batches_of_dicts(rows: Sequence[object]) -> Iterator[pa.RecordBatch]:
 def _check_dict(row: object) -> None:
     """Rejects a dict without `value`: the name may be misspelt, and the record would become a tombstone."""
     if not isinstance(row, Mapping):
-        raise InvalidRecord(f"a list of records contains a {type(row).__name__}; expected dicts only")
+        raise InvalidRecord(f"a list of records contains {type_of(row)}; expected dicts only")
     if "value" not in row:
         check_names(row, ["value"], NEAR_REQUIRED)
         names = ", ".join(map(repr, row)) or "nothing"

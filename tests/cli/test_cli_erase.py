@@ -82,6 +82,7 @@ def test_a_key_that_is_not_text(pylog: Pylog) -> None:
         (b"?\n", "base64", "is not base64"),
         (b"b\n\xe4\n", "text", "line 2 of"),
         ("a\n".encode("utf-16"), "text", "is not UTF-8"),
+        ("a\n".encode("utf-16-le"), "text", "line 1 of standard input has a zero byte, as text in UTF-16 has"),
         (b"\xef\xbb\xbf", "text", "is empty"),
     ],
 )

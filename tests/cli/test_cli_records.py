@@ -107,6 +107,20 @@ def test_lines_without_a_key_for_a_compacted_topic(pylog: Pylog) -> None:
     assert pylog.ok("produce", "latest", "--key-delimiter", ":", stdin="k:a\nk:b\n") == "2 records appended to latest\n"
 
 
+def test_a_tombstone_is_a_key_with_the_null_marker(pylog: Pylog) -> None:
+    """As in Kafka's console producer; keys can be null as well, and without a marker nothing is."""
+    pylog.ok("topic", "create", "n", "-c", "cleanup.policy=compact")
+    pylog.ok("produce", "n", "--key-delimiter", ":", stdin="a:1\nb:2\nc:NULL\n")
+    pylog.ok("produce", "n", "--key-delimiter", ":", "--null-marker", "NULL", stdin="a:NULL\nb:\n")
+    with connect(pylog.url) as log:
+        assert log.read("n").column("value").to_pylist() == [b"1", b"2", b"NULL", None, b""]
+        assert log.table("n").column("key").to_pylist() == [b"c", b"b"]
+    assert "has no key" in pylog.refused("produce", "n", "-k", "NULL", "--null-marker", "NULL", stdin="x\n")
+    pylog.ok("produce", "n", "-k", "c", "--null-marker", "", stdin="\n")
+    with connect(pylog.url) as log:
+        assert log.table("n").column("key").to_pylist() == [b"b"]
+
+
 def test_altering_a_topic_to_compact_warns_of_records_without_a_key(pylog: Pylog) -> None:
     """They are removed by compaction."""
     pylog.ok("produce", "orders", "-p", "2", stdin="no key\n")

@@ -160,7 +160,7 @@ def test_what_can_be_seen_at_once_is_raised_at_once(tmp_path: Path) -> None:
             producer.send("orders", b"x", partition=2)
         with pytest.raises(InvalidRecord, match="partition 'x'"):
             producer.send("orders", b"x", partition="x")  # type: ignore[arg-type]
-        with pytest.raises(InvalidRecord, match="value is a int"):
+        with pytest.raises(InvalidRecord, match="value is an int"):
             producer.send("orders", 5)
         with pytest.raises(InvalidRecord, match="headers"):
             producer.send("orders", b"x", headers=[1])  # type: ignore[list-item]

@@ -35,6 +35,7 @@ from spark_log.errors import (
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.journal import Journal
 from spark_log.positions import TIME_MS_MAX
+from spark_log.text import type_of
 from spark_log.threads import Thread, at_exit
 
 logger = logging.getLogger("spark_log")
@@ -448,7 +449,7 @@ def to_bytes(what: str, given: object) -> bytes:
         return given.encode()
     if isinstance(given, bytes | bytearray | memoryview):
         return bytes(given)
-    raise InvalidRecord(f"{what} is a {type(given).__name__}: expected bytes or str, or set {what}_serializer")
+    raise InvalidRecord(f"{what} is {type_of(given)}: expected bytes or str, or set {what}_serializer")
 
 
 def checked_headers(headers: object) -> list[tuple[str, bytes | None]]:
