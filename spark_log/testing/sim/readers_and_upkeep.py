@@ -48,8 +48,6 @@ from spark_log.testing.sim.world import Violation
 
 SESSION_MS = 300
 """Tokens of queries that hold a group."""
-RUN_BYTES = 700
-"""The approximate length of a run of a few records."""
 ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 """Every slice is sealed."""
 
@@ -190,8 +188,7 @@ def topics(sim: Simulation) -> Steps[None]:
 def _some_change(sim: Simulation, state: State) -> DecisionRule:
     rng = sim.rng
     name, partitions = rng.choice(("t1", "t2")), rng.randint(1, 2)
-    # Runs that are not encoded have a length of 1.
-    run_bytes = RUN_BYTES if isinstance(sim.codec, SegmentCodec) else 1
+    run_bytes = sim.run_bytes
     change: Mapping[str, Callable[[], DecisionRule]] = {
         "create": lambda: _create(sim, name, partitions),
         "delete": lambda: commands.DeleteTopic(name=name),

@@ -83,6 +83,11 @@ class FaultRates:
     listed_ms: int
     """How long a listing may have a deleted name."""
 
+    @property
+    def ahead_ms(self) -> int:
+        """How far a clock may be ahead."""
+        return WRONG_CLOCK_MS if self.astray else self.skew_ms
+
     @classmethod
     def draw(cls, rng: random.Random, age: int) -> FaultRates:
         return cls(
