@@ -33,9 +33,7 @@ class Compacted:
         for topic_id, number, upto in record.partitions:
             self._passes.setdefault((topic_id, number), []).append((upto, after.time))
 
-    def check_pass(
-        self, one: r.Cleaned, before: State, rows: Sequence[Row], erased: Collection[int], now: int
-    ) -> None:
+    def check_pass(self, one: r.Cleaned, before: State, rows: Sequence[Row], erased: Collection[int], now: int) -> None:
         """A pass ends after this state; erased: offsets that may be missing because of erasures."""
         key = one[:2]
         configs, known = before.topics[key[0]].configs, before.cleaned.get(key)

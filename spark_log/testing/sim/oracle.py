@@ -206,6 +206,10 @@ class Oracle:
             case r.ListDroppedRecord():
                 self._check_there([record.object])
 
+    def _new_slices(self, change: r.Change, before: State) -> list[Slice]:
+        inside = [piece for entry in change.pieces for piece in self._read_piece(entry)]
+        return [piece for piece in [*change.slices, *inside] if piece.object not in before.objects]
+
     def _note_cleaned(self, record: r.CleanedRecord, before: State, after: State, now: int) -> None:
         for one in record.partitions:
             rows = self.rows[one[:2]]
@@ -215,7 +219,8 @@ class Oracle:
     def _note_swap(self, swap: r.SwapRecord, before: State) -> None:
         for change in swap.changes:
             if has_keys(change[:2]):
-                self._check_times(change, before)
+                for piece in self._new_slices(change, before):
+                    self.retained.check_time(change[:2], piece, self._rows_in(change[:2], piece))
             self._check_there(piece.object for piece in change.slices)
             self._check_there(piece.object for piece in change.pieces)
             part, deleted = before.partitions[change[:2]], before.topics[change.topic_id].deleted
@@ -224,16 +229,9 @@ class Oracle:
                 if replay.replay_records(before, [short]) is not before:
                     raise Violation(f"covered: a swap that leaves out records of {change[:2]} is not void")
 
-    def _check_times(self, change: r.Change, before: State) -> None:
-        """The newest time of a new slice is at least that of its records, and at most that of those it replaces."""
-        key, inside = (change.topic_id, change.partition), [s for piece in change.pieces for s in self._read_piece(piece)]
-        for piece in [*change.slices, *inside]:
-            if piece.object not in before.objects:
-                content = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
-                times = [1000 * row.time_ms for _, row in self._codec.decode(content, piece, key)]
-                replaced = [1000 * row.time_ms for row in self.rows[key][piece.start : piece.end]]
-                if not max(times, default=0) <= piece.max_us <= max(replaced):
-                    raise Violation(f"retained: {piece} of {key} has records of {times}, it replaces {replaced}")
+    def _rows_in(self, key: TopicKey, piece: Slice) -> list[Row]:
+        content = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
+        return [row for _, row in self._codec.decode(content, piece, key)]
 
     def _check_led(self, record: r.AnyRecord, epoch: int) -> None:
         if isinstance(record, r.TakeOverRecord):
@@ -275,8 +273,7 @@ class Oracle:
             key = (topic_id, number)
             rows = self.rows.setdefault(key, [])
             start = ranges[key].start if key in ranges else len(rows)
-            content = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
-            new = [row for _, row in self._codec.decode(content, piece, key)]
+            new = self._rows_in(key, piece)
             if refused := self._refused_payloads & {row.payload for row in new}:
                 raise Violation(f"failed: {refused} was refused and is in the log")
             rows += new

@@ -51,9 +51,15 @@ class Retained:
 
         The size limit cannot be checked afterwards: merging has made segments smaller since.
         """
-        gone = [piece for piece in self._live(before.partitions[key]) if piece.end <= start]
-        newest = max(time for piece in gone for time in self._times_of(key, piece))
+        newest = self._newest(key, start, before)
         return any(size >= 0 or 0 <= age < before.time - newest for age, size in self._limits[key[0]])
+
+    def _newest(self, key: TopicKey, start: int, before: State) -> int:
+        """Others may have merged slices since the decision: then those that a trim splits do not count."""
+        if not has_keys(key):
+            return max(self._times[key][self._starts.get(key, 0) : start])
+        gone = [piece.max_us for piece in self._live(before.partitions[key]) if piece.end <= start]
+        return max(gone, default=0) // 1000
 
     def check(self, state: State) -> None:
         """A partition starts where its last trim put it."""
@@ -83,6 +89,12 @@ class Retained:
                 break
             left.pop(0)
         return left[0].start if left else part.end
+
+    def check_time(self, key: TopicKey, piece: Slice, rows: Iterable[Row]) -> None:
+        """A new slice is as old as the newest of its records, and not younger than all that it replaces."""
+        times, replaced = [row.time_ms for row in rows], self._times[key][piece.start : piece.end]
+        if not max(times, default=0) <= piece.max_us // 1000 <= max(replaced):
+            raise Violation(f"retained: {piece} of {key} has records of {times}, it replaces {replaced}")
 
     def _times_of(self, key: TopicKey, piece: Slice) -> Sequence[int]:
         """The times of the records of a slice; the newest one where records may be missing."""

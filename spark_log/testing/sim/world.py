@@ -225,6 +225,8 @@ class World:
         self.events = 0
         self.faults = True
         self.unfinished = 0
+        self.started = 0
+        """Number of actors, without further incarnations and threads."""
         self._actors: list[Actor] = []
         self.queues: dict[str, RequestQueue] = {}
         """Queues by address."""
@@ -251,6 +253,7 @@ class World:
     def start(self, name: str, make: Callable[[], Steps[None]], *, counts: bool, leaves_zombies: bool = False) -> None:
         """Add an actor."""
         self.unfinished += counts
+        self.started += 1
         self._at(0, ("resume", self._begin(Actor(name, make, counts, leaves_zombies=leaves_zombies)), None))
 
     def start_thread(self, make: Callable[[], Steps[None]]) -> Actor:
