@@ -42,7 +42,7 @@ from spark_log.model import Slice
 from spark_log.node import segment_swaps
 from spark_log.node.merge import merge
 from spark_log.node.retention import expire_records
-from spark_log.testing.sim.content import COMPACTED, PlacedRows, PlacedRun, SegmentCodec
+from spark_log.testing.sim.content import COMPACTED, PlacedRows, PlacedRun, SegmentCodec, is_compacted
 from spark_log.testing.sim.setting import UPGRADE, Simulation
 from spark_log.testing.sim.world import Violation
 
@@ -246,6 +246,7 @@ def expire(sim: Simulation, view: View) -> Steps[View]:
     wanted = sim.oracle.retained.expired(before, sim.context.clock.now_ms())
     sim.oracle.retained.ask(wanted)
     view, (_, removals) = yield from sim.decided(view, expire_records(before, sim.context))
+    sim.oracle.seen["expired from compacted"] += sum(map(is_compacted, removals))
     if sim.context.clock.now_ms() - sim.now == ahead:  # otherwise the clock was set in between
         starts = {key: removal.start for key, removal in removals.items()}
         sim.oracle.retained.check_expired(wanted, before, starts, whole=not sim.oracle.has_pieces(before))
