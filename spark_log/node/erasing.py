@@ -2,7 +2,8 @@
 
 A round reads the keys of the topic's slices, and those of its dead slices: merged or trimmed ones, in objects that are
 live because of other slices.  Then all live slices of each object with such a key are rewritten, so that the object is
-dropped.  The rounds end when one finds nothing, so slices that others have merged meanwhile are found, too.  An erasure
+dropped.  The rounds end when one reads everything and finds nothing, so slices that others have merged meanwhile are
+found, too.  An erasure
 that is killed has removed a part of the records.  The next one does the rest.
 """
 
@@ -109,6 +110,8 @@ class _Round:
     """Objects that were read."""
     live: LiveSlices = field(default_factory=LiveSlices)
     """Of all topics."""
+    is_outdated: bool = False
+    """A slice or an index was missing because others have replaced it: the next round reads what replaced it."""
     trimmed: dict[str, set[TopicKey]] = field(default_factory=lambda: defaultdict(set))
     """By object: partitions that have a slice in it below their start, in an index with live slices."""
 
@@ -184,7 +187,7 @@ def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str
         failed = len(wanted.failures.errors)
         found = yield from _search(state, wanted, result.checked)
         result.checked |= found.checked - found.objects
-        if not found.objects:
+        if not found.objects and not found.is_outdated:
             return result
         stretches = yield from _stretches(state, wanted, found)
         state = yield from prune_indexes(state, context, trimmed := found.trimmed_in(found.objects))
@@ -219,7 +222,10 @@ def _search(state: State, wanted: Erasing, checked: Iterable[str]) -> Steps[_Rou
     total = sum(part.end - part.start for key, part in state.partitions.items() if key[0] == wanted.topic_id)
     at = 0
     for first in range(0, len(keys), PARTITIONS):
-        slices = yield from _resolved(state, keys[first : first + PARTITIONS], wanted.failures)
+        failed = len(wanted.failures.errors)
+        some = [key for key in keys[first : first + PARTITIONS] if not state.topics[key[0]].deleted]
+        slices = yield from _resolved(state, some, wanted.failures)
+        found.is_outdated |= len(slices) < len(some) and len(wanted.failures.errors) == failed
         live = {key: found.hold(state, key, pieces) for key, pieces in slices.items()}
         own = {key: pieces for key, pieces in live.items() if key[0] == wanted.topic_id}
         for group in _groups(own):
@@ -272,20 +278,19 @@ def _search_group(state: State, wanted: Erasing, group: Slices, skipped: frozens
         ]
         searches.append(_search_partition(state, wanted, key, new, found))
     errors = yield from together(searches)
-    missing = [(key, error) for key, error in zip(group, errors, strict=True) if isinstance(error, ObjectNotFound)]
-    newest: State = (yield Refresh()) if missing else state
-    for key, error in zip(group, errors, strict=True):
-        if isinstance(error, ObjectNotFound) and error.key not in newest.objects:
-            continue  # replaced meanwhile: the next round reads the new object
-        if error is not None:
-            wanted.failures(f"searching {partition_name(state, key)}", error)
+    newest: State = (yield Refresh()) if any(errors) else state
+    for key, failed in zip(group, errors, strict=True):
+        lasting = [one for one in failed if not isinstance(one, ObjectNotFound) or one.key in newest.objects]
+        found.is_outdated |= len(lasting) < len(failed)
+        if lasting:
+            wanted.failures(f"searching {partition_name(state, key)}", lasting[0])
 
 
 def _search_partition(
     state: State, wanted: Erasing, key: TopicKey, pieces: Sequence[Slice], found: _Round
-) -> Steps[Exception | None]:
-    """The error of the first slice that cannot be read; the other slices are searched."""
-    failed: Exception | None = None
+) -> Steps[list[Exception]]:
+    """The errors of slices that cannot be read; the other slices are searched."""
+    failed: list[Exception] = []
     for chunk in chunks(pieces):
         blobs = yield from read_chunk(state, chunk)
         for piece, blob in zip(chunk, blobs, strict=True):
@@ -296,7 +301,7 @@ def _search_partition(
             except StorageUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001  continue with the other slices
-                failed = failed or error
+                failed.append(error)
             found.checked.add(piece.object)
     return failed
 

@@ -23,7 +23,7 @@ from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.model import TopicPartition
 from spark_log.net.audit import close_audit, open_audit
 from spark_log.net.tokens import parse_tokens
-from spark_log.node.erasing import Erasing
+from spark_log.node.erasing import PARALLEL_PARTITIONS, Erasing
 from spark_log.node.maintain import maintain_once, merge
 from spark_log.node.packs import SHARED_BYTES
 from spark_log.node.verify import verify
@@ -271,6 +271,30 @@ def test_slices_that_others_merge_meanwhile_are_found_again(tmp_path: Path) -> N
     assert report.problems == ()
     assert keys_of(log, "t") == [b"b"] * 6
     assert verify(log, deep=True) == []
+
+
+def test_slices_that_are_gone_before_they_are_searched_are_found_again(tmp_path: Path) -> None:
+    """The records are in the last partition, whose objects upkeep replaces and deletes during the search of the others:
+    the first round finds nothing.
+    """
+    last = PARALLEL_PARTITIONS
+    log, other = new_log(tmp_path, t=last + 1), spark_log.connect(str(tmp_path))
+    other.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    for number in (0, last, last):
+        append(log, "t", [b"a", b"b"] if number == last else [b"b"], partition=number)
+    merged: list[int] = []
+
+    def meanwhile(name: str, at: int, total: int) -> None:
+        if name == "search" and not merged:
+            merged.append(at)
+            for _ in range(4):
+                maintain_once(other)
+                append(other, "t", [b"b"], partition=0)
+
+    report = log.admin.erase_records("t", [b"a"], progress=meanwhile)
+    assert merged
+    assert (report.records, report.problems) == (2, ())
+    assert set(keys_of(log, "t")) == {b"b"}
 
 
 def test_records_that_are_appended_meanwhile_stay(tmp_path: Path) -> None:
