@@ -370,7 +370,7 @@ def test_older_records_of_a_key_go_first(tmp_path: Path) -> None:
         ([], "there are none"),
         ([b"a", None], "null"),
         ("abc", "give \\['abc'\\]"),
-        ([7], "key is a int"),
+        ([7], "key is an int"),
         (pa.array([1, 2]), "type int64"),
         (pa.array(["a", None]), "null"),
     ],
