@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 import warnings
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import spark_log
 from spark_log import NewTopic
 from spark_log.client.producing.append import upload_rows
 from spark_log.client.producing.commit import PlainProducer
-from spark_log.errors import InvalidRecord
+from spark_log.client.reading.latest import scan_latest
+from spark_log.errors import ConcurrentChange, InvalidRecord
+from spark_log.node import maintain
 from tests.client.logs import new_log, values
 
 COMPACT = {"cleanup.policy": "compact"}
@@ -139,3 +142,20 @@ def test_a_topic_that_becomes_compacted_warns_of_records_without_a_key(log: spar
     log.append("events", [{"key": k, "value": "2", "partition": 1} for k in ("a", None, "b")])
     with pytest.warns(UserWarning, match="'events' has records without a key, such as offset 2 of events-1: .*removes"):
         log.admin.incremental_alter_configs({"events": COMPACT})
+
+
+def test_a_table_fails_if_its_topic_was_compacted_before_the_policy_changed(tmp_path: Path) -> None:
+    """Its objects are gone, and compaction has removed a record of its version for one that is newer."""
+    log, old = new_log(tmp_path), int(time.time() * 1000) - 7_200_000
+    configs = {**COMPACT, "segment.ms": "3600000", "min.cleanable.dirty.ratio": "0"}
+    log.admin.create_topics([NewTopic("t", 1, configs)])
+    log.append("t", [{"key": b"k", "value": b"0", "timestamp": old}])
+    reader = scan_latest(log._journal, "t", None, "latest", None, None)
+    planned = {read.slice.object for read in log.plan("t")}
+    log.append("t", [{"key": b"k", "value": b"1", "timestamp": old}])
+    with spark_log.connect(log.url) as other:
+        assert maintain.compact(other).records == 1
+        other.admin.incremental_alter_configs({"t": {"cleanup.policy": "delete"}})
+    log.journal.objects.delete(planned)
+    with pytest.raises(ConcurrentChange, match="t-0 was compacted while .* run the query again"):
+        reader.read_all()

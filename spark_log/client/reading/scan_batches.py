@@ -82,9 +82,11 @@ def _fetch(
     except ObjectNotFound:
         if not tries:
             raise
-        state = journal.refresh()
         if latest:
-            check_not_compacted(state, read)
+            journal.require(None)
+            check_not_compacted(journal.refresh(), read)
+        else:
+            journal.refresh()
         rest = OffsetRange(read.topic, read.topic_id, read.partition, at, read.end)
         for again in plan_reads(journal, [rest], window):
             yield from _fetch(journal, again, columns, window, tries - 1, latest=latest)
@@ -93,10 +95,14 @@ def _fetch(
 def check_not_compacted(state: State, read: SliceRead) -> None:
     """Raises ConcurrentChange if a view of the latest records cannot be planned again, after an object is gone.
 
-    A view is of one version: compaction may have removed a record of it that only a later version replaces.
+    A view is of one version: compaction may have removed a record of it that only a later version replaces.  A topic
+    that was compacted keeps the ends of the passes, whatever its policy is now.
+
+    state:  the whole one.
     """
     topic = state.topics.get(read.topic_id)
-    if topic is not None and has_cleanup_policy(topic.configs, "compact"):
+    was_compacted = (read.topic_id, read.partition) in state.cleaned
+    if was_compacted or (topic is not None and has_cleanup_policy(topic.configs, "compact")):
         raise ConcurrentChange(
             f"{read.topic}-{read.partition} was compacted while the latest records of each key were read, and its earlier "
             "objects are deleted; run the query again"
