@@ -131,7 +131,9 @@ def erase_keys(spark: SparkSession, location: Location, args: argparse.Namespace
         planned = planned_log(location, log.journal)
 
         def spread(erasing: Erasing, shares: Sequence[frozenset[str]]) -> list[ErasedShare]:
-            work = partial(erase_in_task, planned, erasing.topic_id, erasing.ends, erasing.keys, args.dry_run)
+            work = partial(
+                erase_in_task, planned, erasing.topic, erasing.topic_id, erasing.ends, erasing.keys, args.dry_run
+            )
             return in_tasks(spark, shares, work)
 
         report = erase_records(log.journal, args.topic, keys, args.before, dry_run=args.dry_run, spread=spread)
@@ -140,10 +142,17 @@ def erase_keys(spark: SparkSession, location: Location, args: argparse.Namespace
 
 
 def erase_in_task(
-    planned: PlannedLog, topic_id: str, ends: dict[int, int], keys: KeySet, dry_run: bool, share: frozenset[str]
+    planned: PlannedLog,
+    topic: str,
+    topic_id: str,
+    ends: dict[int, int],
+    keys: KeySet,
+    dry_run: bool,
+    share: frozenset[str],
 ) -> ErasedShare:
     journal = newest_journal(planned)
-    erasing = Erasing(topic_id=topic_id, ends=ends, keys=keys, failures=Failures(journal.metadata.url))
+    failures = Failures(journal.metadata.url)
+    erasing = Erasing(topic=topic, topic_id=topic_id, ends=ends, keys=keys, failures=failures)
     done = erase_share(journal, erasing, share, dry_run=dry_run)
     journal.finish_upkeep()
     return done

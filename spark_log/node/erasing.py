@@ -3,8 +3,7 @@
 A round reads the keys of the topic's slices, and those of its dead slices: merged or trimmed ones, in objects that are
 live because of other slices.  Then all live slices of each object with such a key are rewritten, so that the object is
 dropped.  The rounds end when one reads everything and finds nothing, so slices that others have merged meanwhile are
-found, too.  An erasure
-that is killed has removed a part of the records.  The next one does the rest.
+found, too.  An erasure that is killed has removed a part of the records.  The next one does the rest.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ from spark_log.errors import ConcurrentChange, ObjectNotFound, StorageUnavailabl
 from spark_log.journal.proposal import Context
 from spark_log.journal.sealing import SWAP_TRIES, prune, prune_indexes
 from spark_log.journal.store_operations import OWN_ROOT, Get, Op, Refresh, Steps, together
+from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
 from spark_log.node.failure_isolation import Failures, partition_name, resolve_each
@@ -48,6 +48,8 @@ Slices = Mapping[TopicKey, Sequence[Slice]]
 class Erasing:
     """The records to erase, and the way to do it."""
 
+    topic: str
+    """Its name for messages: the log may forget the topic meanwhile."""
     topic_id: str
     ends: Mapping[int, int]
     """By partition: records before this offset are erased."""
@@ -200,8 +202,7 @@ def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str
         tries = 0 if done or trimmed else tries + 1
         if tries >= SWAP_TRIES:
             raise ConcurrentChange(
-                f"erasing from {state.topics[wanted.topic_id].name}: other processes rewrite the same slices all the "
-                "time; run it again"
+                f"erasing from {wanted.topic}: other processes rewrite the same slices all the time; run it again"
             )
         state = yield Refresh()
 
@@ -223,9 +224,9 @@ def _search(state: State, wanted: Erasing, checked: Iterable[str]) -> Steps[_Rou
     at = 0
     for first in range(0, len(keys), PARTITIONS):
         failed = len(wanted.failures.errors)
-        some = [key for key in keys[first : first + PARTITIONS] if not state.topics[key[0]].deleted]
-        slices = yield from _resolved(state, some, wanted.failures)
-        found.is_outdated |= len(slices) < len(some) and len(wanted.failures.errors) == failed
+        entries = _entries(state, keys[first : first + PARTITIONS])
+        slices = yield from resolve_each(state, entries, wanted.failures)
+        found.is_outdated |= len(entries) - len(slices) > len(wanted.failures.errors) - failed
         live = {key: found.hold(state, key, pieces) for key, pieces in slices.items()}
         own = {key: pieces for key, pieces in live.items() if key[0] == wanted.topic_id}
         for group in _groups(own):
@@ -237,10 +238,9 @@ def _search(state: State, wanted: Erasing, checked: Iterable[str]) -> Steps[_Rou
     return found
 
 
-def _resolved(state: State, keys: Iterable[TopicKey], failures: Failures) -> Steps[Slices]:
-    """All slices; without partitions whose slice index cannot be read, and those of deleted topics."""
-    entries = {key: state.partitions[key].entries for key in keys if not state.topics[key[0]].deleted}
-    return (yield from resolve_each(state, entries, failures))
+def _entries(state: State, keys: Iterable[TopicKey]) -> dict[TopicKey, tuple[Slice | Piece, ...]]:
+    """The entries of partitions, without those of deleted topics."""
+    return {key: state.partitions[key].entries for key in keys if not state.topics[key[0]].deleted}
 
 
 def _live(state: State, key: TopicKey, pieces: Sequence[Slice]) -> list[Slice]:
@@ -248,7 +248,7 @@ def _live(state: State, key: TopicKey, pieces: Sequence[Slice]) -> list[Slice]:
 
 
 def _live_slices(state: State, keys: Iterable[TopicKey], failures: Failures) -> Steps[Slices]:
-    slices = yield from _resolved(state, keys, failures)
+    slices = yield from resolve_each(state, _entries(state, keys), failures)
     return {key: _live(state, key, pieces) for key, pieces in slices.items()}
 
 
@@ -364,13 +364,12 @@ def _live_places(
 def _search_dead_in(
     state: State, wanted: Erasing, name: str, blob: bytes | None, live: set[tuple[int, int]], found: _Round
 ) -> Steps[None]:
-    topic = state.topics[wanted.topic_id].name
     try:
         if blob is None:
-            raise ObjectNotFound(f"{name}, which may have dead records of topic {topic}, is missing", key=name)
+            raise ObjectNotFound(f"{name}, which may have dead records of topic {wanted.topic}, is missing", key=name)
         index = parse_index(blob, name=name, object_size=state.objects[name].size)
         for run in _dead_runs(index, wanted.topic_id, live):
-            place = Place(name, topic, wanted.topic_id, run.partition)
+            place = Place(name, wanted.topic, wanted.topic_id, run.partition)
             start = run.refs[0].position
             data = yield Get(name, start, run.refs[-1].position + run.refs[-1].length, OWN_ROOT)
             view = memoryview(data or b"")
@@ -385,7 +384,7 @@ def _search_dead_in(
     except Exception as error:  # noqa: BLE001  continue with the other objects
         newest: State = yield Refresh()
         if name in newest.objects:
-            wanted.failures(f"searching dead slices of {topic} in {name}", error)
+            wanted.failures(f"searching dead slices of {wanted.topic} in {name}", error)
     found.checked.add(name)
 
 

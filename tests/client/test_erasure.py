@@ -24,7 +24,7 @@ from spark_log.model import TopicPartition
 from spark_log.net.audit import close_audit, open_audit
 from spark_log.net.tokens import parse_tokens
 from spark_log.node.erasing import PARALLEL_PARTITIONS, Erasing
-from spark_log.node.maintain import maintain_once, merge
+from spark_log.node.maintain import collect_garbage, maintain_once, merge
 from spark_log.node.packs import SHARED_BYTES
 from spark_log.node.verify import verify
 from spark_log.store.memory import MemoryStore
@@ -295,6 +295,35 @@ def test_slices_that_are_gone_before_they_are_searched_are_found_again(tmp_path:
     assert merged
     assert (report.records, report.problems) == (2, ())
     assert set(keys_of(log, "t")) == {b"b"}
+
+
+def test_dead_copies_of_a_topic_that_is_forgotten_meanwhile_are_erased(tmp_path: Path) -> None:
+    """Its slices go during the search, and their bytes stay in the objects of another topic."""
+    log, other = new_log(tmp_path, t=1, u=1), spark_log.connect(str(tmp_path))
+    other.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    for _ in range(2):
+        with log.transaction("writer") as both:
+            both.append("t", [{"key": ERASED, "value": b""}])
+            both.append("u", [{"key": b"other", "value": b"x" * 100}])
+    deleted: list[str] = []
+
+    def collect() -> None:
+        for _ in range(4):
+            append(other, "u", [b"later"])
+            collect_garbage(other)
+
+    def meanwhile(name: str, at: int, total: int) -> None:
+        if name == "search" and not deleted:
+            deleted.append(other.journal.refresh().names["t"])
+            other.admin.delete_topics(["t"])
+            collect()
+            assert deleted[0] not in other.journal.refresh().topics
+
+    report = log.admin.erase_records("t", [ERASED], progress=meanwhile)
+    assert deleted and report.problems == ()
+    collect()
+    assert objects_with(tmp_path, ERASED) == []
+    assert keys_of(log, "u")[:2] == [b"other", b"other"]
 
 
 def test_records_that_are_appended_meanwhile_stay(tmp_path: Path) -> None:

@@ -96,6 +96,7 @@ def erase_records(
     ends = resolve(journal, dict.fromkeys(partitions_of(state, topic), position))
     failures = Failures(journal.metadata.url)
     erasing = Erasing(
+        topic=topic,
         topic_id=topic_id,
         ends={tp.partition: end for tp, end in ends.items()},
         keys=wanted,
