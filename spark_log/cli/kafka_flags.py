@@ -10,6 +10,9 @@ import click
 URL = "give the log's URL with -u URL or in PYLOG_URL"
 TOPIC = "the topic is an argument: {path} TOPIC"
 GROUP = "the group is an argument: {path} GROUP"
+PRODUCE_PROPERTIES = (
+    "give --key-delimiter TEXT for key.separator, -H K=V for headers, and --null-marker TEXT for null.marker"
+)
 
 EVERYWHERE: Mapping[str, str] = {
     "--bootstrap-server": URL,
@@ -41,8 +44,8 @@ CONSUME: Mapping[str, str] = {
     "--messages": "give -n N",
 }
 PRODUCE: Mapping[str, str] = {
-    "--property": "give --key-delimiter TEXT for key.separator, -H K=V for headers, and --null-marker TEXT for null.marker",
-    "--reader-property": "give --key-delimiter TEXT for key.separator, -H K=V for headers, and --null-marker TEXT for null.marker",
+    "--property": PRODUCE_PROPERTIES,
+    "--reader-property": PRODUCE_PROPERTIES,
     "--producer-property": "leave it out",
     "--producer.config": "a profile holds how the log is reached: --profile NAME",
     "--sync": "leave it out: a line is durable before the next lines are read",

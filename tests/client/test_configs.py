@@ -10,6 +10,8 @@ import pytest
 import spark_log
 from spark_log import NewTopic
 from spark_log.errors import TopicDeletionDisabled
+from spark_log.journal.object_names import log_key
+from spark_log.metadata.records import Batch, SetConfigsRecord, encode_batch
 from spark_log.node.maintain import merge
 from tests.client.logs import log_url, new_log
 
@@ -77,3 +79,18 @@ def test_topics_stay_where_deleting_is_switched_off(tmp_path: Path) -> None:
     log.admin.incremental_alter_configs({None: {"delete.topic.enable": None}})
     log.admin.delete_topics(["orders"])
     assert spark_log.connect(log_url(tmp_path)).admin.list_topics() == []
+
+
+def test_a_value_that_an_earlier_pylog_accepted_is_shown_and_does_no_harm(tmp_path: Path) -> None:
+    """It is in the log, and this version refuses to set it: the topic is written and altered, and it can be unset."""
+    log = new_log(tmp_path, t=1)
+    state = log.journal.refresh()
+    record = SetConfigsRecord(topic_id=state.names["t"], configs={"min.insync.replicas": "2"})
+    batch = Batch(id="earlier", time=state.time, records=(record,))
+    assert log.journal.metadata.put_new(log_key(state.version + 1), encode_batch(batch))
+    assert log.admin.describe_configs(["t"])["t"]["min.insync.replicas"].value == "2"
+    log.append("t", LINES)
+    log.admin.incremental_alter_configs({"t": {"retention.ms": "5000"}})
+    log.admin.incremental_alter_configs({"t": {"min.insync.replicas": None}})
+    assert log.admin.describe_configs(["t"])["t"]["min.insync.replicas"].is_default
+    assert log.read("t").num_rows == len(LINES)

@@ -36,6 +36,7 @@ def test_configs_keep_their_meaning_or_are_told() -> None:
         "retention.ms": "5000",
         "compression.type": "gzip",
         "message.timestamp.type": "LogAppendTime",
+        "min.insync.replicas": "2",
         "x.y": "1",
     }
     taken, notes = carried(configs)
@@ -43,6 +44,7 @@ def test_configs_keep_their_meaning_or_are_told() -> None:
     assert [note.partition(" ")[0] for note in notes] == [
         "compression.type=gzip",
         "message.timestamp.type=LogAppendTime",
+        "min.insync.replicas=2",
         "x.y=1",
     ]
 
