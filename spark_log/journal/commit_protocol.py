@@ -236,11 +236,7 @@ def hand_over(
             answered: Answered = yield asked
         except CoordinatorNotAvailable as error:
             now = clock.monotonic_ms() + wait
-            for command in waiting:
-                command.sent |= error.maybe_applied
-                if command.deadline_ms is not None and now >= command.deadline_ms:
-                    command.error, command.done = unanswered(error, command.sent), True
-            waiting = [command for command in waiting if not command.done]
+            waiting = _within_deadline(waiting, error, now)
             if not waiting:
                 return view
             if now >= deadline:
@@ -257,18 +253,7 @@ def hand_over(
         except SparkLogError as error:
             error.maybe_applied |= any(command.sent for command in waiting)
             raise
-        pause_ms = 0
-        for command, outcome in zip(waiting, answered.outcomes, strict=True):
-            if isinstance(outcome, ThrottlingQuotaExceeded) and _has_time(
-                command, outcome.retry_after_ms, deadline, clock
-            ):
-                pause_ms = max(pause_ms, outcome.retry_after_ms)
-            elif isinstance(outcome, SparkLogError):
-                _refuse(command, outcome)
-                if isinstance(outcome, ThrottlingQuotaExceeded):
-                    outcome.maybe_applied |= command.sent  # by an earlier attempt; the coordinator has not checked
-            else:
-                command.reply, command.done = outcome, True
+        pause_ms = _set_outcomes(waiting, answered, deadline, clock)
         try:
             # The change is applied.  If this read fails, the next change asks the coordinator or reads the log first: a
             # view from before the coordinator led lacks this change.
@@ -284,6 +269,35 @@ def hand_over(
             return view
         yield Sleep(pause_ms * (1 + context.rng.random()))  # so that clients of a token do not retry simultaneously
     return view
+
+
+def _within_deadline(waiting: Iterable[Proposal], error: CoordinatorNotAvailable, now_ms: float) -> list[Proposal]:
+    """The commands that can be sent again; the others end with an error, because no coordinator answered."""
+    left = []
+    for command in waiting:
+        command.sent |= error.maybe_applied
+        if command.deadline_ms is not None and now_ms >= command.deadline_ms:
+            command.error, command.done = unanswered(error, command.sent), True
+        else:
+            left.append(command)
+    return left
+
+
+def _set_outcomes(waiting: Iterable[Proposal], answered: Answered, deadline_ms: float, clock: Clock) -> float:
+    """Set the replies and errors; returns the pause in ms after which throttled commands are sent again, 0: none is."""
+    pause_ms = 0.0
+    for command, outcome in zip(waiting, answered.outcomes, strict=True):
+        if isinstance(outcome, ThrottlingQuotaExceeded) and _has_time(
+            command, outcome.retry_after_ms, deadline_ms, clock
+        ):
+            pause_ms = max(pause_ms, outcome.retry_after_ms)
+        elif isinstance(outcome, SparkLogError):
+            _refuse(command, outcome)
+            if isinstance(outcome, ThrottlingQuotaExceeded):
+                outcome.maybe_applied |= command.sent  # by an earlier attempt; the coordinator has not checked
+        else:
+            command.reply, command.done = outcome, True
+    return pause_ms
 
 
 def _has_time(command: Proposal, pause_ms: float, deadline_ms: float, clock: Clock) -> bool:
