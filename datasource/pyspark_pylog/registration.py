@@ -31,7 +31,8 @@ _registering = threading.Lock()
 def register(spark: SparkSession) -> None:
     """Add the source to the session, and make the session the active one of this thread.
 
-    Repeated calls, from any thread, change nothing.  Raises InvalidRequest if Spark's Python has no pylog.
+    Call it in each thread that writes; a second call in the same thread changes nothing.  Raises InvalidRequest if
+    Spark's Python has no pylog.
     """
     from pyspark_pylog.data_source import DefaultSource
 

@@ -5,11 +5,9 @@ more than the work of a small micro-batch, 2 to 4 ms:
 
 * **Garbage.** After each task a process collects all garbage, which walks all imported modules: 12 to 35 ms of CPU.
 * **The socket.** Unless `spark.python.unix.domain.socket.enabled` is set, Spark sends a worker its task over TCP, often
-in two
-  small packets.  Its kernel holds the second until the first is acknowledged.  The worker's kernel delays that by 40
-  ms: since the worker answered the previous task, it expects an answer that could carry the acknowledgement.  The
-      worker can
-  request an immediate acknowledgement.
+  in two small packets.  Its kernel holds the second until the first is acknowledged.  The worker's kernel delays that
+  by 40 ms: since the worker answered the previous task, it expects an answer that could carry the acknowledgement.  The
+  worker can request an immediate acknowledgement.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Errors and warnings for objects that the newest state names, but that are missing or damaged in the storage.
 
-An index object is also missing if a newer state names another one in its place.  So a reader that misses one checks the
-newest state before it reports it.
+An index may also be missing because a newer state uses another one instead.  So before a reader reports a missing
+index, it checks the newest state.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger("spark_log")
 
 
 def missing_object(name: str, key: str, topic: str, partition: int, start: int, end: int) -> ObjectNotFound:
-    """The error for a missing object with records, or the index of records, [start, end) of a partition."""
+    """The error for a missing object that has the records [start, end) of a partition, or their index."""
     return ObjectNotFound(
         f"{name} is missing, but has the offsets {start} to {end - 1} of topic {topic!r}, partition {partition}: "
         "`pylog verify` lists what is missing; restore it from a copy",

@@ -1,9 +1,9 @@
-"""Swaps new segments in for the slices whose records they have, as steps of the protocol.
+"""Replaces slices by new segments with the records that stay, as steps of the commit protocol.
 
 If others changed the partitions meanwhile, the swap is prepared again on the new state, provided the slices still
-exist: no data is written twice.  Segments of slices that were replaced, trimmed or deleted meanwhile become garbage,
-and so do all segments of their object.  Otherwise a live object would have dead records that an erasure has removed
-from the slices, and that it cannot find.
+exist: no data is written twice.  If a slice was replaced, trimmed or deleted meanwhile, its new segment becomes
+garbage, and so do all other segments of the same new object.  Otherwise that object would stay live although it also
+has records that an erasure has already removed, and the erasure could not find them.
 """
 
 from __future__ import annotations

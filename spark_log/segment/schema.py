@@ -1,7 +1,7 @@
 """The columns of a record.
 
-A run holds `key`, `value` and `timestamp`, `headers` if any record that was written with it has some, and `offset` if
-there are offsets without a record.
+A run always has the columns `key`, `value` and `timestamp`.  It has `headers` if any of the records that were
+encoded together with its own has headers, and `offset` if some offsets have no record.
 """
 
 from __future__ import annotations

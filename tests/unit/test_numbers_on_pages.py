@@ -183,17 +183,21 @@ NUMBERS = {
     "docs/storage.md": [
         f"then {constant('spark_log/store/probe.py', 'probe.races')} races of "
         f"{WORDS[constant('spark_log/store/probe.py', 'probe.threads')]} writers",
-        f"given up after {constant(REMOTE, 'CONNECT_TIMEOUT_S')} s and an answer after "
+        f"stops trying to connect after {constant(REMOTE, 'CONNECT_TIMEOUT_S')} s, and waiting for an answer after "
         f"{constant(REMOTE, 'READ_TIMEOUT_S')} s",
         f"Waits grow from {constant(RETRY, 'RETRY_MS')[0]} ms to {constant(RETRY, 'RETRY_MS')[-1] // 1000} s",
         f"or answers 503 | about {5 * round(RETRIED_S / 5)} s",
         f"two tries of {constant(REMOTE, 'READ_TIMEOUT_S')} s",
-        {60_000: "made again for up to a minute"}[constant("spark_log/client/producing/commit.py", "STORAGE_MS_MAX")],
-        {3_600_000: "and an hour at least"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
+        {60_000: "makes the commit again, for up to a minute"}[
+            constant("spark_log/client/producing/commit.py", "STORAGE_MS_MAX")
+        ],
+        {3_600_000: "and at least an hour old"}[constant("spark_log/node/maintain.py", "PUT_MS_MAX")],
         {24: "`gc.fence.age.ms`, a day."}[HOURS],
-        {1 << 20: "keeps 1 MiB for it"}[constant("spark_log/journal/reserve.py", "RESERVE_BYTES")],
-        {1000: "than its timeout and a second"}[constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")],
-        f"within {config('log.clock.skew.max.ms') // 60_000} minutes (`log.clock.skew.max.ms`)",
+        {1 << 20: "reserves 1 MiB for these steps"}[constant("spark_log/journal/reserve.py", "RESERVE_BYTES")],
+        {1000: "stops waiting for reads one second after its timeout"}[
+            constant("spark_log/client/consuming/consumer.py", "READ_GRACE_MS")
+        ],
+        f"within {config('log.clock.skew.max.ms') // 60_000} minutes of the storage's clock (`log.clock.skew.max.ms`)",
         f"more than {constant('spark_log/journal/clock_check.py', 'WARN_MS') // 1000} s behind the log",
     ],
     "docs/service.md": [
@@ -284,7 +288,7 @@ def test_a_default_of_a_client_is_on_the_page() -> None:
     timeout_ms = clients.TRANSACTION["transaction_timeout_ms"].default
     assert (
         timeout_ms == 60_000
-        and "transaction_timeout_ms=600_000)` gives it ten minutes instead of one" in text["clients.md"]
+        and "transaction_timeout_ms=600_000)` gives the transaction ten minutes instead of one" in text["clients.md"]
     )
     session = consumer["session_timeout_ms"].default // 1000
     assert consumer["heartbeat_interval_ms"].default is None

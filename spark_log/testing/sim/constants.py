@@ -1,8 +1,8 @@
-"""The product's constants, drawn small from the seed, so that an event of one in a million records happens in every
-run.
+"""The product's constants, replaced by small random ones, so that an event that otherwise happens once in a million
+records happens in every run.  The seed decides them.
 
-`StepLimits` are part of the context of an actor that runs upkeep.  Constants that replay and reads take from their
-modules are replaced for the length of a run, as a mutation replaces a rule.
+`StepLimits` are part of the context of an actor that runs upkeep.  The other constants are attributes of modules of the
+product.  They are patched for the length of a run, in the same way as a mutation (`mutations.py`) patches a rule.
 """
 
 from __future__ import annotations
