@@ -107,10 +107,12 @@ def test_the_verbs_are_those_of_this_version() -> None:
     ],
 )
 def test_commands_on_the_pages_are_there(page: str) -> None:
-    """Each `pylog noun verb` in a page names a verb, or a group of verbs."""
+    """Each `pylog noun verb` in a block of commands, or between backticks, names a verb, or a group of verbs."""
     known = {path.removeprefix("pylog ") for path, _ in verbs()}
     text = (ROOT / "docs" / page).read_text()
-    calls = re.findall(r"(?:^|`|\| )pylog (?:-u \S+ )?([a-z]+)(?: ([a-z-]+))?", text, re.MULTILINE)
+    blocks = "\n".join(re.findall(r"^ *```\w*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL))
+    verb_of = r"pylog (?:-u \S+ )?([a-z]+)(?: ([a-z-]+))?"
+    calls = re.findall(rf"(?:^|\| ){verb_of}", blocks, re.MULTILINE) + re.findall(f"`{verb_of}", text)
     assert calls, "the page shows commands"
     for noun, verb in calls:
         assert noun in known or f"{noun} {verb}" in known or any(path.startswith(f"{noun} ") for path in known), noun
