@@ -89,6 +89,15 @@ def test_threads_of_one_process_run_as_the_seed_says() -> None:
     assert counts["threads"] > 5 and counts["produced"] > 5
 
 
+def test_erasures_and_retention_run_beside_passes() -> None:
+    """In one seed in ten operators erase keys; in one in twenty, from a compacted topic as well.  In seed 10 that topic
+    has retention.
+    """
+    counts = sum((simulate(seed).counts for seed in (9, 10, 19)), Counter[str]())
+    assert counts["erasures"] > 5 and counts["erased"] > 5
+    assert counts["cleaned by the product"] and counts["thinned"] and counts["expired from compacted"]
+
+
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_a_missing_rule_is_noticed(mutation: str) -> None:
     """Each rule of the protocol, taken away, breaks a promise: the simulation can see what it is for."""

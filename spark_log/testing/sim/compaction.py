@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from spark_log.errors import CorruptObject
 from spark_log.journal import index_reads
@@ -136,12 +136,14 @@ class _Table:
         self._rows |= {row.key: (row, state.time) for _, row in found if row.key is not None}
         self.position = end
 
-    def check(self, key: TopicKey, state: State, rows: Sequence[Row]) -> None:
-        """At the end of the partition, the stream has the latest record of each key.  Of deleted keys it may have an
-        older one, if it has not read on for as long as tombstones are kept."""
+    def check(self, key: TopicKey, state: State, rows: Sequence[Row], erased: Collection[int]) -> None:
+        """At the end of the partition, the stream has the latest record of each key, if that was not erased.  Of
+        deleted keys it may have an older one, if it has not read on for as long as tombstones are kept."""
         kept_ms = topic_config(state.topics[key[0]].configs, "delete.retention.ms")
         for name, offset in latest(rows, self.first, self.position).items():
             row, read_ms = self._rows.get(name, (None, state.time))
+            if offset in erased:
+                continue
             if row == rows[offset] or (rows[offset].is_tombstone and (row is None or state.time - read_ms >= kept_ms)):
                 continue
             raise Violation(f"compacted: a stream of {key} has {row} for {name}, which is at offset {offset}")
@@ -164,6 +166,7 @@ def _stream(sim: Simulation, view: View, key: TopicKey) -> Steps[None]:
         sim.oracle.check_partition(key, view.state, found)
         table.read([(offset, row) for offset, row in found if table.position <= offset < end], end, view.state)
         if end == part.end:
-            table.check(key, view.state, sim.oracle.rows.get(key, []))
+            rows = sim.oracle.rows.get(key, [])
+            table.check(key, view.state, rows, sim.oracle.erased.removable(key, rows))
             sim.oracle.seen["streamed"] += 1
         yield from sim.pause()

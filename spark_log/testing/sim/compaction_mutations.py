@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata import replay
 from spark_log.metadata.cleaner_point import moved_point
 from spark_log.metadata.state import CleanedPart, State
+from spark_log.model import Slice
 from spark_log.node import cleaning_policy
+from spark_log.node.cleaning_pass import Pass
 from spark_log.node.segment_swaps import Replacement, SwapBatch, swap_segments
+from spark_log.segment.newest_offsets import NewestOffsets
+from spark_log.segment.offsets import Offsets
 from spark_log.testing.sim import compaction
 from spark_log.testing.sim.constants import Mutation, Patch
 
@@ -33,6 +41,40 @@ def _moved_with_earlier_time(known: CleanedPart | None, upto: int, now_ms: int, 
     return CleanedPart(upto, (*before, (upto, time)))
 
 
+_keep, _offsets, _end_map = NewestOffsets.keep, NewestOffsets.offsets, Pass.end_map
+_uncleanable_from = cleaning_policy._uncleanable_from
+
+
+def _keep_older(
+    newest: NewestOffsets, keys: pa.Array, values: pa.Array | None, offsets: Offsets, tombstones_from: int
+) -> npt.NDArray[np.bool_]:
+    return np.ones(len(keys), bool)
+
+
+def _keep_no_tombstone(
+    newest: NewestOffsets, keys: pa.Array, values: pa.Array | None, offsets: Offsets, tombstones_from: int
+) -> npt.NDArray[np.bool_]:
+    return _keep(newest, keys, values, offsets, 2**60)
+
+
+def _offsets_but_last(newest: NewestOffsets) -> npt.NDArray[np.int64]:
+    return _offsets(newest)[:-1]
+
+
+def _end_map_late(one: Pass, start: int, end: int) -> None:
+    _end_map(one, start, one.dirty[1])
+
+
+def _no_active_segment(slices: Sequence[Slice], target: int, window_us: int) -> tuple[int, int]:
+    return len(slices), 0
+
+
+def _uncleanable_without_lag(
+    slices: Sequence[Slice], point: int, configs: Mapping[str, str], now_ms: int
+) -> tuple[int, list[int]]:
+    return _uncleanable_from(slices, point, {**configs, "min.compaction.lag.ms": "0"}, now_ms)
+
+
 COMPACTION_MUTATIONS = {
     "cleaned_blindly": Mutation(
         "the cleaner point moves when all segments of a pass are swapped in",
@@ -45,5 +87,29 @@ COMPACTION_MUTATIONS = {
     "horizon_too_early": Mutation(
         "of passes that share a time, the last one's counts",
         (Patch(replay, "moved_point", _moved_with_earlier_time),),
+    ),
+    "keeps_older": Mutation(
+        "a pass removes the records before the dirty part that newer ones follow",
+        (Patch(NewestOffsets, "keep", _keep_older),),
+    ),
+    "keeps_no_tombstone": Mutation(
+        "a pass leaves the tombstones after the horizon",
+        (Patch(NewestOffsets, "keep", _keep_no_tombstone),),
+    ),
+    "newest_lost": Mutation(
+        "the newest record of each key of the dirty part stays",
+        (Patch(NewestOffsets, "offsets", _offsets_but_last),),
+    ),
+    "full_map_ignored": Mutation(
+        "a pass ends where its map was full",
+        (Patch(Pass, "end_map", _end_map_late),),
+    ),
+    "active_segment_cleaned": Mutation(
+        "a pass leaves out the active segment",
+        (Patch(cleaning_policy, "active_segment", _no_active_segment),),
+    ),
+    "young_cleaned": Mutation(
+        "a pass leaves out records that are younger than min.compaction.lag.ms",
+        (Patch(cleaning_policy, "_uncleanable_from", _uncleanable_without_lag),),
     ),
 }

@@ -6,7 +6,7 @@ Plain rows make a run cheap.  A share of the runs encodes them, so that the code
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
@@ -22,6 +22,8 @@ from spark_log.segment.writer import SegmentWriter
 
 COMPACTED = "compacted"
 """The prefix of the ids of compacted topics."""
+KEYED = "keyed"
+"""The prefix of the ids of other topics whose records have keys, in runs that encode real segments."""
 
 
 class Row(NamedTuple):
@@ -34,13 +36,13 @@ class Row(NamedTuple):
 
     @property
     def key(self) -> str | None:
-        """Its key in a compacted topic: one of a few, or none."""
+        """Its key in a topic with keys: one of a few, or none."""
         draw = self._draw()
         return None if draw % 31 == 0 else f"key{draw % 5}"
 
     @property
     def is_tombstone(self) -> bool:
-        """Whether it has no value in a compacted topic."""
+        """Whether it has no value in a topic with keys."""
         return self._draw() // 155 % 3 == 0
 
     def _draw(self) -> int:
@@ -69,6 +71,11 @@ def whole_run(key: TopicKey, rows: Rows) -> PlacedRun:
 def is_compacted(key: TopicKey) -> bool:
     """Whether a partition is of a topic that is compacted from the start, by its id."""
     return key[0].startswith(COMPACTED)
+
+
+def has_keys(key: TopicKey) -> bool:
+    """Whether single records of a partition may be removed: by compaction, or by an erasure."""
+    return key[0].startswith((COMPACTED, KEYED))
 
 
 class Encoded(NamedTuple):
@@ -109,7 +116,7 @@ class SegmentCodec:
         for key, placed, end in runs:
             rows = [row for _, row in placed]
             times = pa.array([1000 * row.time_ms for row in rows], pa.int64()).cast(TIMESTAMP)
-            if is_compacted(key):
+            if has_keys(key):
                 headers = pa.array([[("row", json.dumps(row).encode())] for row in rows], HEADERS)
                 keys = pa.array([row.key and row.key.encode() for row in rows], pa.binary())
                 values = pa.array([None if row.is_tombstone else b"" for row in rows], pa.binary())
@@ -125,14 +132,19 @@ class SegmentCodec:
         return Encoded(list(written.chunks()), written.size, written.index_position, written.runs)
 
     def decode(self, content: Any, piece: Slice, key: TopicKey) -> PlacedRows:
-        """A tombstone has no value: the rows of compacted topics are in a header."""
-        column = "headers" if is_compacted(key) else "value"
+        """A tombstone has no value: the rows of topics with keys are in a header."""
+        column = "headers" if has_keys(key) else "value"
         found: list[tuple[int, Row]] = []
         for offsets, records in decode_run(content, piece, [column], place=Place(piece.object, key[0], *key)):
             values = records.column(column).to_pylist()
-            rows = [value[0]["value"] if is_compacted(key) else value for value in values]
-            found += zip(map(int, offsets), (Row(*json.loads(row)) for row in rows), strict=True)
+            rows = map(row_of, values) if has_keys(key) else (Row(*json.loads(value)) for value in values)
+            found += zip(map(int, offsets), rows, strict=True)
         return found
+
+
+def row_of(headers: Sequence[Mapping[str, bytes]]) -> Row:
+    """The record with these headers."""
+    return Row(*json.loads(headers[0]["value"]))
 
 
 def _dense(offsets: np.ndarray[Any, np.dtype[np.int64]]) -> Offsets:

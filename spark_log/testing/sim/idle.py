@@ -18,8 +18,9 @@ from spark_log.journal.upkeep_limits import LIMITS
 from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.decide.coordinators import decide_release
 from spark_log.metadata.state import State
+from spark_log.testing.sim.erasure import check_copies
 from spark_log.testing.sim.readers_and_upkeep import expire
-from spark_log.testing.sim.setting import Simulation
+from spark_log.testing.sim.setting import RETENTIONS_MS, Simulation
 from spark_log.testing.sim.world import Violation
 
 ROUNDS = 4
@@ -30,9 +31,12 @@ FOREVER_MS = 100 * 86_400_000
 
 def abandon(sim: Simulation) -> Steps[None]:
     """Check the promises about an abandoned log."""
+    yield Sleep(max(RETENTIONS_MS))  # records that expire between the rounds would be dropped too late for the check
     view = yield from _release(sim)
     view = yield from _rounds(sim, view)
     _check_space(sim, view.state)
+    if sim.erases:
+        check_copies(sim)
     yield Sleep(FOREVER_MS)
     view = yield from _rounds(sim, view)
     _check_space(sim, view.state)

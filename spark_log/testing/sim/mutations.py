@@ -43,6 +43,7 @@ from spark_log.settings import cluster_config
 from spark_log.testing.sim import readers_and_upkeep
 from spark_log.testing.sim.compaction_mutations import COMPACTION_MUTATIONS
 from spark_log.testing.sim.constants import Mutation, Patch, patched
+from spark_log.testing.sim.erasure_mutations import ERASURE_MUTATIONS
 from spark_log.testing.sim.oracle import LINK, unlinked
 from spark_log.testing.sim.setting import Simulation
 
@@ -603,4 +604,5 @@ MUTATIONS = {
         (Patch(segment_swaps, "_replaced", _replaced_blindly),),
     ),
     **COMPACTION_MUTATIONS,
+    **ERASURE_MUTATIONS,
 }

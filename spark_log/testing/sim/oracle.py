@@ -18,9 +18,13 @@ timeout     no transaction commits after its timeout
 expired     no producer is forgotten before its retention time
 covered     a swap that omits records is void
 trimmed     a partition starts at an offset that a trim requested
-retained    retention removes what is too old or too large, and nothing else
+retained    retention removes what is too old or too large, and nothing else; a slice of which records were removed is
+            not older than the records that are left, nor younger than all that it had
 compacted   the latest record of a key is there, or it is a tombstone whose time is over, and no older one is there;
             before the cleaner point, keys are unique; a stream sees the latest record of each key
+young       a pass leaves out records that are too young
+erased      after an erasure has ended, no read finds its records, and a fence age later no object has a copy; one that
+            was killed ends when it is run again; it removes nothing else, and moves no record
 fresh       a view that is read has everything that was in the log when the read began
 idle        an idle log keeps nothing unneeded, and writes nothing (`idle.py`)
 positions   positions of a fenced group never go back
@@ -51,7 +55,8 @@ from spark_log.model import Slice
 from spark_log.settings import cluster_config
 from spark_log.testing.sim.compacted import Compacted
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
-from spark_log.testing.sim.content import Codec, PlacedRows, Row, is_compacted
+from spark_log.testing.sim.content import Codec, PlacedRows, Row, has_keys, is_compacted
+from spark_log.testing.sim.erased import Erased
 from spark_log.testing.sim.identities import Identities, Identity, identity
 from spark_log.testing.sim.retained import Retained
 from spark_log.testing.sim.world import Violation
@@ -65,7 +70,10 @@ writes it.
 class Oracle:
     """A batch counts if its version directly follows the last one that counts."""
 
-    def __init__(self, codec: Codec, grace: int, constants: Constants) -> None:
+    def __init__(self, codec: Codec, grace: int, constants: Constants, ahead_ms: int) -> None:
+        """
+        ahead_ms:  how far the clock of a process may be ahead.
+        """
         self.files: Mapping[str, Mapping[str, Any]] = {}
         self.states = [State()]
         self.rows: dict[TopicKey, list[Row]] = {}
@@ -77,7 +85,8 @@ class Oracle:
         self._refused_payloads: set[str] = set()
         self.identities = Identities(constants)
         self.retained = Retained(self._read_piece)
-        self.compacted = Compacted()
+        self.compacted = Compacted(ahead_ms)
+        self.erased = Erased()
         self._codec, self._grace, self._answer_ms = codec, grace, constants.answer_ms
         self._named: dict[str, int] = {}
         self._dropped_at: dict[str, int] = {}
@@ -144,6 +153,8 @@ class Oracle:
             if after is state:
                 raise Violation(f"decided: {type(record).__name__} at version {state.version} is void")
             self._note(record, state, after)
+            if isinstance(record, r.CleanedRecord):
+                self._note_cleaned(record, state, after, now)
             state = after
         before = self.state
         self.states.append(state := replay.replay(before, batch))
@@ -192,13 +203,24 @@ class Oracle:
                 self.retained.place(record, before)
             case r.SwapRecord():
                 self._note_swap(record, before)
-            case r.CleanedRecord():
-                self.compacted.place(record, after)
             case r.ListDroppedRecord():
                 self._check_there([record.object])
 
+    def _new_slices(self, change: r.Change, before: State) -> list[Slice]:
+        inside = [piece for entry in change.pieces for piece in self._read_piece(entry)]
+        return [piece for piece in [*change.slices, *inside] if piece.object not in before.objects]
+
+    def _note_cleaned(self, record: r.CleanedRecord, before: State, after: State, now: int) -> None:
+        for one in record.partitions:
+            rows = self.rows[one[:2]]
+            self.compacted.check_pass(one, before, rows, self.erased.removable(one[:2], rows), now)
+        self.compacted.place(record, after)
+
     def _note_swap(self, swap: r.SwapRecord, before: State) -> None:
         for change in swap.changes:
+            if has_keys(change[:2]):
+                for piece in self._new_slices(change, before):
+                    self.retained.check_time(change[:2], piece, self._rows_in(change[:2], piece))
             self._check_there(piece.object for piece in change.slices)
             self._check_there(piece.object for piece in change.pieces)
             part, deleted = before.partitions[change[:2]], before.topics[change.topic_id].deleted
@@ -206,6 +228,10 @@ class Oracle:
                 short = with_values(swap, changes=(change._replace(slices=change.slices[:-1], pieces=()),))
                 if replay.replay_records(before, [short]) is not before:
                     raise Violation(f"covered: a swap that leaves out records of {change[:2]} is not void")
+
+    def _rows_in(self, key: TopicKey, piece: Slice) -> list[Row]:
+        content = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
+        return [row for _, row in self._codec.decode(content, piece, key)]
 
     def _check_led(self, record: r.AnyRecord, epoch: int) -> None:
         if isinstance(record, r.TakeOverRecord):
@@ -247,8 +273,7 @@ class Oracle:
             key = (topic_id, number)
             rows = self.rows.setdefault(key, [])
             start = ranges[key].start if key in ranges else len(rows)
-            content = self.files[DATA][piece.object][piece.position : piece.position + piece.length]
-            new = [row for _, row in self._codec.decode(content, piece, key)]
+            new = self._rows_in(key, piece)
             if refused := self._refused_payloads & {row.payload for row in new}:
                 raise Violation(f"failed: {refused} was refused and is in the log")
             rows += new
@@ -351,11 +376,13 @@ class Oracle:
         """A reader got these rows of a whole partition at a version."""
         part, rows = state.partitions[key], self.rows.get(key, [])
         offsets = [offset for offset, _ in found]
+        erased = self.erased.removable(key, rows)
+        self.erased.check(key, state.version, rows, offsets)
         if any(rows[offset] != row for offset, row in found):
             raise Violation(f"offsets: {key} is not what was committed")
         if is_compacted(key):
-            self.compacted.check(key, state, rows, offsets)
-        elif offsets != list(range(part.start, part.end)):
+            self.compacted.check(key, state, rows, offsets, erased)
+        elif offsets != sorted(set(offsets)) or set(range(part.start, part.end)) - erased - set(offsets):
             raise Violation(f"offsets: {len(rows)} rows of {key} in [{part.start}, {part.end})")
 
     # ----------------------------------------------------------------------------------------------------------- checks

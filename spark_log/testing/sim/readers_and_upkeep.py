@@ -42,14 +42,12 @@ from spark_log.model import Slice
 from spark_log.node import segment_swaps
 from spark_log.node.merge import merge
 from spark_log.node.retention import expire_records
-from spark_log.testing.sim.content import COMPACTED, PlacedRows, PlacedRun, SegmentCodec
+from spark_log.testing.sim.content import COMPACTED, PlacedRows, PlacedRun, SegmentCodec, is_compacted
 from spark_log.testing.sim.setting import UPGRADE, Simulation
 from spark_log.testing.sim.world import Violation
 
 SESSION_MS = 300
 """Tokens of queries that hold a group."""
-RUN_BYTES = 700
-"""The approximate length of a run of a few records."""
 ALL = StepLimits(inline_slices=0, inline_per_partition=0)
 """Every slice is sealed."""
 
@@ -190,8 +188,7 @@ def topics(sim: Simulation) -> Steps[None]:
 def _some_change(sim: Simulation, state: State) -> DecisionRule:
     rng = sim.rng
     name, partitions = rng.choice(("t1", "t2")), rng.randint(1, 2)
-    # Runs that are not encoded have a length of 1.
-    run_bytes = RUN_BYTES if isinstance(sim.codec, SegmentCodec) else 1
+    run_bytes = sim.run_bytes
     change: Mapping[str, Callable[[], DecisionRule]] = {
         "create": lambda: _create(sim, name, partitions),
         "delete": lambda: commands.DeleteTopic(name=name),
@@ -249,6 +246,7 @@ def expire(sim: Simulation, view: View) -> Steps[View]:
     wanted = sim.oracle.retained.expired(before, sim.context.clock.now_ms())
     sim.oracle.retained.ask(wanted)
     view, (_, removals) = yield from sim.decided(view, expire_records(before, sim.context))
+    sim.oracle.seen["expired from compacted"] += sum(map(is_compacted, removals))
     if sim.context.clock.now_ms() - sim.now == ahead:  # otherwise the clock was set in between
         starts = {key: removal.start for key, removal in removals.items()}
         sim.oracle.retained.check_expired(wanted, before, starts, whole=not sim.oracle.has_pieces(before))

@@ -1,6 +1,7 @@
 """The promises about records that are removed: by a trim, or by retention.
 
 Retention is computed here a second time, from the records one by one: nothing may go too early, and nothing too late.
+Where compaction and erasures remove single records, it goes by the times of slices, which each swap has to keep right.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
 from spark_log.settings import has_cleanup_policy, topic_config
-from spark_log.testing.sim.content import Row
+from spark_log.testing.sim.content import Row, has_keys
 from spark_log.testing.sim.world import Violation
 
 
@@ -41,17 +42,24 @@ class Retained:
     def place(self, trim: r.TrimRecord, before: State) -> None:
         """A trim took effect: by request, or by the retention of `pylog maintain`."""
         key = (trim.topic_id, trim.partition)
-        if (key, trim.start) not in self._asked and not self._is_old(key, trim.start, before.time):
+        if (key, trim.start) not in self._asked and not self._is_old(key, trim.start, before):
             raise Violation(f"trimmed: {key} to {trim.start}, which nobody asked for")
         self._starts[key] = trim.start
 
-    def _is_old(self, key: TopicKey, start: int, now: int) -> bool:
+    def _is_old(self, key: TopicKey, start: int, before: State) -> bool:
         """Whether retention may have removed all records before `start`, under any limits that the topic had.
 
         The size limit cannot be checked afterwards: merging has made segments smaller since.
         """
-        newest = max(self._times[key][self._starts.get(key, 0) : start])
-        return any(size >= 0 or 0 <= age < now - newest for age, size in self._limits[key[0]])
+        newest = self._newest(key, start, before)
+        return any(size >= 0 or 0 <= age < before.time - newest for age, size in self._limits[key[0]])
+
+    def _newest(self, key: TopicKey, start: int, before: State) -> int:
+        """Others may have merged slices since the decision: then those that a trim splits do not count."""
+        if not has_keys(key):
+            return max(self._times[key][self._starts.get(key, 0) : start])
+        gone = [piece.max_us for piece in self._live(before.partitions[key]) if piece.end <= start]
+        return max(gone, default=0) // 1000
 
     def check(self, state: State) -> None:
         """A partition starts where its last trim put it."""
@@ -73,14 +81,24 @@ class Retained:
     def _expired(self, key: TopicKey, part: Partition, configs: Mapping[str, str], now: int) -> int:
         """Remove slices from the front while they are too old or the partition is too large."""
         age, size = _limits_of(configs)
-        left, times = self._live(part), self._times.get(key, [])
+        left = self._live(part)
         while left:
-            old = age >= 0 and all(time < now - age for time in times[left[0].start : left[0].end])
+            old = age >= 0 and all(time < now - age for time in self._times_of(key, left[0]))
             much = size >= 0 and sum(piece.length for piece in left[1:]) >= size
             if not (old or much):
                 break
             left.pop(0)
         return left[0].start if left else part.end
+
+    def check_time(self, key: TopicKey, piece: Slice, rows: Iterable[Row]) -> None:
+        """A new slice is as old as the newest of its records, and not younger than all that it replaces."""
+        times, replaced = [row.time_ms for row in rows], self._times[key][piece.start : piece.end]
+        if not max(times, default=0) <= piece.max_us // 1000 <= max(replaced):
+            raise Violation(f"retained: {piece} of {key} has records of {times}, it replaces {replaced}")
+
+    def _times_of(self, key: TopicKey, piece: Slice) -> Sequence[int]:
+        """The times of the records of a slice; the newest one where records may be missing."""
+        return [piece.max_us // 1000] if has_keys(key) else self._times.get(key, [])[piece.start : piece.end]
 
     def _live(self, part: Partition) -> list[Slice]:
         inside = {entry: self._slices_of(entry) for entry in part.entries if isinstance(entry, Piece)}

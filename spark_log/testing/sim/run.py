@@ -13,6 +13,7 @@ from spark_log.testing.sim.compaction import cleaner, tailer
 from spark_log.testing.sim.constants import patched
 from spark_log.testing.sim.content import SegmentCodec
 from spark_log.testing.sim.coordinators import MEMBERS, coordinator, member, operator
+from spark_log.testing.sim.erasure import eraser, finish
 from spark_log.testing.sim.idle import abandon
 from spark_log.testing.sim.mutations import mutated
 from spark_log.testing.sim.readers_and_upkeep import (
@@ -39,7 +40,7 @@ from spark_log.testing.sim.writers import (
 )
 
 STEPS_MAX = 60_000
-"""Steps with faults.  Afterwards up to eight times as many run without faults."""
+"""Steps with faults.  Afterwards up to four times as many run without faults."""
 APPLICATIONS_IN = (2,)
 """Last digits of the seeds in which an application writes versions, some of them twice."""
 COORDINATED_IN = (6,)
@@ -81,9 +82,10 @@ def _simulate(sim: Simulation, seed: int) -> Result:
         if seed % 10 in DAMAGED_IN:
             sim.world.start("rot", persistent(partial(bit_rot, sim)), counts=False)
         finished = sim.world.run(STEPS_MAX)
-        sim.world.faults = False
-        if not finished and not sim.world.run(8 * STEPS_MAX):
+        sim.world.end_faults()
+        if not finished and not sim.world.run(4 * STEPS_MAX):
             raise Violation("progress: writers are stuck")
+        sim.world.alone(finish(sim))
         sim.world.alone(_read_all(sim))
         sim.world.alone(abandon(sim))
         violation = ""
@@ -123,6 +125,8 @@ def _add_actors(sim: Simulation) -> None:
         start("tailer", persistent(partial(tailer, sim)), counts=False)
         for n in range(2):
             start(f"cleaner{n}", persistent(partial(cleaner, sim)), counts=False)
+    for n in range(2 if sim.erases else 0):
+        start(f"eraser{n}", persistent(partial(eraser, sim)), counts=False, leaves_zombies=True)
     if rng.random() < 0.6:
         start("topics", persistent(partial(topics, sim)), counts=False)
 

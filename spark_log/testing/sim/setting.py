@@ -28,7 +28,7 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.model import DataObject, Run, Slice
 from spark_log.testing.sim.blocking import SimulatedProcess, SimulatedStore, format_file
 from spark_log.testing.sim.constants import CLOCK_SKEW_MAX_MS, Constants
-from spark_log.testing.sim.content import COMPACTED, Codec, PlacedRun, PlainCodec, Row, SegmentCodec, whole_run
+from spark_log.testing.sim.content import COMPACTED, KEYED, Codec, PlacedRun, PlainCodec, Row, SegmentCodec, whole_run
 from spark_log.testing.sim.oracle import Oracle
 from spark_log.testing.sim.world import FaultRates, World
 
@@ -40,6 +40,10 @@ TOGETHER_FROM = 1000
 """From this seed on, every second seed shares rounds, as a journal does on an object store."""
 COMPACTED_IN = (0, 4, 10, 14, 19)
 """Remainders by 20 of the seeds that have compacted topics."""
+RETENTIONS_MS = (300, 3000, 30_000)
+"""Retention times of topics with `compact,delete`."""
+RUN_BYTES = 700
+"""The approximate length of a run of a few records."""
 PEEKS_IN = (1, 7)
 """Last digits of the seeds in which writers decide on records that are not confirmed."""
 UPGRADE = UpdateFeature(name=METADATA_VERSION, level=SUPPORTED[METADATA_VERSION])
@@ -56,6 +60,7 @@ class Simulation:
         self.together = seed >= TOGETHER_FROM and seed % 2 == 1
         self.peeks = self.together or seed % 10 in PEEKS_IN
         self.compacts = seed % 20 in COMPACTED_IN
+        self.erases = isinstance(self.codec, SegmentCodec)
         self.age = rng.choice((300, 900, 2500))
         self.pauses = rng.choice(((20, 300), (20, 3000)))
         self.p_pause = rng.choice((0.3, 0.9))
@@ -64,7 +69,7 @@ class Simulation:
         rates = FaultRates.draw(rng, self.age)
         self.grace = self.age - 2 * rates.skew_ms
         """A clock may be behind when an object is dropped, and another one ahead when the fence moves."""
-        self.oracle = Oracle(self.codec, self.grace, self.constants)
+        self.oracle = Oracle(self.codec, self.grace, self.constants, rates.ahead_ms)
         self.world = World(rng, rates, self.oracle, transcript=transcript)
         self.oracle.files = self.world.store.files
         self.world.store.files[META][FORMAT_KEY] = format_file()
@@ -89,13 +94,17 @@ class Simulation:
         if self.compacts:
             compacted = self.compacted_configs()
             decisions.append(lambda state, now: decide_create_topic(state, "c0", 1, compacted, f"{COMPACTED}0"))
+        if self.erases:
+            decisions.append(lambda state, now: decide_create_topic(state, "k0", 1, {}, f"{KEYED}0"))
         begin = self._begin_at_newest_level if self.rng.random() < 0.8 else self._begin_at_level_1
         yield from begin((yield from opening.open_view()), decisions)
 
     def compacted_configs(self) -> dict[str, str]:
-        """Of a new compacted topic."""
+        """Of a new compacted topic.  One in three has retention as well."""
         return {
-            "cleanup.policy": "compact",
+            "cleanup.policy": self.rng.choice(("compact", "compact", "compact,delete")),
+            "retention.ms": str(self.rng.choice(RETENTIONS_MS)),
+            "retention.bytes": self.rng.choice(("-1", str(8 * self.run_bytes))),
             "segment.ms": str(self.rng.choice((1, 20, 200))),
             "delete.retention.ms": str(self.rng.choice((0, 300, 3000))),
             "min.compaction.lag.ms": str(self.rng.choice((0, 0, 300))),
@@ -119,6 +128,11 @@ class Simulation:
     @property
     def now(self) -> int:
         return self.world.now
+
+    @property
+    def run_bytes(self) -> int:
+        """The approximate length of a run."""
+        return RUN_BYTES if isinstance(self.codec, SegmentCodec) else 1
 
     def fresh(self, stem: str) -> str:
         """A new unique name."""

@@ -66,7 +66,7 @@ class SimulatedThread:
         self._actor = process.world.start_thread(lambda: process.steps(run))
 
     def kill(self) -> None:
-        self._process.world.end_thread(self._actor)
+        self._process.world.end(self._actor)
         self.done = True
 
     def is_alive(self) -> bool:
