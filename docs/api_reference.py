@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
 from typing import Any
 
-from pyspark_pylog.options.where import where
+from pyspark_pylog.options.where_condition import where
 from pyspark_pylog.registration import register
 from pyspark_pylog.sink.foreach_batch import sink
 from pyspark_pylog.tune import tune

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import select
 from collections import deque
-from collections.abc import Collection
-from typing import TypeAlias
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import Any, TypeAlias
 
 WOKEN_MAX = 20
 """Requests woken per round of the event loop; new requests are handled in between."""
 
 Topics: TypeAlias = "tuple[str, ...] | None"
 """Topic ids whose records a request waits for, or the group of a heartbeat; None: any change."""
-Waiter: TypeAlias = "asyncio.Future[bool]"
-"""The result is False if the time is over."""
+Waiter: TypeAlias = "asyncio.Future[None]"
 
 RESUMED_MAX = 20
 """Connections resumed per round of the event loop."""
@@ -24,6 +24,8 @@ class LongPolls:
     """Waiting requests.  Thousands are woken without blocking others.  Runs on the event loop."""
 
     def __init__(self) -> None:
+        self.waiting = 0
+        """Number of waiters."""
         self._all: set[Waiter] = set()
         self._of_topics: dict[str, set[Waiter]] = {}
         self._of_anything: set[Waiter] = set()
@@ -33,6 +35,7 @@ class LongPolls:
     def join(self, topics: Topics) -> Waiter:
         """A waiter that is done when these topics may have changed."""
         waiter: Waiter = asyncio.get_running_loop().create_future()
+        self.waiting += 1
         self._all.add(waiter)
         if topics is None:
             self._of_anything.add(waiter)
@@ -40,18 +43,31 @@ class LongPolls:
             self._of_topics.setdefault(topic_id, set()).add(waiter)
         return waiter
 
-    async def wait(self, topics: Topics, seconds: float) -> bool:
-        """Wait until these topics may have changed; False after `seconds`."""
-        waiter = self.join(topics)
-        timer = asyncio.get_running_loop().call_later(seconds, self._time_is_over, waiter)
-        try:
-            return await waiter
-        finally:
-            timer.cancel()
-            self.leave(topics, waiter)
+    async def until(
+        self, is_over: Callable[[], bool], topics: Topics, seconds: float, signal: asyncio.Future[Any] | None = None
+    ) -> None:
+        """Wait until `is_over`, which is called whenever these topics may have changed, but only so many seconds, and
+        not after the signal.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while not is_over() and not (signal and signal.done()) and loop.time() < deadline:
+            waiter = self.join(topics)
+            end = partial(_end, waiter)
+            timer = loop.call_at(deadline, end)
+            if signal:
+                signal.add_done_callback(end)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+                if signal:
+                    signal.remove_done_callback(end)
+                self.leave(topics, waiter)
 
     def leave(self, topics: Topics, waiter: Waiter) -> None:
         """Remove a waiter."""
+        self.waiting -= 1
         waiter.cancel()
         self._all.discard(waiter)
         self._of_anything.discard(waiter)
@@ -80,21 +96,21 @@ class LongPolls:
         """Whether some that are due have not been woken yet."""
         return self._rousing
 
-    @staticmethod
-    def _time_is_over(waiter: Waiter) -> None:
-        if not waiter.done():
-            waiter.set_result(False)
-
     def _rouse(self) -> None:
         left = WOKEN_MAX
         while left and self._roused:
             waiter = self._roused.popleft()
             if not waiter.done():  # it may be in several topics, or have left
-                waiter.set_result(True)
+                waiter.set_result(None)
                 left -= 1
         self._rousing = bool(self._roused)
         if self._rousing:
             asyncio.get_running_loop().call_soon(self._rouse)
+
+
+def _end(waiter: Waiter, _: object = None) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class PausedConnections:

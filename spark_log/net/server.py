@@ -160,7 +160,6 @@ class Server:
         """Tasks of group requests that may wait, each with a check of its token."""
         self._revoked: dict[asyncio.Task[Any], SparkLogError] = {}
         """The errors of those that were cancelled, because their tokens lost access."""
-        self._polls = 0
         self._awake_s = time.monotonic()
         """When the event loop last ran."""
         self._paused_s = 0.0
@@ -365,7 +364,7 @@ class Server:
 
     def _metrics_text(self) -> str:
         usage = self._quotas.usage(self._tokens.grants, self._service.state, self._connections.of_principal)
-        text = self._service.metrics_text(polls=self._polls, connections=self._connections, usage=usage)
+        text = self._service.metrics_text(polls=self._waiters.waiting, connections=self._connections, usage=usage)
         return text + self._groups.metrics_text()
 
     async def _cluster(self, request: web.BaseRequest) -> web.Response:
@@ -477,30 +476,18 @@ class Server:
     async def _await_changes(self, request: web.BaseRequest, asked: ChangesRequest | TopicsRequest, since: int) -> bool:
         """Wait for changes that concern the requester, as long as it asks; whether there are any."""
         self._parking.park(request.transport)
-        topics = asked.topics
-        deadline = time.monotonic() + min(asked.wait_ms, WAIT_MS_MAX) / 1000
-        rebalance_begun = self._groups.rebalance_begun(asked.group)
-        while not self._service.change_feed.has_changes(topics, since) and not self._stopping:
-            left = deadline - time.monotonic()
-            if (
-                left <= 0
-                or not self._may_answer(asked.standby)
-                or (rebalance_begun is not None and rebalance_begun.done())
-            ):
-                break
-            self._polls += 1
-            waiter = self._waiters.join(topics)
-            try:
-                awaited: list[asyncio.Future[Any]] = [waiter] if rebalance_begun is None else [waiter, rebalance_begun]
-                await asyncio.wait(awaited, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                self._waiters.leave(topics, waiter)
-                self._polls -= 1
+        rebalance = self._groups.rebalance_begun(asked.group)
+
+        def has_changes() -> bool:
+            return self._service.change_feed.has_changes(asked.topics, since)
+
+        def is_over() -> bool:
             self._grant(request)  # tokens may have been replaced
+            return has_changes() or self._stopping or not self._may_answer(asked.standby)
+
+        await self._waiters.until(is_over, asked.topics, min(asked.wait_ms, WAIT_MS_MAX) / 1000, rebalance)
         self._check_leads(standby=asked.standby)
-        return self._service.change_feed.has_changes(topics, since) or (
-            rebalance_begun is not None and rebalance_begun.done()
-        )
+        return has_changes() or (rebalance is not None and rebalance.done())
 
     async def _group(self, request: web.BaseRequest) -> web.Response:
         grant, body = await self._admit(request)

@@ -153,19 +153,18 @@ class Groups:
 
     async def _await_rebalance(self, request: HeartbeatRequest, wait_ms: int) -> Response:
         """The reply to a heartbeat, as soon as it is an error, or after `wait_ms`."""
-        loop, group_id, epoch = asyncio.get_running_loop(), request.group_id, self._epoch
-        until: float | None = None
-        while (error := heartbeat_error(group := self._kept(group_id), request)) is Code.NONE:
-            if until is None:
-                assert group is not None, "the member is in it"
-                # Not so long that the member's session could expire.
-                longest_ms = min(wait_ms, group.members[request.member_id].session_timeout_ms // 3)
-                until = loop.time() + longest_ms / 1000
-            if not await self._heartbeats.wait((group_id,), until - loop.time()):
-                break
+        group_id, epoch = request.group_id, self._epoch
+
+        def error() -> Code:
             if epoch != self._epoch:
                 raise self._journal.not_leading()
-        return HeartbeatResponse(error=error)
+            return heartbeat_error(self._kept(group_id), request)
+
+        if (group := self._kept(group_id)) is not None and error() is Code.NONE:
+            # Not so long that the member's session could expire.
+            longest_ms = min(wait_ms, group.members[request.member_id].session_timeout_ms // 3)
+            await self._heartbeats.until(lambda: error() is not Code.NONE, (group_id,), longest_ms / 1000)
+        return HeartbeatResponse(error=error())
 
     def rebalance_begun(self, group_id: str) -> asyncio.Future[None] | None:
         """A future that is done shortly after a rebalance begins and members were notified; None if the group is not

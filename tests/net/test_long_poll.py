@@ -1,4 +1,4 @@
-"""Requests that wait for news."""
+"""Requests that wait for changes."""
 
 from __future__ import annotations
 
@@ -69,16 +69,25 @@ def test_who_has_left_is_not_woken() -> None:
     asyncio.run(scenario())
 
 
-def test_a_wait_says_whether_it_was_woken_or_its_time_is_over() -> None:
-    """A waiter that has left is not woken."""
+def test_a_wait_ends_with_its_condition_its_time_or_its_signal() -> None:
+    """The condition is asked again whenever the topics were touched."""
     clock = LoopClock()
 
-    async def scenario() -> list[bool]:
-        waiters, begun = LongPolls(), clock.now_ms()
-        asyncio.get_running_loop().call_later(5, waiters.wake, ("a",))
-        found = [await waiters.wait(("a",), 9), await waiters.wait(("a",), 2)]
-        assert clock.now_ms() - begun == 7_000
-        waiters.wake(None)
-        return found
+    async def scenario() -> tuple[list[int], int]:
+        waiters, loop, asked, ends = LongPolls(), asyncio.get_running_loop(), list[bool](), list[int]()
+        begun, signal = clock.now_ms(), loop.create_future()
 
-    assert run_simulated(scenario(), clock) == [True, False]
+        def after_three() -> bool:
+            asked.append(len(asked) == 3)
+            return asked[-1]
+
+        for second in (1, 5, 7):
+            loop.call_later(second, waiters.wake, ("a",))
+        loop.call_later(11, signal.set_result, None)
+        for condition, seconds in ((after_three, 60), (lambda: False, 2), (lambda: False, 60), (lambda: False, 60)):
+            await waiters.until(condition, ("a",), seconds, signal)
+            ends.append(clock.now_ms() - begun)
+        assert waiters.waiting == 0
+        return ends, len(asked)
+
+    assert run_simulated(scenario(), clock) == ([7_000, 9_000, 11_000, 11_000], 4)

@@ -20,7 +20,7 @@ from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.latest_task import LatestTask, read_latest
 from pyspark_pylog.source.latest_view import LatestReader
 from pyspark_pylog.source.query_pins import PinNames
-from pyspark_pylog.source.read_task import ReadTask, read_batches
+from pyspark_pylog.source.read_task import PinnedQuery, ReadTask, read_pinned
 from pyspark_pylog.source.stream import LogStreamReader
 
 from spark_log.clock import Clock
@@ -128,8 +128,8 @@ def read_task(
     assert isinstance(task, ReadTask)
     if store is not None:
         task = ReadTask(task.number, through(store, task.log), task.reads, task._basis)
-    reads = reader.reads_now(task, names)
-    return read_batches(task.log, reads, reader.schema, reader.options)
+    query = PinnedQuery(reader.options, reader.scan, names, task)
+    return read_pinned(task, query, reader.schema, reader.options)
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSourceReader
 from pyspark_pylog.options.parse import read_options
-from pyspark_pylog.options.where import zone_named
+from pyspark_pylog.options.where_condition import zone_named
 from pyspark_pylog.source.batch import LogReader
 from pyspark_pylog.source.read_columns import TYPES
 from pyspark_pylog.source.read_task import ReadTask, read_batches

@@ -11,7 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 
-from pyspark_pylog.options.bounds import (
+from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
+from pyspark_pylog.options.option_table import INTERNAL, SPARKS, SPELLING, names, spelt
+from pyspark_pylog.options.patterns import finds, parse_pattern
+from pyspark_pylog.options.start_and_end import (
     LATEST_PER_KEY,
     Bounds,
     check_batch,
@@ -20,11 +23,8 @@ from pyspark_pylog.options.bounds import (
     parse_bounds,
     parse_json,
 )
-from pyspark_pylog.options.kafka_client_settings import PARTITIONERS, READS, WRITES, refuse_kafkas, why_without_effect
-from pyspark_pylog.options.option_table import INTERNAL, SPARKS, SPELLING, names, spelt
-from pyspark_pylog.options.patterns import finds, parse_pattern
 from pyspark_pylog.options.values import Options, duration_ms, flag, one_of, positive, size, whole
-from pyspark_pylog.options.where import condition_of
+from pyspark_pylog.options.where_condition import condition_of
 from spark_log.conditions import Condition
 from spark_log.errors import InvalidRequest
 from spark_log.model import PROGRESS_TOPIC, TopicPartition

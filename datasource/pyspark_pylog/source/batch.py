@@ -17,16 +17,10 @@ from pyspark_pylog.driver_log import tell
 from pyspark_pylog.open_log import journal_of, patiently, planned_log
 from pyspark_pylog.options.parse import ReadOptions
 from pyspark_pylog.plain_errors import plain_errors
-from pyspark_pylog.source.growth import (
-    basis_of,
-    check_there,
-    ends_with_groups,
-    still_there,
-)
-from pyspark_pylog.source.loss import report
-from pyspark_pylog.source.query_pins import PinNames, query_of_task
+from pyspark_pylog.source.growth import basis_of, ends_with_groups
+from pyspark_pylog.source.query_pins import query_of_task
 from pyspark_pylog.source.ranges import batch_ranges, is_fixed, is_open
-from pyspark_pylog.source.read_task import PinnedQuery, ReadTask, read_batches
+from pyspark_pylog.source.read_task import PinnedQuery, ReadTask, read_pinned
 from pyspark_pylog.source.splits import (
     cores,
     growth_tasks,
@@ -36,14 +30,10 @@ from pyspark_pylog.source.splits import (
     task_bytes,
 )
 from pyspark_pylog.worker_process import prepare_process
-from spark_log.client.reading.fetch import begin
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import cut, plan_matching, spans
 from spark_log.clock import SystemClock
-from spark_log.errors import (
-    DataLoss,
-    UnknownTopicOrPartition,
-)
+from spark_log.errors import DataLoss, UnknownTopicOrPartition
 from spark_log.journal.journal import Journal
 from spark_log.model import TopicPartition
 
@@ -76,19 +66,9 @@ class LogReader(DataSourceReader):
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
         with plain_errors():
             prepare_process()
-            if not isinstance(partition, ReadTask):  # Spark's substitute for an empty list of partitions
-                return
-            begun = begin(partition.log.roots.store(), partition.reads)
-            reads = self.reads_now(partition, query_of_task(self.scan))
-            yield from read_batches(partition.log, reads, self.schema, self.options, begun)
-
-    def reads_now(self, task: ReadTask, query: PinNames) -> list[SliceRead]:
-        """A task's reads at the version that its query pins.  Raises DataLoss unless failOnDataLoss is false."""
-        pin, growth = PinnedQuery(self.options, self.scan, query, task).view()
-        check_there(pin.topics, self.options)
-        reads, losses = still_there(task.reads, pin.topics, self.options, growth.ends)
-        report(losses, self.options.fail_on_data_loss)
-        return reads + (growth.tasks[task.number] if task.number < len(growth.tasks) else [])
+            if isinstance(partition, ReadTask):  # otherwise Spark's substitute for an empty list of partitions
+                query = PinnedQuery(self.options, self.scan, query_of_task(self.scan), partition)
+                yield from read_pinned(partition, query, self.schema, self.options)
 
     def _planned(self) -> Sequence[InputPartition]:
         journal = journal_of(self.options.location)

@@ -19,9 +19,11 @@ from pyspark_pylog.source.growth import (
     Basis,
     Growth,
     additions,
+    check_there,
     decode_basis,
     ends_with_groups,
     partitions_there,
+    still_there,
 )
 from pyspark_pylog.source.loss import TRIMMED, Loss, report
 from pyspark_pylog.source.query_pins import Pin, PinNames, decode, encode, pin_of
@@ -29,7 +31,7 @@ from pyspark_pylog.source.ranges import group_offsets
 from pyspark_pylog.source.read_columns import stored_columns, to_batch
 from pyspark_pylog.source.splits import decode_reads, encode_reads, split_growth
 from pyspark_pylog.task_metadata import agreed_value, newest_journal
-from spark_log.client.reading.fetch import Begun, Coming, Fetched, asked_ahead, fetch
+from spark_log.client.reading.fetch import Begun, Coming, Fetched, asked_ahead, begin, fetch
 from spark_log.client.reading.plan import OffsetRange, SliceRead
 from spark_log.client.reading.prune import columns_to_read, only_matching, plan_matching
 from spark_log.client.reading.scan_batches import check_not_compacted
@@ -71,11 +73,23 @@ class PinnedQuery:
     """Makes all tasks of a query read one version: the first task claims its name for it, the others read it."""
 
     def __init__(self, options: ReadOptions, scan: str, query: PinNames, task: ReadTask) -> None:
+        self._task = task
         self._log = task.log
         self._options = options
         self._scan = scan
         self._query = query
         self._basis = task.basis
+
+    def reads(self) -> list[SliceRead]:
+        """The reads of the task at that version: those that were planned, and its part of the records added since.
+
+        Raises DataLoss unless failOnDataLoss is false.
+        """
+        pin, growth = self.view()
+        check_there(pin.topics, self._options)
+        reads, losses = still_there(self._task.reads, pin.topics, self._options, growth.ends)
+        report(losses, self._options.fail_on_data_loss)
+        return reads + (growth.tasks[self._task.number] if self._task.number < len(growth.tasks) else [])
 
     def view(self) -> tuple[Pin, Growth]:
         """The pin of the query, and the growth of this scan.
@@ -138,6 +152,14 @@ def state_at(journal: Journal, version: int) -> State:
             "one to read the same; run the query again"
         )
     return state
+
+
+def read_pinned(
+    task: ReadTask, query: PinnedQuery, schema: pa.Schema, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    """What a task of a batch read does: it asks for its first objects, and agrees on a version meanwhile."""
+    begun = begin(task.log.roots.store(), task.reads)
+    return read_batches(task.log, query.reads(), schema, options, begun)
 
 
 def read_batches(

@@ -1,4 +1,4 @@
-"""Queues of sent records, one per topic, until they are written.
+"""Queues of sent records, one per topic, until they are written, and how long they linger for others.
 
 `send` appends to the rows of a queue's open batch without a lock, which would double its cost.  Two rules make that
 safe. First, appending a row to a list is atomic.  Second, the thread that closes a batch marks it as idle before it
@@ -13,7 +13,7 @@ lock and asks for more.  Threads that send at the same instant may be counted as
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from spark_log.client.producing.futures import WIDTH, RecordFuture, SentBatch
@@ -110,3 +110,8 @@ class TopicQueue:
             start = len(rows)
             rows += row
             future.start = rows.index(future, start)
+
+
+def linger_left_ms(queues: Iterable[TopicQueue], linger_ms: float, now_ms: int) -> float:
+    """How long the oldest of the waiting records still waits for others, which are written with it."""
+    return min(queue.opened_ms for queue in queues) + linger_ms - now_ms

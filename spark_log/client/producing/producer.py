@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 from spark_log.client.client_settings import PRODUCER, coder, resolve_settings
-from spark_log.client.producing.accumulator import TopicQueue
+from spark_log.client.producing.accumulator import TopicQueue, linger_left_ms
 from spark_log.client.producing.delivery import Attempt, Delivery
 from spark_log.client.producing.futures import NONE, RecordFuture, SentBatch, stamp_of
 from spark_log.client.producing.topic_rules import topic_spec
@@ -313,7 +313,7 @@ class Producer:
             while not (waiting := self._waiting()) and not self._closing:
                 self._work.wait()
             while not self._urgent and not self._closing:
-                rest = min(queue.opened_ms for queue in waiting) + linger - self._clock.monotonic_ms()
+                rest = linger_left_ms(waiting, linger, self._clock.monotonic_ms())
                 if rest <= 0:
                     break
                 self._work.wait(rest / 1000)
