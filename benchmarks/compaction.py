@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import spark_log
-from spark_log.node.cleaning import CleanTally
+from spark_log.node.compaction import CompactionTally
 from spark_log.node.maintain import compact, merge
 
 UPDATES_PER_KEY = 10
@@ -65,7 +65,7 @@ class Timed:
     """A pass, and the seconds that it takes."""
 
     def __init__(self, log: spark_log.Log) -> None:
-        self.tally = CleanTally()
+        self.tally = CompactionTally()
         cpu = time.process_time()
         self.wall = common.clock(lambda: self._run(log))
         self.cpu = time.process_time() - cpu

@@ -38,7 +38,7 @@ from spark_log.client.open_journal import TOKEN_VARIABLE
 from spark_log.errors import SparkLogError
 from spark_log.metadata.state import TopicKey
 from spark_log.net.address import is_coordinator
-from spark_log.node.cleaning import CleanTally
+from spark_log.node.compaction import CompactionTally
 from spark_log.node.erasing import Erasing
 from spark_log.node.failure_isolation import Failures
 from spark_log.node.maintain import compact, plan_compaction
@@ -55,7 +55,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("url", help="the log, file:///…, s3://… or pylog://…")
     common.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
-    verbs.add_parser("compact", parents=[common], help="clean the partitions of compacted topics that are due")
+    verbs.add_parser("compact", parents=[common], help="compact the partitions of compacted topics that are due")
     erase = verbs.add_parser("erase", parents=[common], help="remove all records of some keys from a topic")
     erase.add_argument("topic")
     keys = erase.add_mutually_exclusive_group(required=True)
@@ -93,7 +93,7 @@ def in_tasks(spark: SparkSession, shares: Sequence[Share], work: Callable[[Share
 
 def compact_log(spark: SparkSession, location: Location) -> bool:
     """Clean partitions until none is due; whether all could be cleaned."""
-    total, problems = CleanTally(), dict[str, None]()
+    total, problems = CompactionTally(), dict[str, None]()
     with Log(journal_of(location)) as log:
         while True:
             done, failures, total.left = total.partitions, Failures(log.url), 0
@@ -112,8 +112,8 @@ def compact_log(spark: SparkSession, location: Location) -> bool:
     return not problems
 
 
-def compact_group(planned: PlannedLog, group: Sequence[TopicKey]) -> tuple[CleanTally, list[str]]:
-    """In a task: clean those partitions of a group that are still due.  Returns the result and the problems."""
+def compact_group(planned: PlannedLog, group: Sequence[TopicKey]) -> tuple[CompactionTally, list[str]]:
+    """In a task: compact those partitions of a group that are still due.  Returns the result and the problems."""
     journal = newest_journal(planned)
     log, failures = Log(journal), Failures(journal.metadata.url)
     tally = compact(log, frozenset(group), failures=failures)

@@ -87,7 +87,7 @@ def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str,
 
 
 def where(condition: str, spark: SparkSession | None = None) -> dict[str, str]:
-    """Options of a read that skips records which `condition` cannot match (see `pyspark_pylog.options.where_condition`)."""
+    """Options of a read that skips records which `condition` cannot match: `pyspark_pylog.options.where_condition`."""
     from pyspark_pylog.options.where_condition import where as make
 
     return make(condition, spark)

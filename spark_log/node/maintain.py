@@ -26,8 +26,10 @@ from spark_log.metadata.decide.topics import decide_trim
 from spark_log.metadata.decide.upkeep import decide_fence
 from spark_log.metadata.replay import next_version, replay_records
 from spark_log.metadata.state import State, TopicKey
-from spark_log.node.cleaning import CleanTally, clean
-from spark_log.node.cleaning_plan import group_parts, plan_cleaning
+from spark_log.node.compaction import CompactionTally
+from spark_log.node.compaction import compact as compact_steps
+from spark_log.node.compaction_plan import group_parts
+from spark_log.node.compaction_plan import plan_compaction as plan_compaction_steps
 from spark_log.node.failure_isolation import Failures, OnFailure, log_failure, partition_name
 from spark_log.node.lost_index import prune_lost
 from spark_log.node.memory_file import load_memory, save_memory
@@ -105,7 +107,7 @@ class Plan:
     merged_bytes: int
     """Size of the merged slices."""
     cleaned_partitions: int
-    """Partitions that compaction would clean."""
+    """Partitions that would be compacted."""
     cleaned_bytes: int
     """Size of the records in them that no pass has seen."""
     collected: int
@@ -122,7 +124,7 @@ def plan_round(log: Log) -> Plan:
         trims = decide_trim(state, {key: removal.start for key, removal in removals.items()}).records
         trimmed = replay_records(next_version(state, now), trims)
         stretches, _ = yield from plan_merge(trimmed)
-        dirty = yield from plan_cleaning(trimmed, now)
+        dirty = yield from plan_compaction_steps(trimmed, now)
         names = yield from _find_garbage(state, now)
         return Plan(
             expired_records=sum(removal.records for removal in removals.values()),
@@ -257,7 +259,7 @@ class _Done:
 
     expired: tuple[ExpiredTopic, ...] = ()
     merged: Tally = field(default_factory=Tally)
-    cleaned: CleanTally = field(default_factory=CleanTally)
+    cleaned: CompactionTally = field(default_factory=CompactionTally)
     truncated: int = 0
     collected: int = 0
     pins: int = 0
@@ -287,8 +289,8 @@ def _duties(
         merging = merge_steps(view.state, context, open_spool, progress, failed, memory)
         view, done.merged = yield from change("merging", view, merging, done.merged)
         # After merging, so that each record is rewritten once by each, and few large slices are read.
-        cleaning = clean(view.state, context, open_spool, progress, failed, memory, ends_passes=saves_memory)
-        view, done.cleaned = yield from change("compaction", view, cleaning, done.cleaned)
+        steps = compact_steps(view.state, context, open_spool, progress, failed, memory, ends_passes=saves_memory)
+        view, done.cleaned = yield from change("compaction", view, steps, done.cleaned)
         view, _ = yield from change("sealing", view, seal(view.state, context), view.state)
     view, _ = yield from change("listing dropped objects", view, list_dropped(view.state, context), view.state)
     if view.state.version != memory.truncated:
@@ -367,14 +369,14 @@ def merge(log: Log, *, progress: Progress | None = None) -> Tally:
 
 
 def plan_compaction(log: Log, failures: Failures) -> list[list[TopicKey]]:
-    """The partitions of compacted topics that are due, in groups that are cleaned together: large partitions alone,
+    """The partitions of compacted topics that are due, in groups that are compacted together: large partitions alone,
     those with the highest dirty ratio first, and then small ones.
 
     failures:  partitions that cannot be planned are added.
     """
 
     def duty(state: State, context: Context) -> Steps[list[list[TopicKey]]]:
-        due = yield from plan_cleaning(state, context.clock.now_ms(), failures)
+        due = yield from plan_compaction_steps(state, context.clock.now_ms(), failures)
         large, small = group_parts(due, context.limits)
         return [list(group) for group in (*large, *small)]
 
@@ -387,16 +389,16 @@ def compact(
     *,
     progress: Progress | None = None,
     failures: Failures | None = None,
-) -> CleanTally:
-    """Clean the partitions of compacted topics that are due.
+) -> CompactionTally:
+    """Compact the partitions of compacted topics that are due.
 
     partitions:  no others than these; None: all.
-    failures:    partitions that cannot be cleaned are added; None: raises the first failure after trying all of them.
+    failures:    partitions that cannot be compacted are added; None: raises the first failure after trying all of them.
     """
     failed = failures or Failures(log.url)
 
-    def duty(state: State, context: Context) -> Steps[CleanTally]:
-        return (yield from clean(state, context, open_spool, progress, failed, only=partitions))
+    def duty(state: State, context: Context) -> Steps[CompactionTally]:
+        return (yield from compact_steps(state, context, open_spool, progress, failed, only=partitions))
 
     tally = _run_decided(log, duty)
     if failures is None:

@@ -1,4 +1,5 @@
-"""Which slices of a log a merge rewrites."""
+"""Looks for the partitions with something to merge, and for objects that are mostly dead: the plan of a merge, for the
+whole log."""
 
 from __future__ import annotations
 

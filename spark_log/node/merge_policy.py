@@ -1,4 +1,4 @@
-"""Which slices merging rewrites together.  Pure.
+"""Which slices of one partition merging rewrites together.  Pure.
 
 Retention removes whole slices from the front, so a slice stays until the newest record at or before its end has
 expired. Merging must not delay that much.  Therefore time is divided into windows, a slice belongs to the window of

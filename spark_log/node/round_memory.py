@@ -20,7 +20,7 @@ from spark_log.journal.garbage_collection import Collected
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import Partition, State, Topic, TopicKey
 from spark_log.model import Slice
-from spark_log.node.cleaning_pass import Pass
+from spark_log.node.compaction_pass import Pass
 
 NEVER = sys.maxsize
 
@@ -151,7 +151,7 @@ class RoundMemory:
     """The log's last change, if a round has left nothing to do."""
     expires_ms: int = NEVER
     """When the first slice expires that has not, or compaction may be due, as of that round."""
-    cleaning: Pass | None = None
+    compaction_pass: Pass | None = None
     """The pass of compaction that the next round continues."""
     too_old: set[str] = field(default_factory=set)
     """Topics that are not compacted because of the log's level: a warning has named them."""

@@ -157,7 +157,7 @@ def state_at(journal: Journal, version: int) -> State:
 def read_pinned(
     task: ReadTask, query: PinnedQuery, schema: pa.Schema, options: ReadOptions
 ) -> Iterator[pa.RecordBatch]:
-    """What a task of a batch read does: it asks for its first objects, and agrees on a version meanwhile."""
+    """Run a task of a batch read: ask for its first objects, and agree on a version meanwhile."""
     begun = begin(task.log.roots.store(), task.reads)
     return read_batches(task.log, query.reads(), schema, options, begun)
 

@@ -1,8 +1,8 @@
 """The promises about records that compaction removes, computed from the records one by one.
 
 The record at an offset may be missing if it has no key, if a newer one has its key, if it is a tombstone that has been
-kept for `delete.retention.ms` since the end of a pass over it, or if an erasure of its key has begun.  A pass leaves out
-records that are younger than `min.compaction.lag.ms`, and those of a window that is not over.
+kept for `delete.retention.ms` since the end of a pass over it, or if an erasure of its key has begun.  A pass leaves
+out records that are younger than `min.compaction.lag.ms`, and those of a window that is not over.
 """
 
 from __future__ import annotations

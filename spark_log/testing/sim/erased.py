@@ -16,7 +16,7 @@ from spark_log.testing.sim.world import Violation
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """What an operator wants erased.  It is run again until an erasure has ended."""
+    """An erasure that an operator wants.  It is run again until it has ended."""
 
     topic_id: str
     keys: frozenset[str]

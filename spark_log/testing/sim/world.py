@@ -266,7 +266,7 @@ class World:
         actor.task.close()
 
     def end_faults(self) -> None:
-        """From here on nothing fails.  Of each kind of actors that do not count, one goes on.
+        """From here on nothing fails.  Of each kind of actors that do not count, one continues.
 
         A request takes three steps, each of them drawn from all that is ready.  Where twenty actors are always ready,
         a change that lost against another takes longer to try again than the fence's age, and begins with a checkpoint.

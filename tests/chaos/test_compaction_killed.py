@@ -35,7 +35,7 @@ from pathlib import Path
 from spark_log import Log
 from spark_log.journal.journal import Journal
 from spark_log.journal.upkeep_limits import StepLimits
-from spark_log.node.cleaning import clean
+from spark_log.node.compaction import compact
 from spark_log.node.maintain import maintain_round
 from spark_log.node.round_memory import RoundMemory
 from spark_log.store.open import open_store
@@ -45,7 +45,7 @@ url, control, name = sys.argv[1:]
 log, memory = Log(Journal.open(ControlledStore(open_store(url, None, "os"), Path(control)), create=False)), RoundMemory()
 limits = StepLimits(clean_bytes=1, swap_bytes=1, clean_keys=8)
 def duty(state, context):
-    return (yield from clean(state, context, io.BytesIO, memory=memory, ends_passes=False))
+    return (yield from compact(state, context, io.BytesIO, memory=memory, ends_passes=False))
 print("ready", flush=True)
 while True:
     for _ in range(4):

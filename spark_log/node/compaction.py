@@ -1,12 +1,12 @@
-"""Cleaning: passes of compaction over partitions, as steps of the protocol (docs/decisions/0058-compaction.md).
+"""Compaction: passes over partitions, as steps of the protocol (docs/decisions/0058-compaction.md).
 
 A pass reads the keys of the dirty part of a partition into a map of the newest offset of each key.  Then it goes
 through all slices up to there, compares their keys with the map, and rewrites those that lose a record.  At its end,
 the cleaner point of the partition moves.  A pass that is killed leaves the point where it was.  It has removed only
 records that newer ones follow, so the next pass does the rest.
 
-Small partitions are cleaned in groups, whose requests are made together.  Large ones are cleaned one after another, in
-steps.  A process that runs several rounds continues its pass in the next round, after the other duties.
+Small partitions are compacted in groups, whose requests are made together.  Large ones are compacted one after another,
+in steps.  A process that runs several rounds continues its pass in the next round, after the other duties.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from spark_log.metadata.commands import MarkCleaned
 from spark_log.metadata.records import Cleaned
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import CREATE_TIME, Slice
-from spark_log.node.cleaning_pass import Compared, Pass, compare_keys, map_keys
-from spark_log.node.cleaning_plan import DirtyParts, group_parts, plan_cleaning
-from spark_log.node.cleaning_policy import DirtyPart
+from spark_log.node.compaction_pass import Compared, Pass, compare_keys, map_keys
+from spark_log.node.compaction_plan import DirtyParts, group_parts, plan_compaction
+from spark_log.node.compaction_policy import DirtyPart
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
 from spark_log.node.merge_policy import window_ms, windows
 from spark_log.node.packs import Stretch
@@ -46,8 +46,8 @@ Result = TypeVar("Result")
 
 
 @dataclass(slots=True)
-class CleanTally:
-    """The result of cleaning."""
+class CompactionTally:
+    """The result of a compaction."""
 
     partitions: int = 0
     """Passes that have ended."""
@@ -58,7 +58,7 @@ class CleanTally:
     left: int = 0
     """Partitions that wait for the next round: they are in a pass, or had more keys than one pass takes, or no turn."""
 
-    def add(self, other: CleanTally) -> None:
+    def add(self, other: CompactionTally) -> None:
         """Add the result for other partitions."""
         self.partitions += other.partitions
         self.records += other.records
@@ -68,14 +68,14 @@ class CleanTally:
 
 @dataclass(slots=True)
 class _Work:
-    """A round of cleaning."""
+    """A round of compaction."""
 
     context: Context
     open_spool: OpenSpool
     on_failure: OnFailure
     progress: Progress | None
     memory: RoundMemory
-    tally: CleanTally = field(default_factory=CleanTally)
+    tally: CompactionTally = field(default_factory=CompactionTally)
     is_full: bool = False
     """The disk is full."""
 
@@ -84,7 +84,7 @@ class _Work:
         self.on_failure(what, error)
 
 
-def clean(
+def compact(
     state: State,
     context: Context,
     open_spool: OpenSpool,
@@ -94,7 +94,7 @@ def clean(
     *,
     ends_passes: bool = True,
     only: Container[TopicKey] | None = None,
-) -> Steps[CleanTally]:
+) -> Steps[CompactionTally]:
     """Clean partitions that are due, those with the highest dirty ratio first, until about `clean_bytes` were read.
 
     on_failure:   called for a partition that cannot be cleaned; if it returns, the others are cleaned.
@@ -103,13 +103,13 @@ def clean(
     only:         no other partitions than these; None: all.
     """
     work = _Work(context, open_spool, on_failure, progress, memory or RoundMemory())
-    due = yield from plan_cleaning(state, context.clock.now_ms(), on_failure, work.memory, only)
-    large, small = _groups(context, due, work.memory.cleaning)
-    work.memory.cleaning = None
+    due = yield from plan_compaction(state, context.clock.now_ms(), on_failure, work.memory, only)
+    large, small = _groups(context, due, work.memory.compaction_pass)
+    work.memory.compaction_pass = None
     state = yield from _clean_each(work, state, large, ends_passes=ends_passes)
     yield from _clean_each(work, state, small, ends_passes=True)
     if large and large[0].has_begun:
-        (work.memory.cleaning,) = large[0].passes
+        (work.memory.compaction_pass,) = large[0].passes
     work.tally.left += sum(len(group.passes) for group in (*large, *small))
     return work.tally
 
@@ -224,7 +224,7 @@ def _without_failed(
         else:
             group.passes.remove(one)
             work.memory.set_uncleanable(state, one.key)
-            work.failed(f"cleaning {partition_name(state, one.key)}", error)
+            work.failed(f"compacting {partition_name(state, one.key)}", error)
     return state, found
 
 
@@ -248,8 +248,8 @@ def _rewrite(work: _Work, state: State, group: _Group, compared: Sequence[tuple[
         work.failed(what, error)
 
     how = Rewriting(
-        name="clean",
-        activity="cleaning",
+        name="compact",
+        activity="compacting",
         open_spool=work.open_spool,
         on_failure=on_failure,
         progress=work.progress,
@@ -287,7 +287,7 @@ def _stretches(state: State, one: Pass, found: Compared) -> Iterator[Stretch]:
             yield Stretch(one.key, [piece for piece, _ in some])
 
 
-def _count(tally: CleanTally, compared: Mapping[TopicKey, Compared], done: Iterable[Replacement]) -> None:
+def _count(tally: CompactionTally, compared: Mapping[TopicKey, Compared], done: Iterable[Replacement]) -> None:
     for swapped in done:
         tally.records += compared[swapped.key].removed(swapped.old)
         tally.bytes += sum(piece.length for piece in swapped.old) - swapped.new.length

@@ -23,7 +23,7 @@ from spark_log.journal.store_operations import Put, Steps
 from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.cleaner_point import tombstones_from
 from spark_log.metadata.state import State
-from spark_log.node.cleaning import CleanTally, clean
+from spark_log.node.compaction import CompactionTally, compact
 from spark_log.node.maintain import Maintainer, maintain_once, maintain_round, merge, plan_round
 from spark_log.node.round_memory import RoundMemory
 from spark_log.node.verify import verify
@@ -78,9 +78,9 @@ def latest(found: Sequence[Record]) -> dict[bytes | None, bytes | None]:
 
 def run_clean(
     log: Log, limits: StepLimits = LIMITS, memory: RoundMemory | None = None, *, ends_passes: bool = True
-) -> CleanTally:
-    def duty(state: State, context: Context) -> Steps[CleanTally]:
-        return (yield from clean(state, context, io.BytesIO, memory=memory, ends_passes=ends_passes))
+) -> CompactionTally:
+    def duty(state: State, context: Context) -> Steps[CompactionTally]:
+        return (yield from compact(state, context, io.BytesIO, memory=memory, ends_passes=ends_passes))
 
     return upkeep(log.journal, duty, limits)
 
@@ -186,8 +186,8 @@ def test_keys_whose_hashes_half_agree_are_read_again(tmp_path: Path) -> None:
     log, rng = compacted(tmp_path), HalfBlind(1)
     append(log, [("a", "1"), ("b", "1"), ("a", None), ("b", "2")])
 
-    def duty(state: State, context: Context) -> Steps[CleanTally]:
-        return (yield from clean(state, replace(context, rng=rng), io.BytesIO))
+    def duty(state: State, context: Context) -> Steps[CompactionTally]:
+        return (yield from compact(state, replace(context, rng=rng), io.BytesIO))
 
     assert upkeep(log.journal, duty, LIMITS).records == 2
     assert rng.zeros == 0
@@ -289,7 +289,7 @@ def test_a_large_partition_holds_up_no_other_one(tmp_path: Path) -> None:
         assert latest(records(log)) == {b"a": b"5", b"b": b"5"}
     assert len(tallies) > 6
     assert [one.offset for one in records(log)] == [10, 11]
-    assert cleaned_upto(log) == 12 and memory.cleaning is None
+    assert cleaned_upto(log) == 12 and memory.compaction_pass is None
     assert sum(tally.records for tally in tallies) == 11
 
 
@@ -338,7 +338,7 @@ def test_a_pass_ends_when_its_topic_is_not_compacted_any_more(tmp_path: Path) ->
         assert run_clean(log, STEPS, memory, ends_passes=False).left
     log.admin.incremental_alter_configs({"t": {"cleanup.policy": "delete", "retention.ms": "-1"}})
     before = records(log)
-    assert run_clean(log, STEPS, memory, ends_passes=False) == CleanTally()
+    assert run_clean(log, STEPS, memory, ends_passes=False) == CompactionTally()
     assert records(log) == before and cleaned_upto(log) == 0
 
 
@@ -356,14 +356,14 @@ def test_a_pass_that_another_process_begins_again_ends(tmp_path: Path) -> None:
 # --------------------------------------------------------------------------------------------- what others do meanwhile
 
 
-def at_each_put(steps: Steps[CleanTally], action: Callable[[], object]) -> Steps[CleanTally]:
+def at_each_put(steps: Steps[CompactionTally], action: Callable[[], object]) -> Steps[CompactionTally]:
     """The same steps; the action runs after each segment was written, before it is swapped in."""
     answer: Any = None
     while True:
         try:
             request = steps.send(answer)
         except StopIteration as stop:
-            return cast(CleanTally, stop.value)
+            return cast(CompactionTally, stop.value)
         answer = yield request
         if any(isinstance(one, Put) for one in (request if isinstance(request, list) else [request])):
             action()
@@ -389,8 +389,8 @@ def test_a_swap_that_is_void_is_not_forced(tmp_path: Path, meanwhile: str) -> No
         for action in once:
             action()
 
-    def duty(state: State, context: Context) -> Steps[CleanTally]:
-        return (yield from at_each_put(clean(state, context, io.BytesIO), act))
+    def duty(state: State, context: Context) -> Steps[CompactionTally]:
+        return (yield from at_each_put(compact(state, context, io.BytesIO), act))
 
     upkeep(log.journal, duty, LIMITS)
     assert verify(log, deep=True) == []
@@ -429,11 +429,11 @@ def test_a_slice_that_cannot_be_read_ends_the_pass_of_its_partition(
     assert (report.cleaned_partitions, report.uncleanable) == (1, ("t-0",))
     assert [one.offset for one in records(log, 1)] == [1]
     (problem,) = report.problems
-    assert problem.startswith("cleaning t-0 failed: ") and name in problem
+    assert problem.startswith("compacting t-0 failed: ") and name in problem
     assert problem in caplog.text and "Traceback" not in caplog.text
     append(log, [("a", "3"), ("a", "4")], 0)
     again = maintainer.round()
-    assert not any("cleaning" in text for text in again.problems) and again.uncleanable == ("t-0",)
+    assert not any("compacting" in text for text in again.problems) and again.uncleanable == ("t-0",)
     assert problem in Maintainer(log).round().problems
     log.admin.delete_records({TopicPartition("t", 0): 2})
     later = maintainer.round()
@@ -451,7 +451,7 @@ def test_a_full_disk_ends_compaction_in_this_round(tmp_path: Path) -> None:
     control.write_text("full")
     report = maintain_round(tight)
     assert report.no_space and report.cleaned_partitions == 0
-    assert sum("cleaning" in problem for problem in report.problems) == 1
+    assert sum("compacting" in problem for problem in report.problems) == 1
     control.write_text("")
     assert maintain_round(tight).cleaned_partitions == 3
     assert [len(records(log, partition)) for partition in range(3)] == [1, 1, 1]
