@@ -13,42 +13,63 @@ from spark_log.testing.simulation import main, replay_command
 
 SEEDS = 150
 NOTICED_IN = {
-    "any_clock": 140,
+    "active_segment_cleaned": 259,
+    "any_clock": 147,
     "any_edition": 1,
-    "any_epoch": 9,
+    "any_epoch": 11,
+    "any_generation": 5,
     "certain_after_asking": 406,
     "certain_refusal": 143,
-    "decide_unlisted": 3,
-    "expire_any": 94,
-    "follow_few_beyond": 28,
-    "generation_repeats": 5,
-    "resumes_stale_state": 446,
-    "hold_from_plan": 144,
-    "horizon_too_early": 80,
+    "cleaned_blindly": 4,
+    "dead_copies_left": 59,
+    "decide_unlisted": 4,
+    "erased_beyond": 9,
+    "erased_once": 9,
+    "erased_too_few": 9,
+    "expire_any": 97,
+    "follow_few_beyond": 43,
+    "full_map_ignored": 19,
+    "generation_repeats": 12,
+    "hold_from_plan": 149,
+    "horizon_too_early": 10,
+    "keeps_no_tombstone": 39,
+    "keeps_older": 19,
     "leftovers_placed": 1,
-    "list_before_put": 1,
-    "lost_list_empty": 163,
+    "list_before_put": 14,
+    "list_of_older_state": 5,
+    "lists_unread": 8,
+    "lost_list_empty": 188,
     "merged_blindly": 109,
-    "no_birth": 4,
+    "newest_lost": 39,
+    "no_birth": 11,
     "no_fence_on_commit": 1,
-    "no_fence_on_swap": 177,
+    "no_fence_on_swap": 179,
     "no_readback": 1,
-    "no_transaction_timeout": 6,
+    "no_start_over": 3,
+    "no_transaction_timeout": 11,
+    "offsets_forgotten": 2,
     "one_former_holder": 12,
     "opened_unconfirmed": 3,
-    "parallel_after_lost": 3322,
+    "outdated_search_ends": 249,
+    "parallel_after_lost": 3332,
     "peek_believed": 1,
     "peek_beyond_fence": 201,
+    "resumes_stale_state": 446,
     "retention_one_too_many": 5,
     "taken_alive": 5,
-    "taken_from_any": 6,
-    "tombstones_immediately": 14,
-    "trim_one_too_many": 3,
+    "taken_from_any": 26,
+    "tombstones_immediately": 30,
+    "trim_one_too_many": 5,
     "written_by_all": 6,
+    "young_cleaned": 79,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 TRIES = 30
 """Seeds that are tried from there on: what is drawn changes with the code that draws."""
+
+
+CRASHES = ("error: AssertionError", "error: IndexError", "error: KeyError")
+"""A run that ends so has met a fault of the simulation, or of the mutation: no promise was broken."""
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, 10))
@@ -102,8 +123,10 @@ def test_erasures_and_retention_run_beside_passes() -> None:
 def test_a_missing_rule_is_noticed(mutation: str) -> None:
     """Each rule of the protocol, taken away, breaks a promise: the simulation can see what it is for."""
     first = NOTICED_IN.get(mutation, 0)
-    noticed = any(simulate(seed, mutation).violation for seed in range(first, first + TRIES))
-    assert noticed, f"find another seed for it: {replay_command(first, mutation)}"
+    violations = (simulate(seed, mutation).violation for seed in range(first, first + TRIES))
+    assert any(violation and not violation.startswith(CRASHES) for violation in violations), (
+        f"find another seed for it: {replay_command(first, mutation)}"
+    )
 
 
 @pytest.mark.parametrize("seed", [3, 29])
@@ -116,7 +139,7 @@ def test_a_seed_decides_everything(seed: int) -> None:
 
 def test_a_failure_prints_the_command_that_replays_it(capsys: pytest.CaptureFixture[str]) -> None:
     """And the exit code says whether what was expected was seen."""
-    assert main(["--seeds", "1", "--mutate", "no_start_over"]) == 0
+    assert main(["--seeds", "1", "--first", "3", "--mutate", "no_start_over"]) == 0
     out = capsys.readouterr().out
-    assert "again: python -m spark_log.testing.simulation --seeds 1 --first 0 --mutate no_start_over" in out
+    assert "again: python -m spark_log.testing.simulation --seeds 1 --first 3 --mutate no_start_over" in out
     assert "seeds/s" in out

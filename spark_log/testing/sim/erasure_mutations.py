@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -13,7 +12,7 @@ from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Steps
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
-from spark_log.node import erasing, segment_swaps
+from spark_log.node import erasing
 from spark_log.node.erasing import Erased, Erasing
 from spark_log.node.rewrite import Rewriting, open_spool, rewrite
 from spark_log.segment.offsets import as_array
@@ -51,10 +50,6 @@ def _search_no_dead(*_: Any) -> Steps[None]:
     yield from ()
 
 
-def _nothing_changed(names: Iterable[str]) -> Counter[str]:
-    return Counter()
-
-
 ERASURE_MUTATIONS = {
     "erased_beyond": Mutation(
         "an erasure removes records before its offset, and no later ones",
@@ -75,9 +70,5 @@ ERASURE_MUTATIONS = {
     "dead_copies_left": Mutation(
         "an erasure finds the copies in dead slices",
         (Patch(erasing, "_search_dead", _search_no_dead),),
-    ),
-    "swapped_partly": Mutation(
-        "an object is swapped in with all of its segments, or not at all",
-        (Patch(segment_swaps, "Counter", _nothing_changed),),
     ),
 }

@@ -105,9 +105,9 @@ class Simulation:
             "cleanup.policy": self.rng.choice(("compact", "compact", "compact,delete")),
             "retention.ms": str(self.rng.choice(RETENTIONS_MS)),
             "retention.bytes": self.rng.choice(("-1", str(8 * self.run_bytes))),
-            "segment.ms": str(self.rng.choice((1, 20, 200))),
+            "segment.ms": str(self.rng.choice((1, 20, 3000))),
             "delete.retention.ms": str(self.rng.choice((0, 300, 3000))),
-            "min.compaction.lag.ms": str(self.rng.choice((0, 0, 300))),
+            "min.compaction.lag.ms": str(self.rng.choice((0, 0, 3000))),
             "min.cleanable.dirty.ratio": str(self.rng.choice((0, 0.5))),
         }
 
