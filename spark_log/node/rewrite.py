@@ -78,7 +78,7 @@ class _Work:
     """Values that all packs are written with."""
 
     state: State
-    """On which the stretches were planned."""
+    """When the rewriting began: it has the topics of all stretches."""
     context: Context
     how: Rewriting
     missing: list[tuple[TopicKey, ObjectNotFound]] = field(default_factory=list)
@@ -127,7 +127,8 @@ def rewrite(
     """
     work, swapped, is_thinned = _Work(state, context, how), list[Replacement](), how.keep is not None
     total, at = sum(stretch.bytes for stretch in stretches), 0
-    waiting, batch = deque(packs(state, stretches, context.limits)), SwapBatch(state.version)
+    there = [stretch for stretch in stretches if _is_there(state, stretch)]
+    waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
     while waiting:
         if not batch.done:
             batch = SwapBatch(state.version)

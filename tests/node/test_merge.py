@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from spark_log import Log, TopicPartition, connect
+from spark_log import Log, NewTopic, TopicPartition, connect
 from spark_log.client.reading.scan_batches import SCAN_SCHEMA, scan_batches
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import Op, Put, Steps
@@ -22,6 +22,7 @@ from spark_log.node.maintain import checkpoint, expire, maintain_once, merge
 from spark_log.node.merge import Tally
 from spark_log.node.merge import merge as merge_steps
 from spark_log.node.packs import PARALLEL_PACKS, Stretch, take_packs
+from spark_log.node.rewrite import Rewriting, rewrite
 from spark_log.node.slice_reads import WHOLE_BYTES_MAX
 from spark_log.node.verify import verify
 from spark_log.segment.compression import Compression
@@ -264,6 +265,25 @@ def test_a_topic_deleted_meanwhile_stays_deleted(tmp_path: Path) -> None:
     maintain_once(log)
     assert not log.journal.refresh().partitions
     assert not log.journal.state.objects
+
+
+def test_stretches_of_a_topic_that_was_forgotten_since_they_were_planned_are_left_out(tmp_path: Path) -> None:
+    """An erasure moves on to a newer state between its plan and its rewrites."""
+    log = new_log(tmp_path)
+    append_small(log, 4)
+    key = (log.journal.state.names["t"], 0)
+    stretches = [Stretch(key, tuple(slices(log)))]
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1"}})
+    delete(log)
+    log.create_topic(NewTopic("other", 1))
+    pass_the_fence(log)
+    assert key[0] not in log.journal.refresh().topics
+
+    def duty(state: State, context: Context) -> Steps[list[Any]]:
+        how = Rewriting(name="erase", activity="erasing from", open_spool=io.BytesIO)
+        return (yield from rewrite(state, context, stretches, how))[1]
+
+    assert upkeep(log.journal, duty) == []
 
 
 def delete(log: Log) -> None:
