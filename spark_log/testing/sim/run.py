@@ -40,7 +40,7 @@ from spark_log.testing.sim.writers import (
 )
 
 STEPS_MAX = 60_000
-"""Steps with faults.  Afterwards up to four times as many run without faults."""
+"""Steps with faults.  Afterwards up to eight times as many run without faults."""
 APPLICATIONS_IN = (2,)
 """Last digits of the seeds in which an application writes versions, some of them twice."""
 COORDINATED_IN = (6,)
@@ -83,7 +83,7 @@ def _simulate(sim: Simulation, seed: int) -> Result:
             sim.world.start("rot", persistent(partial(bit_rot, sim)), counts=False)
         finished = sim.world.run(STEPS_MAX)
         sim.world.end_faults()
-        if not finished and not sim.world.run(4 * STEPS_MAX):
+        if not finished and not sim.world.run(8 * STEPS_MAX):
             raise Violation("progress: writers are stuck")
         sim.world.alone(finish(sim))
         sim.world.alone(_read_all(sim))
