@@ -10,7 +10,7 @@ from spark_log.journal.upkeep_limits import StepLimits
 from spark_log.metadata.decide.upkeep import may_have_holes
 from spark_log.metadata.features import HOLES, METADATA_VERSION
 from spark_log.metadata.state import State, TopicKey
-from spark_log.node.compaction_policy import DirtyPart, dirty_part
+from spark_log.node.dirty_part import DirtyPart, dirty_part
 from spark_log.node.failure_isolation import OnFailure, raise_failure, resolve_each
 from spark_log.node.packs import PACK_BYTES
 from spark_log.node.round_memory import NotDue, RoundMemory

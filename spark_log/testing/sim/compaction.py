@@ -17,7 +17,7 @@ from spark_log.metadata.state import State, TopicKey
 from spark_log.metadata.swaps import resolve
 from spark_log.model import Slice
 from spark_log.node import compaction
-from spark_log.node.compaction_policy import dirty_part
+from spark_log.node.dirty_part import dirty_part
 from spark_log.node.segment_swaps import SwapBatch, swap_segments
 from spark_log.settings import topic_config
 from spark_log.testing.sim.compacted import latest

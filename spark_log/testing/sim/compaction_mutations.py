@@ -14,7 +14,7 @@ from spark_log.metadata import replay
 from spark_log.metadata.cleaner_point import moved_point
 from spark_log.metadata.state import CleanedPart, State
 from spark_log.model import Slice
-from spark_log.node import compaction_policy
+from spark_log.node import dirty_part
 from spark_log.node.compaction_pass import Pass
 from spark_log.node.segment_swaps import Replacement, SwapBatch, swap_segments
 from spark_log.segment.newest_offsets import NewestOffsets
@@ -42,7 +42,7 @@ def _moved_with_earlier_time(known: CleanedPart | None, upto: int, now_ms: int, 
 
 
 _keep, _offsets, _end_map = NewestOffsets.keep, NewestOffsets.offsets, Pass.end_map
-_uncleanable_from = compaction_policy._uncleanable_from
+_uncleanable_from = dirty_part._uncleanable_from
 
 
 def _keep_older(
@@ -82,7 +82,7 @@ COMPACTION_MUTATIONS = {
     ),
     "tombstones_immediately": Mutation(
         "a tombstone is kept for some time from the end of the first pass over it",
-        (Patch(compaction_policy, "tombstones_from", _all_cleaned),),
+        (Patch(dirty_part, "tombstones_from", _all_cleaned),),
     ),
     "horizon_too_early": Mutation(
         "of passes that share a time, the last one's counts",
@@ -106,10 +106,10 @@ COMPACTION_MUTATIONS = {
     ),
     "active_segment_cleaned": Mutation(
         "a pass leaves out the active segment",
-        (Patch(compaction_policy, "active_segment", _no_active_segment),),
+        (Patch(dirty_part, "active_segment", _no_active_segment),),
     ),
     "young_cleaned": Mutation(
         "a pass leaves out records that are younger than min.compaction.lag.ms",
-        (Patch(compaction_policy, "_uncleanable_from", _uncleanable_without_lag),),
+        (Patch(dirty_part, "_uncleanable_from", _uncleanable_without_lag),),
     ),
 }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from spark_log.metadata.state import CleanedPart
 from spark_log.model import Slice
-from spark_log.node.compaction_policy import DirtyPart, Due, dirty_part
+from spark_log.node.dirty_part import DirtyPart, Due, dirty_part
 from spark_log.node.merge_policy import window_ms
 from spark_log.node.round_memory import NEVER
 
