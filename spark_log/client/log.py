@@ -39,15 +39,16 @@ def connect(
     """Open the log at `url`: a path, any fsspec URL, or a coordinator's address, `pylog://host:9550[,host2:9550]`.
 
     If a path or fsspec URL has no log yet, a new one is created, unless `create` is false.  A coordinator's address
-    opens the log that the coordinator writes.  The process then keeps in memory only the metadata of the topics that it
-    uses.  It loads the metadata of all topics when that is needed, for example by `log.admin`.
+    opens the log that the coordinator writes.  With a coordinator, the process keeps in memory only the metadata of the
+    topics that it uses.  It loads the metadata of all topics when that is needed, for example by `log.admin`.
 
     storage_options:  passed to fsspec: credentials, endpoints.
     token:            authenticates to a coordinator; default: the environment variable PYLOG_TOKEN.
     durability:       on a disk, "disk" syncs files before a write is acknowledged, and "os" leaves that to the
                       operating system; a bucket ignores it.
-    Raises NoLog, StoreNotExclusive, UnsupportedVersion, StorageError, CoordinatorNotAvailable, AuthenticationFailed;
-    InvalidRequest for an invalid URL or option, or if `token` is given with a storage URL.
+    Raises NoLog, StoreNotExclusive (the storage has no put-if-absent), UnsupportedVersion, StorageError,
+    CoordinatorNotAvailable, AuthenticationFailed; InvalidRequest for an invalid URL or option, or if
+    `token` is given with a storage URL.
     """
     return Log(open_journal(url, storage_options, token, create=create, durability=durability, partial=True))
 
@@ -111,14 +112,14 @@ class Log:
                `timestamp`, `headers`, `partition`.  key, value: str (as UTF-8) or bytes.  timestamp: a timestamp, or
                milliseconds since 1970; None or no column: the current time.
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
-               topic).  If the version is at or below the last one, the append is skipped with a warning, and the call
-               returns the offsets of the original append of that version, or {} if the log does not know them.
+               topic).  If the version is at or below the last accepted one, the append is skipped with a warning, and
+               the call returns the offsets of the original append of that version, or {} if the log does not know
+               them.  If it is the last one and `data` has another number of rows, SequenceConflict is raised.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
-        compression:  "zstd", "lz4" or "none", for topics whose `compression.type` is `producer`, the default.
+        compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
         acks:  0, 1 or "all", accepted as in Kafka, without effect: every append waits until it is durable and visible.
         Raises InvalidRequest for an invalid argument, InvalidRecord and its subclasses for invalid `data`,
-        UnknownTopicOrPartition, CommitUnknown; and SequenceConflict if `txn_version` repeats the last version, but
-        `data` has a different number of rows than the log has for it.
+        UnknownTopicOrPartition, CommitUnknown, SequenceConflict.
         """
         check_acks(acks)
         identity = txn_identity_if_given(txn_app_id, txn_version, topic)
@@ -172,12 +173,12 @@ class Log:
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
     ) -> pa.Table:
-        """The latest record of each key as one table: what compaction would leave, without waiting for it.
+        """The latest record of each key as one table: as after a compaction, without its tombstones.
 
         Columns as in `scan`: topic string, partition int32, offset int64, key binary, value binary, timestamp
         timestamp[us, UTC], headers list<struct<key, value>>; sorted by partition and offset.  Deleted keys, whose
         latest record has no value, and records without a key are left out.  A key that has records in several
-        partitions has a row of each.
+        partitions has one row for each of them.
 
         at:     a position: the table as it was before the record at this position, e.g. "@2026-01-31T10:00Z".
         where:  a condition on the latest records, as in `scan`.

@@ -301,7 +301,7 @@ class Admin:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ErasureReport:
-        """Remove every record of some keys from a topic, compacted or not, with its tombstones.
+        """Remove every record of some keys, tombstones included, from a topic, compacted or not.
 
         This process reads the keys of the whole topic, and rewrites the objects that have such records.  Offsets do
         not change.  Readers do not see the records any more when it returns; upkeep deletes the old objects later.  If
@@ -310,7 +310,7 @@ class Admin:
         keys:      bytes, or text as UTF-8; a list, or an Arrow array.
         before:    a position; the records from it on stay.  The default is each partition's end when the call begins.
         dry_run:   only count.
-        progress:  called with (name of the work, progress, total).
+        progress:  called with (name of the step, amount done, total).
         Raises UnknownTopicOrPartition; InvalidRequest for no keys, a null, or a log below level 3 of
         `metadata.version`; ConcurrentChange if others rewrite the same records all the time.
         """

@@ -24,7 +24,7 @@ from spark_log.segment.key_set import KeySet
 from spark_log.settings import cluster_config
 
 Progress = Callable[[str, int, int], None]
-"""(name of the work, progress, total)."""
+"""(name of the step, amount done, total)."""
 SHARE_BYTES = 1 << 30
 """About the size of the objects that a task searches."""
 

@@ -185,8 +185,8 @@ class Consumer:
         """Available records, at most `max_records` (default `max_poll_records`).
 
         Waits up to `timeout_ms` for a record, and returns {} if none is available by then.  If `fetch_min_bytes` is
-        set, fewer bytes do not count as available until `fetch_max_wait_ms` have passed.  A read that is under way can
-        take up to a second longer; joining the group and committing can take longer than that.
+        set, fewer bytes are returned only after `fetch_max_wait_ms`.  While a read is under way, the call can take up
+        to a second longer than `timeout_ms`; joining the group and committing can take longer than that.
 
         Raises IllegalGeneration if a newer consumer has taken over the group; NoOffsetForPartition and
         OffsetOutOfRange with auto_offset_reset="none"; RecordDeserialization if the next record cannot be deserialized:
@@ -317,8 +317,8 @@ class Consumer:
         Without a coordinator, positions that the group already has are not written and cause no request: such a commit
         does not notice that an older copy of the log was restored.
 
-        Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer one took it over;
-        RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.
+        Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over
+        the group; RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.
         """
         self._group("commit").commit(self._assignment.returned() if offsets is None else as_offsets(offsets))
 

@@ -122,9 +122,9 @@ class Producer:
         value, key:    bytes, str (as UTF-8) or None; with a serializer set, the values that it accepts.
         partition:     None: the `partitioner` chooses it.
         timestamp_ms:  milliseconds since 1970; None: the current time.
-        Raises InvalidRecord for a wrong type or value, MessageTooLarge, UnknownTopicOrPartition, and InvalidRequest
-        after `close`; RequestTimedOut if `max_block_ms` pass while the buffer is full, or before the topic is found or
-        created.  Other errors, such as a timestamp outside of the topic's range, fail the future.
+        Raises InvalidRecord for an argument of a wrong type or content, MessageTooLarge, UnknownTopicOrPartition, and
+        InvalidRequest after `close`; RequestTimedOut if `max_block_ms` pass while the buffer is full, or before the
+        topic is found or created.  Other errors, such as a timestamp outside of the topic's range, fail the future.
         """
         if self._encodes:
             key, value = self._encoded(key, value)
