@@ -11,7 +11,7 @@ from spark_log.testing.sim.run import simulate
 from spark_log.testing.sim.setting import TOGETHER_FROM
 from spark_log.testing.simulation import main, replay_command
 
-SEEDS = 150
+SEEDS = 100
 NOTICED_IN = {
     "active_segment_cleaned": 259,
     "any_clock": 147,
@@ -81,10 +81,10 @@ def test_no_promise_is_broken(first: int) -> None:
         assert result.counts["acked"] and result.counts["checkpoints"]
 
 
-@pytest.mark.parametrize("first", range(TOGETHER_FROM + 1, TOGETHER_FROM + 61, 20))
+@pytest.mark.parametrize("first", range(TOGETHER_FROM + 1, TOGETHER_FROM + 31, 10))
 def test_no_promise_is_broken_where_rounds_are_shared(first: int) -> None:
     """As on an object store: the checkpoint with what follows it, a listing beside a read that finds nothing."""
-    for seed in range(first, first + 20, 2):
+    for seed in range(first, first + 10, 2):
         result = simulate(seed)
         assert not result.violation, f"{result.violation}\nagain: {replay_command(seed)}"
 
