@@ -135,7 +135,10 @@ class Journal:
         if objects is not None:
             objects = with_retries(objects, context.clock, context.random())
         stores = Stores.of(metadata, objects)
-        return cls(open_storage_log(stores, context, create=create), stores, link, partial=partial)
+        log = open_storage_log(stores, context, create=create)
+        if log.form.mirrors:
+            link, partial = None, False  # its state names the coordinator of the log that it mirrors
+        return cls(log, stores, link, partial=partial)
 
     @property
     def context(self) -> Context:

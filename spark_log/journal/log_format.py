@@ -16,12 +16,14 @@ FORMAT_KEY = "meta/format"
 
 
 FORMAT_VERSION = 1
+MIRROR_VERSION = 2
+"""Of mirrors: a pylog that does not know them must not write to one."""
 TRIES = 5
 
 logger = logging.getLogger("spark_log")
 
 
-class Format(msgspec.Struct, frozen=True, kw_only=True):
+class Format(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The contents of `meta/format`."""
 
     pylog: int
@@ -32,10 +34,17 @@ class Format(msgspec.Struct, frozen=True, kw_only=True):
     """Fingerprint of the store library whose probe succeeded."""
     crc: str = ""
     """crc32c of the other fields, in hex; empty in a file from an earlier pylog."""
+    mirrors: str = ""
+    """URL of the log that this one follows (`node/mirror.py`); empty if it is not a mirror."""
 
     def checksum(self) -> str:
         """The correct value of `crc`."""
-        return f"{crc32c(msgspec.json.encode([self.pylog, self.cluster_id, self.created_ms, self.probed])):08x}"
+        fields = [self.pylog, self.cluster_id, self.created_ms, self.probed, *([self.mirrors] if self.mirrors else [])]
+        return f"{crc32c(msgspec.json.encode(fields)):08x}"
+
+    def of_mirror(self, mirrors: str) -> Format:
+        """The format of a mirror of the log at this URL; empty: of a log that is not a mirror."""
+        return msgspec.structs.replace(self, pylog=MIRROR_VERSION if mirrors else FORMAT_VERSION, mirrors=mirrors)
 
     def encode(self) -> bytes:
         """The bytes of the file."""
@@ -51,12 +60,12 @@ def parse_format(data: bytes, url: str) -> Format:
     try:
         fields: Any = msgspec.json.decode(data)
         version = fields["pylog"]
-        form = msgspec.convert(fields, Format) if version == FORMAT_VERSION else None
+        form = msgspec.convert(fields, Format) if version in (FORMAT_VERSION, MIRROR_VERSION) else None
     except (msgspec.MsgspecError, KeyError, TypeError, UnicodeError) as error:
         raise damaged from error
     if form is None:
         raise UnsupportedVersion(
-            f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION}: update pylog"
+            f"the log at {url} has format {version}, this pylog reads {FORMAT_VERSION} and {MIRROR_VERSION}: update pylog"
         )
     if form.crc and form.crc != form.checksum():
         raise damaged

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from spark_log.errors import NoLog
+from spark_log.errors import InvalidRequest, NoLog
 from spark_log.journal import checkpointing, clock_check, commit_protocol, opening
 from spark_log.journal.claims import claim, drop_claims
 from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, find_format, parse_format, put_format
@@ -49,12 +49,12 @@ class StorageLog:
         listed:  the checkpoints, if they were just listed.
         """
         self.context = context
-        self._form, self._store, self._listed = form, store, listed
+        self.form, self._store, self._listed = form, store, listed
         self._probed = False
 
     @property
     def cluster_id(self) -> str:
-        return self._form.cluster_id
+        return self.form.cluster_id
 
     # ------------------------------------------------------------------------------------------------------------- reading
 
@@ -122,6 +122,11 @@ class StorageLog:
     # ------------------------------------------------------------------------------------------------------------- writing
 
     def propose(self, view: View, commands: Sequence[Proposal]) -> Steps[View]:
+        if self.form.mirrors:
+            raise InvalidRequest(
+                f"{self._store.url} is a mirror of {self.form.mirrors}, and `pylog mirror run` alone changes it: change "
+                f"that log, or, if it is lost, run `pylog recover {self._store.url}`"
+            )
         if not is_led_elsewhere(view.state, self.context):
             yield from self._check_store()
         after = yield from commit_protocol.propose(view, commands, self.context)
@@ -144,11 +149,11 @@ class StorageLog:
         if self._probed:
             return
         fingerprint = self._store.fingerprint()
-        if fingerprint != self._form.probed:
+        if fingerprint != self.form.probed:
             probe(self._store, nonce=self.context.unique())
-            self._form = msgspec.structs.replace(self._form, probed=fingerprint)
+            self.form = msgspec.structs.replace(self.form, probed=fingerprint)
             if (yield from self.is_still_there()):  # otherwise another log would get the id of this one
-                yield Put(FORMAT_KEY, (self._form.encode(),))
+                yield Put(FORMAT_KEY, (self.form.encode(),))
         self._probed = True
 
     # -------------------------------------------------------------------------------------------------------- checkpoints
@@ -183,7 +188,7 @@ class StorageLog:
 def open_storage_log(stores: Stores, context: Context, *, create: bool) -> StorageLog:
     """The metadata log in a store; if there is none and `create`, a new one.
 
-    Raises NoLog, UnsupportedVersion, StoreNotExclusive.
+    Raises NoLog, also for a mirror that has nothing yet; UnsupportedVersion, StoreNotExclusive.
     """
     url = stores.metadata.url
     data, listed = run(_look_in(), stores, context.clock)
@@ -192,21 +197,24 @@ def open_storage_log(stores: Stores, context: Context, *, create: bool) -> Stora
     if data is None:
         if not create:
             raise NoLog(f"there is no log at {url}; create one with `pylog -u {url} topic create NAME`")
-        data = _begin(stores, context)
-    return StorageLog(context, parse_format(data, url), stores.metadata, listed)
+        data = begin_log(stores, context, context.unique() + context.unique())
+    form = parse_format(data, url)
+    if form.mirrors and not listed:
+        raise NoLog(f"the mirror at {url} has nothing of {form.mirrors} yet: wait for `pylog mirror run`")
+    return StorageLog(context, form, stores.metadata, listed)
 
 
-def _begin(stores: Stores, context: Context) -> bytes:
+def begin_log(stores: Stores, context: Context, cluster_id: str, mirrors: str = "") -> bytes:
     """Probe the store of the metadata and write `meta/format`; returns its bytes, ours or another process's."""
     store = stores.metadata
     probe(store, nonce=context.unique())
     form = Format(
         pylog=FORMAT_VERSION,
-        cluster_id=context.unique() + context.unique(),
+        cluster_id=cluster_id,
         created_ms=context.clock.now_ms(),
         probed=store.fingerprint(),
     )
-    data = run(put_format(form, store.url), stores, context.clock)
+    data = run(put_format(form.of_mirror(mirrors), store.url), stores, context.clock)
     if has_reserve(store):
         run(keep_reserve(), stores, context.clock)
     return data

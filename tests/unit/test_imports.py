@@ -93,13 +93,14 @@ STORAGE_LOG = ("storage_log", "opening", "commit_protocol", "checkpointing", "cl
 STORAGE_TOOLS = {
     "spark_log.journal.journal",
     "spark_log.journal.topic_feed",
+    "spark_log.node.mirror",
     "spark_log.node.repair",
     "spark_log.node.verify",
     "spark_log.cli.cluster",
     "pyspark_pylog.task_metadata",
 }
-"""`Journal.open` opens one; a feed sends changes to the coordinator in the same way; three check or repair the files of
-the storage; a task that finds a pin opens no log."""
+"""`Journal.open` opens one; a feed sends changes to the coordinator in the same way; four check, repair or copy the
+files of the storage; a task that finds a pin opens no log."""
 
 
 FRONTS = {"spark_log.client.administering.erasure"}

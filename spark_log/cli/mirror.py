@@ -1,0 +1,153 @@
+"""`pylog mirror set | run | status` and `pylog recover`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spark_log.cli.base import DURATION, Verb, confirmed, guarded, parse_pairs, pass_session, verb
+from spark_log.cli.output import emit_line, progress_bars
+from spark_log.cli.session import CommandSession
+from spark_log.cli.units import duration_text, size_text
+from spark_log.positions import format_timestamp_ms
+from spark_log.text import counted
+
+if TYPE_CHECKING:
+    from spark_log.node.mirror import Mirrored
+
+
+@click.group()
+def mirror() -> None:
+    """A copy of the log on another disk or bucket, which follows it.
+
+    \b
+    Example:
+      pylog mirror set s3://other-bucket/log
+      pylog mirror run s3://other-bucket/log --every 5s
+    """
+
+
+def _of_mirror(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The argument MIRROR and its storage options."""
+    function = click.option(
+        "--mirror-option",
+        "options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=lambda ctx, param, values: parse_pairs(values, param),
+        help="An option of the mirror's storage, such as a credential or an endpoint; may be repeated.",
+    )(function)
+    return click.argument("mirror_url", metavar="MIRROR")(function)
+
+
+@verb(mirror, "set")
+@_of_mirror
+@pass_session
+def set_(session: CommandSession, mirror_url: str, options: Mapping[str, str]) -> None:
+    """Make an empty folder or prefix a mirror of the log.
+
+    MIRROR is a path or URL.  Nothing is copied yet: run `pylog mirror run`.  A mirror can be read at its URL, and
+    nothing else writes to it.
+
+    \b
+    Example:
+      pylog mirror set /mnt/disk2/log
+    """
+    from spark_log.node.mirror import begin_mirror
+    from spark_log.store.open import open_store
+
+    store = open_store(mirror_url, options)
+    begin_mirror(session.connect(), store)
+    emit_line(session, f"{store.url} is a mirror: run `pylog mirror run {mirror_url}`", {"mirror": store.url})
+
+
+@verb(mirror)
+@_of_mirror
+@click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
+@pass_session
+def run(session: CommandSession, mirror_url: str, options: Mapping[str, str], every_ms: int | None) -> None:
+    """Copy what the log has and the mirror lacks.
+
+    Records are copied in order, each after the objects that it names, so that the mirror is always the whole log at an
+    earlier version.  The log does not wait for it: commits since the last run are lost with the log.  Several processes
+    may run it for one mirror.
+
+    \b
+    Example:
+      pylog mirror run s3://other-bucket/log --every 5s
+    """
+    from spark_log.node.mirror import Mirror
+    from spark_log.store.open import open_store
+
+    following = Mirror(session.connect(), open_store(mirror_url, options))
+    if every_ms is None:
+        with progress_bars() as progress:
+            done = following.round(progress)
+        _say(session, done)
+        return
+    try:
+        for done in following.rounds(every_ms):
+            if done.versions:
+                _say(session, done)
+    except KeyboardInterrupt:
+        return
+
+
+def _say(session: CommandSession, done: Mirrored) -> None:
+    text = (
+        f"version {done.version}: {counted(done.versions, 'version')}, {counted(done.objects, 'object')} "
+        f"({size_text(done.bytes)}) copied"
+    )
+    if done.behind:
+        text += f"; {counted(done.behind, 'version')} since"
+    emit_line(session, text, asdict(done))
+
+
+@verb(mirror)
+@_of_mirror
+@pass_session
+def status(session: CommandSession, mirror_url: str, options: Mapping[str, str]) -> None:
+    """Show how far a mirror is behind its log.
+
+    \b
+    Example:
+      pylog mirror status s3://other-bucket/log
+    """
+    from spark_log.node.mirror import Mirror
+    from spark_log.store.open import open_store
+
+    found = Mirror(session.connect(), open_store(mirror_url, options)).status()
+    text = f"version {found.version}, {counted(found.behind, 'version')} behind"
+    if found.behind:
+        text += f", which were written in {duration_text(found.behind_ms)}"
+    emit_line(session, text, asdict(found))
+
+
+@click.command(cls=Verb)
+@guarded
+@click.option("--force", is_flag=True, help="Do it although the log that it mirrors can be opened.")
+@pass_session
+def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool) -> None:
+    """Make a mirror a separate log, after its log was lost.
+
+    The URL is the mirror's.  Commits after the mirror's version are lost.  Stop all clients of the lost log
+    first, and start them again with the new URL: see "Restore a log from a copy" in the documentation of storage.
+
+    \b
+    Example:
+      pylog recover --url s3://other-bucket/log --dry-run
+      pylog recover --url s3://other-bucket/log --yes
+    """
+    from spark_log.node.mirror import recover as make
+
+    if session.url is None:
+        raise click.UsageError("give the URL of the mirror with --url")
+    found = make(session.url, session.storage_options, force=force, dry_run=True)
+    what = f"make {session.url} a separate log, at version {found.version} of {format_timestamp_ms(found.time_ms)}"
+    if not confirmed(f"{what}; later commits to {found.mirrored} are not in it", dry_run=dry_run, yes=yes):
+        return
+    make(session.url, session.storage_options, force=force)
+    emit_line(session, f"{session.url} is a separate log, at version {found.version}", asdict(found))

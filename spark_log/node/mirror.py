@@ -1,0 +1,401 @@
+"""A mirror: a copy of a log in another root, which follows it version by version.
+
+A mirror has its own metadata log, whose records are those of the log it follows, byte for byte.  The objects that a
+record names are copied before the record.  So a mirror is at any time the whole log at an earlier version: it can be
+read, it writes its own checkpoints, and its own garbage collection deletes what is garbage at that version.  Nothing
+else changes it, until it is recovered: then it is a separate log (docs/decisions/0062-mirrors.md).
+
+If the log has deleted records that the mirror lacks, the mirror copies the objects of the newest state instead, and
+writes that state as its checkpoint.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_log.client.log import Log
+from spark_log.client.open_journal import open_journal
+from spark_log.errors import (
+    CoordinatorNotAvailable,
+    CorruptObject,
+    InvalidRequest,
+    LogRestored,
+    NoLog,
+    ObjectNotFound,
+    SparkLogError,
+    StorageError,
+)
+from spark_log.journal.checkpointing import checkpoint, damaged_between, truncate
+from spark_log.journal.garbage_collection import Collected, collect
+from spark_log.journal.journal import Journal
+from spark_log.journal.log_format import FORMAT_KEY, Format, parse_format
+from spark_log.journal.object_names import CHECKPOINTS, DATA, META, log_key
+from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
+from spark_log.journal.proposal import Context
+from spark_log.journal.storage_log import StorageLog, begin_log
+from spark_log.journal.store_operations import Get, Steps, Stores, run
+from spark_log.metadata.records import CommitRecord, ListDroppedRecord, SwapRecord, decode_batch
+from spark_log.metadata.replay import replay
+from spark_log.metadata.state import State
+from spark_log.node.rewrite import Progress
+from spark_log.store.base import Chunks, ObjectStore
+from spark_log.store.open import open_store
+from spark_log.store.retry import with_retries
+from spark_log.text import counted
+
+PARALLEL_COPIES = 4
+"""Objects that are copied at the same time."""
+RANGE_BYTES = 8 << 20
+"""Bytes of an object that are in memory at a time."""
+RECOVERED_AS = "recovered"
+"""The address under which a recovery takes the log over, before it releases the log."""
+
+logger = logging.getLogger("spark_log")
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrored:
+    """The result of a round."""
+
+    version: int
+    """The version that the mirror has."""
+    versions: int
+    """By how many versions it has advanced."""
+    objects: int
+    bytes: int
+    """Number and size of the copied objects."""
+    behind: int
+    """Versions that the log has and the mirror lacks: those since the round began."""
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """How far a mirror is behind its log."""
+
+    version: int
+    """The version that the mirror has; 0: nothing yet."""
+    behind: int
+    """Versions that the log has and the mirror lacks."""
+    behind_ms: int
+    """The time between the mirror's newest version and the log's."""
+
+
+def begin_mirror(log: Log, store: ObjectStore) -> None:
+    """Make an empty folder or prefix the mirror of a log.  `Mirror` copies to it.
+
+    Does nothing if it is that already.  Raises InvalidRequest for a root that has something else.
+    """
+    journal = log.journal
+    store = with_retries(store, journal.context.clock)
+    if _format_of(store) is None:
+        if found := [*store.list(META), *store.list(DATA)]:
+            raise InvalidRequest(f"{store.url} has {found[0]}: a mirror begins in an empty folder")
+        begin_log(Stores.of(store), journal.context, journal.cluster_id, journal.metadata.url)
+    _check_format(store, journal)
+
+
+class Mirror:
+    """Copies a log to its mirror.  Not thread-safe; several processes may copy to one mirror."""
+
+    def __init__(self, log: Log, store: ObjectStore) -> None:
+        """
+        store:  the root of the mirror, as given to `begin_mirror`.
+        Raises NoLog if nothing was begun there, such as in the folder of a disk that is not mounted; InvalidRequest for
+        a root that is not a mirror of this log.
+        """
+        self._source = log.journal
+        context = self._source.context
+        self._store = with_retries(store, context.clock, context.random())
+        self._journal: Journal | None = None
+        self._collected: Collected | None = None
+        self._has_looked = False
+        """Whether the checkpoints are those of a copy that ended."""
+        _check_format(self._store, self._source)
+
+    def round(self, progress: Progress | None = None) -> Mirrored:
+        """Copy the records and objects that the mirror lacks.
+
+        progress:  called with ("copy", bytes, total) in each part of the copy.
+        Raises LogRestored if the mirror is ahead of the log; InvalidRequest if the mirror was recovered.
+        """
+        _check_format(self._store, self._source)
+        newest, copier = self._source.refresh(), _Copier(self._source.objects, self._store, progress)
+        journal = self._opened()
+        before = journal.refresh().version if journal is not None else 0
+        if before > newest.version:
+            raise LogRestored(
+                f"the mirror at {self._store.url} has version {before}, and {self._source.metadata.url} has version "
+                f"{newest.version}: an older copy of that log was restored. Begin a new mirror, or recover this one"
+            )
+        if journal is None or not self._follow(journal, newest.version, copier):
+            self._jump(copier)
+            self._journal = None
+            journal = self._opened()
+        assert journal is not None, "there is a checkpoint"
+        known = journal.view
+        journal.adopt(journal.run(self._upkeep(journal, known)), known)
+        self._has_looked = True
+        version = journal.state.version
+        behind = self._source.refresh().version - version
+        return Mirrored(version, version - before, copier.objects, copier.bytes, behind)
+
+    def status(self) -> MirrorStatus:
+        """How far the mirror is behind."""
+        journal, newest = self._opened(), self._source.refresh()
+        state = journal.refresh() if journal is not None else State()
+        late_ms = newest.time - state.time if state.version else 0
+        return MirrorStatus(state.version, max(0, newest.version - state.version), max(0, late_ms))
+
+    def rounds(self, interval_ms: int, progress: Progress | None = None) -> Iterator[Mirrored]:
+        """A round every `interval_ms`, until the caller stops iterating.
+
+        Raises the errors of the first round; later, a failure of a storage is logged, and the next round tries again.
+        """
+        clock = self._source.context.clock
+        began = clock.monotonic_ms()
+        yield self.round(progress)
+        while True:
+            clock.sleep_ms(max(0, began + interval_ms - clock.monotonic_ms()))
+            began = clock.monotonic_ms()
+            try:
+                done = self.round(progress)
+            except (StorageError, CoordinatorNotAvailable) as error:
+                logger.warning("%s was not mirrored to %s: %s", self._source.metadata.url, self._store.url, error)
+            else:
+                yield done
+
+    def _opened(self) -> Journal | None:
+        """The mirror's own journal; None if it has no state yet."""
+        if self._journal is None and self._store.list(CHECKPOINTS):
+            self._journal = Journal.open(self._store, create=False, clock=self._source.context.clock)
+        return self._journal
+
+    def _follow(self, journal: Journal, upto: int, copier: _Copier) -> bool:
+        """Copy version by version; False if the log has deleted records or objects that the mirror lacks."""
+        state = journal.state
+        while state.version < upto:
+            keys = [log_key(state.version + 1 + n) for n in range(min(WAVE_MAX, upto - state.version))]
+            batches = [data for data in self._source.run(_get_all(keys)) if data is not None]
+            if len(batches) < len(keys):
+                return False
+            wanted = dict[str, int | None]()
+            for key, data in zip(keys, batches, strict=True):
+                state = _replayed(state, data, key, wanted)
+            if not copier.copy(wanted):
+                return False
+            for key, data in zip(keys, batches, strict=True):
+                self._put_record(key, data)
+        journal.refresh()
+        return True
+
+    def _put_record(self, key: str, data: bytes) -> None:
+        if not self._store.put_new(key, data) and self._store.get(key) != data:
+            raise InvalidRequest(
+                f"{self._store.url} has another {key} than {self._source.metadata.url}: it was recovered, and is a "
+                "separate log"
+            )
+
+    def _jump(self, copier: _Copier) -> None:
+        """Copy the objects of the newest state, and write this state as the newest checkpoints of the mirror."""
+        while True:
+            self._source.refresh()
+            view, there = self._source.view, set(self._store.list(DATA))
+            wanted: dict[str, int | None] = {name: row.size for name, row in view.state.objects.items()}
+            wanted |= dict.fromkeys(view.state.dropped_lists)
+            if copier.copy({name: size for name, size in wanted.items() if name not in there}):
+                break
+        logger.info("the mirror at %s is copied as of version %d", self._store.url, view.state.version)
+        steps = _write_checkpoints(View("", view.state, head=view.head), self._source.context)
+        run(steps, Stores.of(self._store), self._source.context.clock)
+
+    def _upkeep(self, journal: Journal, view: Any) -> Steps[Any]:
+        """The upkeep that changes no log: checkpoints, truncation and garbage collection.
+
+        A copy that ended between its two checkpoints has left an older one, and not the records between them.
+        """
+        log = journal.metadata_log
+        if not self._has_looked and (yield from damaged_between()):
+            yield from _write_checkpoints(view, log.context)
+        elif log.is_due(view):
+            view = yield from log.checkpoint(view)
+            yield from log.truncate(view)
+        _, self._collected = yield from collect(view.state, log.context, self._collected)
+        yield from log.expire_claims(view.state)
+        return view
+
+
+def _format_of(store: ObjectStore) -> Format | None:
+    try:
+        return parse_format(store.get(FORMAT_KEY), store.url)
+    except ObjectNotFound:
+        return None
+
+
+def _check_format(store: ObjectStore, source: Journal) -> None:
+    form = _format_of(store)
+    if form is None:
+        raise NoLog(f"{store.url} is not a mirror: is its disk mounted? `pylog mirror set {store.url}` begins one")
+    if form.cluster_id != source.cluster_id:
+        raise InvalidRequest(f"{store.url} has another log, with the id {form.cluster_id}")
+    if not form.mirrors:
+        raise InvalidRequest(
+            f"{store.url} is a separate log: it is the log itself, a copy of it, or a mirror that was recovered"
+        )
+
+
+def _get_all(keys: Sequence[str]) -> Steps[list[bytes | None]]:
+    found: list[bytes | None] = yield [Get(key) for key in keys]
+    return found
+
+
+def _replayed(state: State, data: bytes, key: str, wanted: dict[str, int | None]) -> State:
+    """The state after a record; adds the objects that it names, with their sizes."""
+    batch = decode_batch(data, key)
+    state = replay(state, batch)
+    for record in batch.records:
+        if isinstance(record, CommitRecord | SwapRecord):  # a void one has no object in the state
+            wanted.update((made.name, made.size) for made in record.objects if made.name in state.objects)
+        elif isinstance(record, ListDroppedRecord) and record.object in state.dropped_lists:
+            wanted[record.object] = None
+    return state
+
+
+def _write_checkpoints(view: View, context: Context) -> Steps[None]:
+    """As many as are kept, since the records between them and older ones are not there; and delete the older ones."""
+    for _ in range(KEPT_CHECKPOINTS):
+        view, _ = yield from checkpoint(view, context)
+    yield from truncate(view, context)
+
+
+@dataclass(slots=True)
+class _Copier:
+    """Copies objects from root to root, and counts them."""
+
+    source: ObjectStore
+    target: ObjectStore
+    progress: Progress | None = None
+    objects: int = 0
+    bytes: int = 0
+
+    def copy(self, wanted: Mapping[str, int | None]) -> bool:
+        """Copy objects, by name with their size, if it is known; False if one is gone.
+
+        An object that is there already has the same content.  Raises CorruptObject for one of another size.
+        """
+        total, at = sum(size or 0 for size in wanted.values()), 0
+        with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:
+            for copied in pool.map(self._copy_one, wanted, wanted.values()):
+                if copied is None:
+                    return False
+                self.objects += 1
+                self.bytes += copied
+                at += copied
+                if self.progress is not None:
+                    self.progress("copy", min(at, total), total)
+        return True
+
+    def _copy_one(self, name: str, size: int | None) -> int | None:
+        """The number of its bytes; None if it is gone."""
+        ranges = _Ranges(self.source, name, size)
+        try:
+            self.target.put(name, Chunks(lambda: ranges))
+        except ObjectNotFound:
+            return None
+        return ranges.sent
+
+
+@dataclass(slots=True)
+class _Ranges:
+    """The bytes of an object, a range at a time."""
+
+    source: ObjectStore
+    name: str
+    size: int | None
+    sent: int = field(default=0, init=False)
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.sent = 0
+        while True:
+            data = self.source.get(self.name, self.sent, self.sent + RANGE_BYTES)
+            self.sent += len(data)
+            yield data
+            if len(data) < RANGE_BYTES:
+                break
+        if self.size is not None and self.sent != self.size:
+            raise CorruptObject(f"{self.source.url}/{self.name} has {self.sent} bytes, not {self.size}")
+
+
+# ------------------------------------------------------------------------------------------------------------- recovery
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A mirror that has become a log."""
+
+    version: int
+    """The version of the lost log that it had; later commits are lost."""
+    time_ms: int
+    """When that version was written, by its writer's clock."""
+    mirrored: str
+    """URL of the lost log."""
+
+
+def recover(
+    url: str, storage_options: Mapping[str, Any] | None = None, *, force: bool = False, dry_run: bool = False
+) -> Recovered:
+    """Make a mirror a separate log.  If this is killed, run it again.
+
+    force:    also if the log that it mirrors can still be opened.
+    dry_run:  only check.
+    Raises InvalidRequest if it is not a mirror, or if the log can be opened; CorruptObject if objects are missing.
+    """
+    store = open_store(url, storage_options)
+    mirror = Journal.open(store, create=False)
+    log = mirror.metadata_log
+    assert isinstance(log, StorageLog), "it was opened from a store"
+    lost = log.form.mirrors
+    if not lost:
+        raise InvalidRequest(f"{store.url} is not a mirror, but a separate log")
+    if not force and (newest := _version_of(lost, storage_options)) is not None:
+        raise InvalidRequest(
+            f"{lost}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
+            f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
+        )
+    _check_objects(mirror)
+    found = Recovered(mirror.state.version, mirror.state.time, lost)
+    if not dry_run:
+        _end_mirror(mirror, log)
+    return found
+
+
+def _version_of(url: str, storage_options: Mapping[str, Any] | None) -> int | None:
+    """The newest version of a log; None if it cannot be opened."""
+    for options in (storage_options, None):
+        try:
+            return open_journal(url, options, create=False).state.version
+        except (SparkLogError, OSError) as error:
+            logger.info("%s cannot be opened: %s", url, error)
+    return None
+
+
+def _check_objects(mirror: Journal) -> None:
+    there = set(mirror.objects.list(DATA))
+    if missing := sorted(name for name in mirror.state.objects if name not in there):
+        raise CorruptObject(
+            f"{mirror.metadata.url} lacks {counted(len(missing), 'object')} of version {mirror.state.version}, such as "
+            f"{missing[0]}: restore them, or give up the mirror"
+        )
+
+
+def _end_mirror(mirror: Journal, log: StorageLog) -> None:
+    """First records that the lost log does not have: what still copies from there finds them, and stops."""
+    form = log.form.of_mirror("")
+    journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
+    epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
+    journal.release(epoch)
+    mirror.metadata.put(FORMAT_KEY, (form.encode(),))
+    journal.finish_upkeep()

@@ -1,0 +1,84 @@
+"""The folder of a log is deleted under load: its mirror has whole commits, up to the last copy."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import spark_log
+from spark_log.node.maintain import maintain_once
+from spark_log.node.mirror import Mirror, recover
+from spark_log.node.verify import verify
+from spark_log.store.local import LocalStore
+from tests.cli.commands import Pylog
+from tests.processes import eventually
+
+WRITER = """
+import sys
+import spark_log
+
+log = spark_log.connect(sys.argv[1], durability="os")
+for number in range(1_000_000):
+    with log.transaction("writer") as both:
+        for topic in ("t", "u"):
+            both.append(topic, [{"value": b"%d" % number, "partition": number % 2}])
+    print(number, flush=True)
+"""
+
+
+def test_a_log_that_is_deleted_under_load_is_recovered_from_its_mirror(tmp_path: Path) -> None:
+    """The process that copies is killed and started again meanwhile; another one copies beside it."""
+    log = spark_log.connect(str(tmp_path / "log"), durability="os")
+    for topic in ("t", "u"):
+        log.create_topic(spark_log.NewTopic(topic, 2))
+    log.admin.incremental_alter_configs({None: {"metadata.checkpoint.interval": "20"}})
+    pylog, mirror = Pylog(tmp_path / "log"), str(tmp_path / "mirror")
+    pylog.ok("mirror", "set", mirror)
+    acked = tmp_path / "acked"
+    with acked.open("wb") as out:
+        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "log")], stdout=out, stderr=out)
+    command = [sys.executable, "-m", "spark_log.cli", "-u", pylog.url, "mirror", "run", mirror, "--every", "50ms"]
+    copier = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        eventually(lambda: copied(mirror) > 20)
+        copier.send_signal(signal.SIGKILL)
+        copier.wait()
+        copier = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        maintain_once(log)
+        eventually(lambda: count(acked) > 100)
+        before = count(acked)
+        Mirror(log, LocalStore(mirror)).round()
+        shutil.move(tmp_path / "log", tmp_path / "lost")
+        writer.wait(60)
+    finally:
+        for process in (writer, copier):
+            process.kill()
+            process.wait()
+    recover(mirror)
+    recovered = spark_log.connect(mirror)
+    found = {topic: numbers(recovered, topic) for topic in ("t", "u")}
+    assert found["t"] == found["u"] == list(range(len(found["t"])))
+    assert before <= len(found["t"]) <= count(acked) + 1
+    assert verify(recovered, deep=True) == []
+    recovered.append("t", [{"value": b"goes on"}])
+    maintain_once(recovered)
+
+
+def numbers(log: spark_log.Log, topic: str) -> list[int]:
+    return sorted(int(value) for value in log.read(topic, columns=["value"]).column("value").to_pylist())
+
+
+def count(acked: Path) -> int:
+    """Commits that were acknowledged."""
+    return sum(line.isdigit() for line in acked.read_bytes().splitlines())
+
+
+def copied(mirror: str) -> int:
+    """Commits in the mirror."""
+    try:
+        return len(numbers(spark_log.connect(mirror), "t"))
+    except spark_log.errors.SparkLogError:
+        return 0

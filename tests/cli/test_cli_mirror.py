@@ -1,0 +1,47 @@
+"""`pylog mirror` and `pylog recover`."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import Pylog
+
+
+@pytest.fixture
+def pylog(tmp_path: Path) -> Pylog:
+    pylog = Pylog(tmp_path / "log")
+    pylog.ok("produce", "orders", stdin="a\nb\n")
+    return pylog
+
+
+def test_a_log_is_lost_and_recovered(pylog: Pylog, tmp_path: Path) -> None:
+    """From the first command to the last."""
+    mirror = str(tmp_path / "mirror")
+    assert f"is a mirror: run `pylog mirror run {mirror}`" in pylog.ok("mirror", "set", mirror)
+    assert pylog.json("mirror", "status", mirror)["version"] == 0
+    found = pylog.json("mirror", "run", mirror)
+    assert found["objects"] == 1 and found["versions"] == found["version"] and found["behind"] == 0
+    pylog.ok("produce", "orders", stdin="c\n")
+    assert "1 version behind" in pylog.ok("mirror", "status", mirror)
+    assert "1 version, 1 object (" in pylog.ok("mirror", "run", mirror)
+    pylog.ok("produce", "orders", stdin="too late\n")
+    copy = Pylog(tmp_path / "mirror")
+    assert copy.ok("consume", "orders").split() == ["a", "b", "c"]
+    assert "can be opened: it has version" in copy.refused("recover", "--yes")
+    shutil.rmtree(tmp_path / "log")
+    assert "would make" in copy.run("recover", "--dry-run").stderr
+    assert "a separate log, at version" in copy.refused("recover")
+    assert "is a separate log, at version" in copy.ok("recover", "--yes")
+    copy.ok("produce", "orders", stdin="d\n")
+    assert copy.ok("consume", "orders").split() == ["a", "b", "c", "d"]
+
+
+def test_a_folder_that_is_no_mirror_is_refused(pylog: Pylog, tmp_path: Path) -> None:
+    """Such as that of a disk that is not mounted."""
+    assert "is not a mirror: is its disk mounted?" in pylog.refused("mirror", "run", str(tmp_path / "empty"))
+    assert "is a separate log" in pylog.refused("mirror", "run", str(tmp_path / "log"))
+    assert "is not a mirror, but a separate log" in pylog.refused("recover", "--yes")
+    assert not (tmp_path / "empty").exists()

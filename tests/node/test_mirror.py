@@ -1,0 +1,329 @@
+"""A mirror is the whole log at an earlier version, whatever happens to either; recovered, it is a separate log."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+import spark_log
+from spark_log.errors import CorruptObject, InvalidRequest, LogRestored, NoLog
+from spark_log.journal.object_names import LOG, log_key
+from spark_log.node.maintain import maintain_once
+from spark_log.node.mirror import Mirror, begin_mirror, recover
+from spark_log.node.verify import verify
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.local import LocalStore
+from spark_log.store.open import open_store
+from spark_log.testing.stores import Wrapper
+from tests.conftest import Bucket
+from tests.node.logs import append_small, new_log
+from tests.services import Services
+
+
+def values(log: spark_log.Log) -> list[bytes]:
+    found: list[bytes] = log.read("t", columns=["value"]).column("value").to_pylist()
+    return found
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> spark_log.Log:
+    log = new_log(tmp_path / "log")
+    append_small(log, 3)
+    return log
+
+
+@pytest.fixture
+def root(log: spark_log.Log, tmp_path: Path) -> str:
+    """The root of a mirror that has nothing yet."""
+    begin_mirror(log, LocalStore(str(tmp_path / "mirror")))
+    return str(tmp_path / "mirror")
+
+
+def records(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "meta" / "log").iterdir()}
+
+
+def test_a_mirror_follows_the_log(log: spark_log.Log, root: str, tmp_path: Path) -> None:
+    """Records byte for byte, with the objects that they name."""
+    mirror = Mirror(log, LocalStore(root))
+    first = mirror.round()
+    assert (first.version, first.behind) == (log.journal.state.version, 0)
+    assert values(spark_log.connect(root)) == values(log)
+    append_small(log, 2, first=3)
+    second = mirror.round()
+    assert (second.versions, second.objects) == (2, 2)
+    assert mirror.round().versions == 0
+    copy = spark_log.connect(root)
+    assert values(copy) == values(log) and len(values(copy)) == 15
+    assert verify(copy, deep=True) == []
+    mine, others = records(tmp_path / "mirror"), records(tmp_path / "log")
+    assert len(mine) == 2 and mine.items() <= others.items()
+
+
+def test_a_mirror_is_read_only(log: spark_log.Log, root: str) -> None:
+    """Until it is recovered."""
+    Mirror(log, LocalStore(root)).round()
+    with pytest.raises(InvalidRequest, match=r"is a mirror of .*log, and `pylog mirror run` alone changes it"):
+        spark_log.connect(root).append("t", [{"value": b"x"}])
+    with pytest.raises(InvalidRequest, match="is a mirror of"):
+        spark_log.connect(root).create_topic(spark_log.NewTopic("u", 1))
+    assert len(values(log)) == 9
+
+
+def test_a_mirror_without_a_copy_cannot_be_opened(log: spark_log.Log, root: str) -> None:
+    """It would be an empty log."""
+    with pytest.raises(NoLog, match=r"has nothing of .* yet"):
+        spark_log.connect(root)
+
+
+def test_merges_retention_and_garbage_collection_reach_the_mirror(
+    log: spark_log.Log, root: str, tmp_path: Path
+) -> None:
+    """It takes as much space as the log."""
+    mirror = Mirror(log, LocalStore(root))
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1", "metadata.checkpoint.interval": "5"}})
+    for turn in range(6):
+        append_small(log, 4, first=3 + 4 * turn)
+        mirror.round()
+        maintain_once(log)
+    for _ in range(3):
+        append_small(log, 1, first=30)
+        maintain_once(log)
+    mirror.round()
+    assert values(spark_log.connect(root)) == values(log)
+    assert verify(spark_log.connect(root), deep=True) == []
+    here, there = (
+        {path.relative_to(tmp_path / name / "data") for path in (tmp_path / name / "data").rglob("*.*")}
+        for name in ("log", "mirror")
+    )
+    assert there - here == set()
+    assert len(list((tmp_path / "mirror" / "meta" / "ckpt").iterdir())) == 2
+
+
+def test_a_mirror_that_was_away_begins_with_the_newest_state(log: spark_log.Log, root: str) -> None:
+    """The log has deleted the records that it lacks, and objects that these name."""
+    Mirror(log, LocalStore(root)).round()
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1", "metadata.checkpoint.interval": "2"}})
+    for turn in range(8):
+        append_small(log, 4, first=3 + 4 * turn)
+        maintain_once(log)
+    first = log.journal.objects.list(LOG)[0]
+    assert first > log_key(Mirror(log, LocalStore(root))._opened().state.version + 1)  # type: ignore[union-attr]
+    log.journal.finish_upkeep()
+    assert Mirror(log, LocalStore(root)).round().behind == 0
+    copy = spark_log.connect(root)
+    assert values(copy) == values(log)
+    assert verify(copy, deep=True) == []
+    append_small(log, 1, first=40)
+    log.journal.finish_upkeep()
+    assert Mirror(log, LocalStore(root)).round().behind == 0
+    assert values(spark_log.connect(root)) == values(log)
+
+
+class Died(Exception):
+    """The process that copies is gone."""
+
+
+class Dying(Wrapper):
+    """Dies at a write, before it or after it."""
+
+    def __init__(self, inner: ObjectStore, writes: int, *, after: bool) -> None:
+        super().__init__(inner)
+        self._left, self._after = writes, after
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        with self._dies():
+            super().put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        with self._dies():
+            return super().put_new(key, data)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        with self._dies():
+            super().delete(keys)
+
+    @contextmanager
+    def _dies(self) -> Iterator[None]:
+        self._left -= 1
+        if self._left < 0 or (self._left == 0 and not self._after):
+            raise Died
+        yield
+        if self._left == 0:
+            raise Died
+
+
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("away", [False, True])
+def test_a_copy_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, *, away: bool, after: bool) -> None:
+    """At an earlier version, or a later one.  The next copy does the rest.
+
+    away:  the log has deleted records that the mirror lacks.
+    """
+    log, store = new_log(tmp_path / "log"), LocalStore(str(tmp_path / "mirror"))
+    log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1", "metadata.checkpoint.interval": "4"}})
+    append_small(log, 2)
+    begin_mirror(log, store)
+    Mirror(log, store).round()
+    first, deaths = 2, 0
+    for writes in range(1, 9):
+        for _ in range(3 if away else 1):
+            append_small(log, 4, first=first)
+            first += 4
+            maintain_once(log)
+        with suppress(Died):
+            Mirror(log, Dying(store, writes, after=after)).round()
+            deaths -= 1  # it had fewer writes
+        deaths += 1
+        copy = spark_log.connect(str(tmp_path / "mirror"))
+        found = values(copy)
+        assert found == values(log)[: len(found)]
+        assert not [problem for problem in verify(copy, deep=True) if problem.what.startswith("data/")]
+        log.journal.finish_upkeep()
+        assert Mirror(log, store).round().behind == 0
+        copy = spark_log.connect(str(tmp_path / "mirror"))
+        assert values(copy) == values(log)
+        assert verify(copy, deep=True) == []
+    assert deaths > 4
+
+
+@pytest.mark.parametrize("options", [{}, {"force": True}])
+def test_a_recovered_mirror_is_a_log_of_its_own(
+    log: spark_log.Log, root: str, tmp_path: Path, options: dict[str, bool]
+) -> None:
+    """With all that was mirrored.  A process that still copies from the lost log stops."""
+    mirror = Mirror(log, LocalStore(root))
+    mirror.round()
+    append_small(log, 1, first=3)  # not mirrored
+    if not options:
+        with pytest.raises(InvalidRequest, match=r"can be opened: it has version \d+, and the mirror has \d+"):
+            recover(root)
+        shutil.move(tmp_path / "log", tmp_path / "lost")
+    assert recover(root, dry_run=True, **options).version == mirror._opened().state.version  # type: ignore[union-attr]
+    assert recover(root, **options).mirrored.endswith("/log")
+    recovered = spark_log.connect(root)
+    assert len(values(recovered)) == 9
+    append_small(recovered, 2, first=50)
+    maintain_once(recovered)
+    assert len(values(recovered)) == 15
+    assert verify(recovered, deep=True) == []
+    with pytest.raises(InvalidRequest, match="not a mirror, but a separate log"):
+        recover(root)
+    if not options:
+        shutil.move(tmp_path / "lost", tmp_path / "log")
+    with pytest.raises(InvalidRequest, match="is a separate log"):
+        Mirror(log, LocalStore(root))
+    with pytest.raises(InvalidRequest, match="is a separate log"):
+        mirror.round()
+
+
+def test_a_copy_that_was_under_way_during_a_recovery_stops_at_the_first_record(log: spark_log.Log, root: str) -> None:
+    """It had looked at the mirror before."""
+    mirror = Mirror(log, LocalStore(root))
+    mirror.round()
+    append_small(log, 1, first=3)
+    journal = mirror._opened()
+    assert journal is not None
+    recover(root, force=True)
+    key = log_key(journal.state.version + 1)
+    with pytest.raises(InvalidRequest, match=f"has another {key}"):
+        mirror._put_record(key, log.journal.metadata.get(key))
+
+
+def test_a_recovery_that_is_killed_is_run_again(log: spark_log.Log, root: str) -> None:
+    """The mirror was taken over, and is a mirror still."""
+    Mirror(log, LocalStore(root)).round()
+    form = (Path(root) / "meta" / "format").read_bytes()
+    recover(root, force=True)
+    (Path(root) / "meta" / "format").write_bytes(form)
+    recover(root, force=True)
+    recovered = spark_log.connect(root)
+    append_small(recovered, 1, first=3)
+    assert len(values(recovered)) == 12
+
+
+def test_a_mirror_that_lacks_objects_is_not_recovered(log: spark_log.Log, root: str) -> None:
+    """It says which."""
+    Mirror(log, LocalStore(root)).round()
+    victim = log.journal.objects.list("data/")[0]
+    (Path(root) / victim).unlink()
+    with pytest.raises(CorruptObject, match=f"lacks 1 object of version .*{victim}"):
+        recover(root, force=True)
+
+
+def test_roots_that_are_refused(log: spark_log.Log, root: str, tmp_path: Path) -> None:
+    """A log, another log, a folder with a log's parts, an empty folder such as that of an unmounted disk."""
+    append_small(new_log(tmp_path / "other"), 1)
+    append_small(new_log(tmp_path / "another"), 1)
+    for make in (begin_mirror, Mirror):
+        with pytest.raises(InvalidRequest, match="is a separate log: it is the log itself"):
+            make(log, LocalStore(str(tmp_path / "log")))
+        with pytest.raises(InvalidRequest, match="has another log, with the id"):
+            make(log, LocalStore(str(tmp_path / "other")))
+    with pytest.raises(NoLog, match="is its disk mounted"):
+        Mirror(log, LocalStore(str(tmp_path / "empty")))
+    (tmp_path / "another" / "meta" / "format").unlink()
+    with pytest.raises(InvalidRequest, match="a mirror begins in an empty folder"):
+        begin_mirror(log, LocalStore(str(tmp_path / "another")))
+    begin_mirror(log, LocalStore(root))
+    assert Mirror(log, LocalStore(root)).round().version == log.journal.state.version
+
+
+def test_a_log_that_went_back_is_not_mirrored(log: spark_log.Log, root: str, tmp_path: Path) -> None:
+    """An older copy of it was restored: the mirror has more."""
+    shutil.copytree(tmp_path / "log", tmp_path / "backup")
+    append_small(log, 2, first=3)
+    Mirror(log, LocalStore(root)).round()
+    shutil.rmtree(tmp_path / "log")
+    shutil.move(tmp_path / "backup", tmp_path / "log")
+    restored = spark_log.connect(str(tmp_path / "log"))
+    with pytest.raises(LogRestored, match="an older copy of that log was restored"):
+        Mirror(restored, LocalStore(root)).round()
+    assert len(values(spark_log.connect(root))) == 15
+
+
+def test_the_mirror_of_a_log_with_a_coordinator(tmp_path: Path) -> None:
+    """Clients of the mirror do not ask the coordinator that its records name, and the recovered log has none."""
+    services, store = Services(), LocalStore(str(tmp_path / "mirror"))
+    try:
+        with spark_log.connect(services.url(tmp_path / "log")) as log:
+            log.create_topic(spark_log.NewTopic("t", 1))
+            append_small(log, 3)
+            begin_mirror(log, store)
+            Mirror(log, store).round()
+            copy = spark_log.connect(store.url)
+            assert copy.journal.state.coordinator.address
+            append_small(log, 1, first=3)
+            assert len(values(spark_log.connect(store.url))) == 9
+            copy.journal.poll()
+            assert len(values(copy)) == 9
+            Mirror(log, store).round()
+            copy.journal.poll()
+            assert len(values(copy)) == 12
+    finally:
+        services.close()
+    recover(store.url, force=True)
+    recovered = spark_log.connect(store.url)
+    assert not recovered.journal.state.coordinator.address
+    append_small(recovered, 1, first=4)
+    assert len(values(recovered)) == 15
+
+
+def test_a_mirror_in_a_bucket(s3: Callable[[], Bucket]) -> None:
+    """From a bucket to a bucket, with the credentials of each."""
+    first, second = s3(), s3()
+    log = spark_log.connect(first.url, first.options)
+    log.create_topic(spark_log.NewTopic("t", 1))
+    append_small(log, 3)
+    store = open_store(second.url, second.options)
+    begin_mirror(log, store)
+    assert Mirror(log, store).round().objects == 3
+    assert values(spark_log.connect(second.url, second.options)) == values(log)
+    recover(second.url, second.options, force=True)
+    recovered = spark_log.connect(second.url, second.options)
+    append_small(recovered, 1, first=3)
+    assert len(values(recovered)) == 12
