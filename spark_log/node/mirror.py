@@ -175,8 +175,18 @@ class Mirror:
         return self._journal
 
     def _follow(self, journal: Journal, upto: int, copier: _Copier) -> bool:
-        """Copy version by version; False if the log has deleted records or objects that the mirror lacks."""
-        state = journal.state
+        """Copy version by version; False if the log has deleted records or objects that the mirror lacks, or the record
+        of the mirror's version, by which it is recognised.
+        """
+        state, last = journal.state, log_key(journal.state.version)
+        mine, theirs = journal.run(_get_all([last])), self._source.run(_get_all([last]))
+        if None in (*mine, *theirs):
+            return False
+        if mine != theirs:
+            raise LogRestored(
+                f"{self._store.url} has another {last} than {self._source.metadata.url}: an older copy of that log was "
+                "restored and changed since. Begin a new mirror, or recover this one"
+            )
         while state.version < upto:
             keys = [log_key(state.version + 1 + n) for n in range(min(WAVE_MAX, upto - state.version))]
             batches = [data for data in self._source.run(_get_all(keys)) if data is not None]
@@ -208,9 +218,14 @@ class Mirror:
             wanted |= dict.fromkeys(view.state.dropped_lists)
             if copier.copy({name: size for name, size in wanted.items() if name not in there}):
                 break
-        logger.info("the mirror at %s is copied as of version %d", self._store.url, view.state.version)
+        last = log_key(view.state.version)
+        (record,) = self._source.run(_get_all([last]))
+        _check_format(self._store, self._source)  # a checkpoint of the lost log must not get into a recovered one
         steps = _write_checkpoints(View("", view.state, head=view.head), self._source.context)
         run(steps, Stores.of(self._store), self._source.context.clock)
+        if record is not None:
+            self._put_record(last, record)
+        logger.info("the mirror at %s begins again at version %d", self._store.url, view.state.version)
 
     def _upkeep(self, journal: Journal, view: Any) -> Steps[Any]:
         """The upkeep that changes no log: checkpoints, truncation and garbage collection.

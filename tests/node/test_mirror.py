@@ -13,7 +13,7 @@ import spark_log
 from spark_log.errors import CorruptObject, InvalidRequest, LogRestored, NoLog
 from spark_log.journal.object_names import LOG, log_key
 from spark_log.node.maintain import maintain_once
-from spark_log.node.mirror import Mirror, begin_mirror, recover
+from spark_log.node.mirror import Mirror, _Copier, begin_mirror, recover
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
@@ -61,7 +61,7 @@ def test_a_mirror_follows_the_log(log: spark_log.Log, root: str, tmp_path: Path)
     assert values(copy) == values(log) and len(values(copy)) == 15
     assert verify(copy, deep=True) == []
     mine, others = records(tmp_path / "mirror"), records(tmp_path / "log")
-    assert len(mine) == 2 and mine.items() <= others.items()
+    assert len(mine) == 3 and mine.items() <= others.items()
 
 
 def test_a_mirror_is_read_only(log: spark_log.Log, root: str) -> None:
@@ -327,3 +327,29 @@ def test_a_mirror_in_a_bucket(s3: Callable[[], Bucket]) -> None:
     recovered = spark_log.connect(second.url, second.options)
     append_small(recovered, 1, first=3)
     assert len(values(recovered)) == 12
+
+
+def test_a_log_that_went_back_and_was_changed_is_not_mirrored(log: spark_log.Log, root: str, tmp_path: Path) -> None:
+    """It has other records under the versions that the mirror has."""
+    shutil.copytree(tmp_path / "log", tmp_path / "backup")
+    append_small(log, 2, first=3)
+    Mirror(log, LocalStore(root)).round()
+    shutil.rmtree(tmp_path / "log")
+    shutil.move(tmp_path / "backup", tmp_path / "log")
+    restored = spark_log.connect(str(tmp_path / "log"))
+    append_small(restored, 4, first=100)
+    with pytest.raises(LogRestored, match=r"has another meta/log/\d+.rec than .* Begin a new mirror"):
+        Mirror(restored, LocalStore(root)).round()
+    assert values(spark_log.connect(root)) == [b"%d" % n for n in range(15)]
+
+
+def test_a_first_copy_that_was_under_way_during_a_recovery_leaves_no_checkpoint(log: spark_log.Log, root: str) -> None:
+    """Another process has copied an earlier version meanwhile, which was recovered."""
+    late = Mirror(log, LocalStore(root))
+    Mirror(log, LocalStore(root)).round()
+    append_small(log, 5, first=3)
+    recover(root, force=True)
+    copier = _Copier(log.journal.objects, LocalStore(root))
+    with pytest.raises(InvalidRequest, match="is a separate log"):
+        late._jump(copier)
+    assert len(values(spark_log.connect(root))) == 9
