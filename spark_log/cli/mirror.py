@@ -67,13 +67,17 @@ def set_(session: CommandSession, mirror_url: str, options: Mapping[str, str]) -
 @verb(mirror)
 @_of_mirror
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
+@click.option("--catch-up", is_flag=True, help="Copy the newest version, if the log has deleted those before it.")
 @pass_session
-def run(session: CommandSession, mirror_url: str, options: Mapping[str, str], every_ms: int | None) -> None:
+def run(
+    session: CommandSession, mirror_url: str, options: Mapping[str, str], every_ms: int | None, catch_up: bool
+) -> None:
     """Copy what the log has and the mirror lacks.
 
     Records are copied in order, each after the objects that it names, so that the mirror is always the whole log at an
     earlier version.  The log does not wait for it: commits since the last run are lost with the log.  Several processes
-    may run it for one mirror.
+    may run it for one mirror.  A log keeps what a mirror needs for gc.fence.age.ms (default: 24 hours); after that, give
+    --catch-up once.
 
     \b
     Example:
@@ -83,9 +87,11 @@ def run(session: CommandSession, mirror_url: str, options: Mapping[str, str], ev
     from spark_log.store.open import open_store
 
     following = Mirror(session.connect(), open_store(mirror_url, options))
+    if catch_up and every_ms is not None:
+        raise click.UsageError("--catch-up runs once: leave out --every")
     if every_ms is None:
         with progress_bars() as progress:
-            done = following.round(progress)
+            done = following.round(progress, catch_up=catch_up)
         _say(session, done)
         return
     try:

@@ -28,6 +28,7 @@ from spark_log.errors import (
     ObjectNotFound,
     SparkLogError,
     StorageError,
+    UnsupportedVersion,
 )
 from spark_log.journal.checkpointing import checkpoint, damaged_between, truncate
 from spark_log.journal.garbage_collection import Collected, collect
@@ -49,8 +50,8 @@ from spark_log.text import counted
 
 PARALLEL_COPIES = 4
 """Objects that are copied at the same time."""
-RANGE_BYTES = 8 << 20
-"""Bytes of an object that are in memory at a time."""
+RANGE_BYTES = {"local": 1 << 20, "remote": 8 << 20}
+"""Bytes of an object that are in memory at a time: on a disk as many as stay in the processor's cache."""
 RECOVERED_AS = "recovered"
 """The address under which a recovery takes the log over, before it releases the log."""
 
@@ -116,11 +117,13 @@ class Mirror:
         """Whether the checkpoints are those of a copy that ended."""
         _check_format(self._store, self._source)
 
-    def round(self, progress: Progress | None = None) -> Mirrored:
+    def round(self, progress: Progress | None = None, *, catch_up: bool = False) -> Mirrored:
         """Copy the records and objects that the mirror lacks.
 
         progress:  called with ("copy", bytes, total) in each part of the copy.
-        Raises LogRestored if the mirror is ahead of the log; InvalidRequest if the mirror was recovered.
+        catch_up:  if the log has deleted some of them, copy its newest version.
+        Raises InvalidRequest if it has, and `catch_up` is false, and if the mirror was recovered; LogRestored if the
+        mirror has records that the log has not; CorruptObject if an object of the log is missing.
         """
         _check_format(self._store, self._source)
         newest, copier = self._source.refresh(), _Copier(self._source.objects, self._store, progress)
@@ -132,6 +135,11 @@ class Mirror:
                 f"{newest.version}: an older copy of that log was restored. Begin a new mirror, or recover this one"
             )
         if journal is None or not self._follow(journal, newest.version, copier):
+            if journal is not None and not catch_up:
+                raise InvalidRequest(
+                    f"{self._store.url} has version {before}, and {self._source.metadata.url} has deleted records or "
+                    "objects of the versions after it. `pylog mirror run --catch-up` copies the newest version"
+                )
             self._jump(copier)
             self._journal = None
             journal = self._opened()
@@ -195,7 +203,7 @@ class Mirror:
             wanted = dict[str, int | None]()
             for key, data in zip(keys, batches, strict=True):
                 state = _replayed(state, data, key, wanted)
-            if not copier.copy(wanted):
+            if copier.copy(wanted):
                 return False
             for key, data in zip(keys, batches, strict=True):
                 self._put_record(key, data)
@@ -211,20 +219,26 @@ class Mirror:
 
     def _jump(self, copier: _Copier) -> None:
         """Copy the objects of the newest state, and write this state as the newest checkpoints of the mirror."""
+        wanted, gone = dict[str, int | None](), ""
         while True:
             self._source.refresh()
             view, there = self._source.view, set(self._store.list(DATA))
-            wanted: dict[str, int | None] = {name: row.size for name, row in view.state.objects.items()}
+            wanted = {name: row.size for name, row in view.state.objects.items()}
             wanted |= dict.fromkeys(view.state.dropped_lists)
-            if copier.copy({name: size for name, size in wanted.items() if name not in there}):
+            if gone in wanted:
+                raise CorruptObject(f"{self._source.metadata.url}/{gone} is missing: run `pylog verify`")
+            gone = copier.copy({name: size for name, size in wanted.items() if name not in there})
+            if not gone:
                 break
         last = log_key(view.state.version)
         (record,) = self._source.run(_get_all([last]))
+        assert record is not None, "the newest one is not deleted"
         _check_format(self._store, self._source)  # a checkpoint of the lost log must not get into a recovered one
+        if self._journal is None:  # otherwise the mirror would have a gap for a moment
+            self._put_record(last, record)
         steps = _write_checkpoints(View("", view.state, head=view.head), self._source.context)
         run(steps, Stores.of(self._store), self._source.context.clock)
-        if record is not None:
-            self._put_record(last, record)
+        self._put_record(last, record)
         logger.info("the mirror at %s begins again at version %d", self._store.url, view.state.version)
 
     def _upkeep(self, journal: Journal, view: Any) -> Steps[Any]:
@@ -296,22 +310,22 @@ class _Copier:
     objects: int = 0
     bytes: int = 0
 
-    def copy(self, wanted: Mapping[str, int | None]) -> bool:
-        """Copy objects, by name with their size, if it is known; False if one is gone.
+    def copy(self, wanted: Mapping[str, int | None]) -> str:
+        """Copy objects, by name with their size, if it is known; the name of one that is gone, and "" if none is.
 
         An object that is there already has the same content.  Raises CorruptObject for one of another size.
         """
         total, at = sum(size or 0 for size in wanted.values()), 0
         with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:
-            for copied in pool.map(self._copy_one, wanted, wanted.values()):
+            for name, copied in zip(wanted, pool.map(self._copy_one, wanted, wanted.values()), strict=True):
                 if copied is None:
-                    return False
+                    return name
                 self.objects += 1
                 self.bytes += copied
                 at += copied
                 if self.progress is not None:
                     self.progress("copy", min(at, total), total)
-        return True
+        return ""
 
     def _copy_one(self, name: str, size: int | None) -> int | None:
         """The number of its bytes; None if it is gone."""
@@ -333,12 +347,12 @@ class _Ranges:
     sent: int = field(default=0, init=False)
 
     def __iter__(self) -> Iterator[bytes]:
-        self.sent = 0
+        self.sent, length = 0, RANGE_BYTES["local" if self.source.local else "remote"]
         while True:
-            data = self.source.get(self.name, self.sent, self.sent + RANGE_BYTES)
+            data = self.source.get(self.name, self.sent, self.sent + length)
             self.sent += len(data)
             yield data
-            if len(data) < RANGE_BYTES:
+            if len(data) < length:
                 break
         if self.size is not None and self.sent != self.size:
             raise CorruptObject(f"{self.source.url}/{self.name} has {self.sent} bytes, not {self.size}")
@@ -375,7 +389,7 @@ def recover(
     lost = log.form.mirrors
     if not lost:
         raise InvalidRequest(f"{store.url} is not a mirror, but a separate log")
-    if not force and (newest := _version_of(lost, storage_options)) is not None:
+    if not force and (newest := _version_of(lost, storage_options, mirror.cluster_id)) is not None:
         raise InvalidRequest(
             f"{lost}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
@@ -387,11 +401,17 @@ def recover(
     return found
 
 
-def _version_of(url: str, storage_options: Mapping[str, Any] | None) -> int | None:
-    """The newest version of a log; None if it cannot be opened."""
+def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id: str) -> int | None:
+    """The newest version of the log with this id; None if it is not there, or cannot be read.
+
+    Raises UnsupportedVersion for a log of a newer pylog.
+    """
     for options in (storage_options, None):
         try:
-            return open_journal(url, options, create=False).state.version
+            journal = open_journal(url, options, create=False)
+            return journal.state.version if journal.cluster_id == cluster_id else None
+        except UnsupportedVersion:
+            raise
         except (SparkLogError, OSError) as error:
             logger.info("%s cannot be opened: %s", url, error)
     return None

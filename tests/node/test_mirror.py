@@ -88,12 +88,12 @@ def test_merges_retention_and_garbage_collection_reach_the_mirror(
     log.admin.incremental_alter_configs({None: {"gc.fence.age.ms": "1", "metadata.checkpoint.interval": "5"}})
     for turn in range(6):
         append_small(log, 4, first=3 + 4 * turn)
-        mirror.round()
+        mirror.round(catch_up=True)
         maintain_once(log)
     for _ in range(3):
         append_small(log, 1, first=30)
         maintain_once(log)
-    mirror.round()
+    mirror.round(catch_up=True)
     assert values(spark_log.connect(root)) == values(log)
     assert verify(spark_log.connect(root), deep=True) == []
     here, there = (
@@ -114,7 +114,10 @@ def test_a_mirror_that_was_away_begins_with_the_newest_state(log: spark_log.Log,
     first = log.journal.objects.list(LOG)[0]
     assert first > log_key(Mirror(log, LocalStore(root))._opened().state.version + 1)  # type: ignore[union-attr]
     log.journal.finish_upkeep()
-    assert Mirror(log, LocalStore(root)).round().behind == 0
+    with pytest.raises(InvalidRequest, match="has deleted records or objects of the versions after it"):
+        Mirror(log, LocalStore(root)).round()
+    assert len(values(spark_log.connect(root))) == 9
+    assert Mirror(log, LocalStore(root)).round(catch_up=True).behind == 0
     copy = spark_log.connect(root)
     assert values(copy) == values(log)
     assert verify(copy, deep=True) == []
@@ -176,7 +179,7 @@ def test_a_copy_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, *, awa
             first += 4
             maintain_once(log)
         with suppress(Died):
-            Mirror(log, Dying(store, writes, after=after)).round()
+            Mirror(log, Dying(store, writes, after=after)).round(catch_up=True)
             deaths -= 1  # it had fewer writes
         deaths += 1
         copy = spark_log.connect(str(tmp_path / "mirror"))
@@ -184,7 +187,7 @@ def test_a_copy_that_dies_at_any_write_leaves_a_whole_log(tmp_path: Path, *, awa
         assert found == values(log)[: len(found)]
         assert not [problem for problem in verify(copy, deep=True) if problem.what.startswith("data/")]
         log.journal.finish_upkeep()
-        assert Mirror(log, store).round().behind == 0
+        assert Mirror(log, store).round(catch_up=True).behind == 0
         copy = spark_log.connect(str(tmp_path / "mirror"))
         assert values(copy) == values(log)
         assert verify(copy, deep=True) == []
@@ -352,4 +355,32 @@ def test_a_first_copy_that_was_under_way_during_a_recovery_leaves_no_checkpoint(
     copier = _Copier(log.journal.objects, LocalStore(root))
     with pytest.raises(InvalidRequest, match="is a separate log"):
         late._jump(copier)
+    assert len(values(spark_log.connect(root))) == 9
+
+
+def test_an_object_that_the_log_has_lost_is_named(log: spark_log.Log, root: str, tmp_path: Path) -> None:
+    """In a first copy, and in a later one."""
+    victim = log.journal.objects.list("data/")[0]
+    shutil.move(tmp_path / "log" / victim, tmp_path / "away")
+    with pytest.raises(CorruptObject, match=f"{victim} is missing: run `pylog verify`"):
+        Mirror(log, LocalStore(root)).round()
+    shutil.move(tmp_path / "away", tmp_path / "log" / victim)
+    Mirror(log, LocalStore(root)).round()
+    before = set(log.journal.objects.list("data/"))
+    append_small(log, 1, first=3)
+    (victim,) = set(log.journal.objects.list("data/")) - before
+    (tmp_path / "log" / victim).unlink()
+    with pytest.raises(CorruptObject, match=f"{victim} is missing: run `pylog verify`"):
+        Mirror(log, LocalStore(root)).round(catch_up=True)
+    assert len(values(spark_log.connect(root))) == 9
+
+
+def test_another_log_in_the_place_of_the_lost_one_does_not_prevent_its_recovery(
+    log: spark_log.Log, root: str, tmp_path: Path
+) -> None:
+    """It was created there by a client that did not know."""
+    Mirror(log, LocalStore(root)).round()
+    shutil.rmtree(tmp_path / "log")
+    append_small(new_log(tmp_path / "log"), 1)
+    recover(root)
     assert len(values(spark_log.connect(root))) == 9
