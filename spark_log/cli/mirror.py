@@ -76,8 +76,8 @@ def run(
 
     Records are copied in order, each after the objects that it names, so that the mirror is always the whole log at an
     earlier version.  The log does not wait for it: commits since the last run are lost with the log.  Several processes
-    may run it for one mirror.  A log keeps what a mirror needs for gc.fence.age.ms (default: 24 hours); after that, give
-    --catch-up once.
+    may run it for one mirror.  A log keeps what a mirror needs for gc.fence.age.ms (default: 24 hours); after that,
+    give --catch-up once.
 
     \b
     Example:
