@@ -68,9 +68,15 @@ def set_(session: CommandSession, mirror_url: str, options: Mapping[str, str]) -
 @_of_mirror
 @click.option("--every", "every_ms", type=DURATION, metavar="DURATION", help="Repeat it this often, until interrupted.")
 @click.option("--catch-up", is_flag=True, help="Copy the newest version, if the log has deleted those before it.")
+@click.option("--yes", is_flag=True, help="Do that without asking.")
 @pass_session
 def run(
-    session: CommandSession, mirror_url: str, options: Mapping[str, str], every_ms: int | None, catch_up: bool
+    session: CommandSession,
+    mirror_url: str,
+    options: Mapping[str, str],
+    every_ms: int | None,
+    catch_up: bool,
+    yes: bool,
 ) -> None:
     """Copy what the log has and the mirror lacks.
 
@@ -89,6 +95,9 @@ def run(
     following = Mirror(session.connect(), open_store(mirror_url, options))
     if catch_up and every_ms is not None:
         raise click.UsageError("--catch-up runs once: leave out --every")
+    if catch_up:
+        what = f"replace the mirror at {mirror_url} by the log's newest version, if the log has deleted earlier ones"
+        confirmed(what, dry_run=False, yes=yes)
     if every_ms is None:
         with progress_bars() as progress:
             done = following.round(progress, catch_up=catch_up)
@@ -134,7 +143,7 @@ def status(session: CommandSession, mirror_url: str, options: Mapping[str, str])
 
 @click.command(cls=Verb)
 @guarded
-@click.option("--force", is_flag=True, help="Do it although the log that it mirrors can be opened.")
+@click.option("--force", is_flag=True, help="Do it although the log that it mirrors is there, or cannot be looked for.")
 @pass_session
 def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool) -> None:
     """Make a mirror a separate log, after its log was lost.
@@ -148,12 +157,14 @@ def recover(session: CommandSession, dry_run: bool, yes: bool, force: bool) -> N
       pylog recover --url s3://other-bucket/log --yes
     """
     from spark_log.node.mirror import recover as make
+    from spark_log.store.open import open_store
 
     if session.url is None:
         raise click.UsageError("give the URL of the mirror with --url")
-    found = make(session.url, session.storage_options, force=force, dry_run=True)
+    store = open_store(session.url, session.storage_options)
+    found = make(store, session.storage_options, force=force, dry_run=True)
     what = f"make {session.url} a separate log, at version {found.version} of {format_timestamp_ms(found.time_ms)}"
     if not confirmed(f"{what}; later commits to {found.mirrored} are not in it", dry_run=dry_run, yes=yes):
         return
-    make(session.url, session.storage_options, force=force)
+    found = make(store, session.storage_options, force=force)
     emit_line(session, f"{session.url} is a separate log, at version {found.version}", asdict(found))

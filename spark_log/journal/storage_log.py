@@ -122,6 +122,8 @@ class StorageLog:
     # ------------------------------------------------------------------------------------------------------------- writing
 
     def propose(self, view: View, commands: Sequence[Proposal]) -> Steps[View]:
+        if self.form.mirrors and (data := (yield Get(FORMAT_KEY))) is not None:
+            self.form = parse_format(data, self._store.url)  # it may have been recovered
         if self.form.mirrors:
             raise InvalidRequest(
                 f"{self._store.url} is a mirror of {self.form.mirrors}, and `pylog mirror run` alone changes it: change "

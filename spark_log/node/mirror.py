@@ -17,6 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from spark_log.client.log import Log
 from spark_log.client.open_journal import open_journal
 from spark_log.errors import (
@@ -28,7 +30,6 @@ from spark_log.errors import (
     ObjectNotFound,
     SparkLogError,
     StorageError,
-    UnsupportedVersion,
 )
 from spark_log.journal.checkpointing import checkpoint, damaged_between, truncate
 from spark_log.journal.garbage_collection import Collected, collect
@@ -44,7 +45,7 @@ from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import Chunks, ObjectStore
-from spark_log.store.open import open_store
+from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
 
@@ -82,20 +83,27 @@ class MirrorStatus:
     behind: int
     """Versions that the log has and the mirror lacks."""
     behind_ms: int
-    """The time between the mirror's newest version and the log's."""
+    """Time since the first of these versions was written, by this process's clock; 0 if there is none."""
 
 
 def begin_mirror(log: Log, store: ObjectStore) -> None:
     """Make an empty folder or prefix the mirror of a log.  `Mirror` copies to it.
 
-    Does nothing if it is that already.  Raises InvalidRequest for a root that has something else.
+    If it is that already, only the log's URL is written, which changes when a log is moved.
+    Raises InvalidRequest for a root that has something else, or that lies within the other one.
     """
     journal = log.journal
     store = with_retries(store, journal.context.clock)
-    if _format_of(store) is None:
+    here, there = f"{store.url}/", f"{journal.metadata.url}/"
+    if here != there and (here.startswith(there) or there.startswith(here)):
+        raise InvalidRequest(f"{here} and {there}: a mirror and its log must not lie within each other")
+    form = _format_of(store)
+    if form is None:
         if found := [*store.list(META), *store.list(DATA)]:
             raise InvalidRequest(f"{store.url} has {found[0]}: a mirror begins in an empty folder")
         begin_log(Stores.of(store), journal.context, journal.cluster_id, journal.metadata.url)
+    elif form.mirrors and form.cluster_id == journal.cluster_id:
+        store.put(FORMAT_KEY, (form.of_mirror(journal.metadata.url).encode(),))
     _check_format(store, journal)
 
 
@@ -125,20 +133,16 @@ class Mirror:
         Raises InvalidRequest if it has, and `catch_up` is false, and if the mirror was recovered; LogRestored if the
         mirror has records that the log has not; CorruptObject if an object of the log is missing.
         """
-        _check_format(self._store, self._source)
-        newest, copier = self._source.refresh(), _Copier(self._source.objects, self._store, progress)
-        journal = self._opened()
-        before = journal.refresh().version if journal is not None else 0
-        if before > newest.version:
-            raise LogRestored(
-                f"the mirror at {self._store.url} has version {before}, and {self._source.metadata.url} has version "
-                f"{newest.version}: an older copy of that log was restored. Begin a new mirror, or recover this one"
-            )
+        newest, journal = self._look()
+        copier = _Copier(self._source.objects, self._store, progress)
+        before = journal.state.version if journal is not None else 0
         if journal is None or not self._follow(journal, newest.version, copier):
             if journal is not None and not catch_up:
                 raise InvalidRequest(
                     f"{self._store.url} has version {before}, and {self._source.metadata.url} has deleted records or "
-                    "objects of the versions after it. `pylog mirror run --catch-up` copies the newest version"
+                    "objects of the versions up to the newest. `pylog mirror run --catch-up` replaces the mirror by the "
+                    "newest version. Do not run it if an older copy of the log was restored: then only the mirror has "
+                    "the later commits"
                 )
             self._jump(copier)
             self._journal = None
@@ -152,16 +156,34 @@ class Mirror:
         return Mirrored(version, version - before, copier.objects, copier.bytes, behind)
 
     def status(self) -> MirrorStatus:
-        """How far the mirror is behind."""
-        journal, newest = self._opened(), self._source.refresh()
-        state = journal.refresh() if journal is not None else State()
-        late_ms = newest.time - state.time if state.version else 0
-        return MirrorStatus(state.version, max(0, newest.version - state.version), max(0, late_ms))
+        """How far the mirror is behind.  Raises the errors of `round`, if that cannot continue the mirror."""
+        newest, journal = self._look()
+        state = State() if journal is None else journal.state
+        if journal is not None:
+            self._is_known(journal)
+        next_key = log_key(state.version + 1)
+        (record,) = self._source.run(_get_all([next_key]))
+        since_ms = state.time if record is None else decode_batch(record, next_key).time
+        behind, now_ms = newest.version - state.version, self._source.context.clock.now_ms()
+        return MirrorStatus(state.version, behind, max(0, now_ms - since_ms) if behind else 0)
+
+    def _look(self) -> tuple[State, Journal | None]:
+        """The newest state of the log, and the mirror's refreshed journal, None if it has no state yet."""
+        _check_format(self._store, self._source)
+        if not self._source.refresh_if_there():
+            raise NoLog(f"{self._source.metadata.url} was deleted or replaced: is its disk mounted?")
+        newest, journal = self._source.state, self._opened()
+        if journal is not None and journal.refresh().version > newest.version:
+            raise LogRestored(
+                f"{self._store.url} has version {journal.state.version}, and {self._source.metadata.url} has version "
+                f"{newest.version}: an older copy of that log was restored. Begin a new mirror, or recover this one"
+            )
+        return newest, journal
 
     def rounds(self, interval_ms: int, progress: Progress | None = None) -> Iterator[Mirrored]:
         """A round every `interval_ms`, until the caller stops iterating.
 
-        Raises the errors of the first round; later, a failure of a storage is logged, and the next round tries again.
+        Raises the errors of the first round.  Later, failures of a storage are logged, and the next round tries again.
         """
         clock = self._source.context.clock
         began = clock.monotonic_ms()
@@ -171,7 +193,7 @@ class Mirror:
             began = clock.monotonic_ms()
             try:
                 done = self.round(progress)
-            except (StorageError, CoordinatorNotAvailable) as error:
+            except (StorageError, CorruptObject, NoLog, CoordinatorNotAvailable) as error:
                 logger.warning("%s was not mirrored to %s: %s", self._source.metadata.url, self._store.url, error)
             else:
                 yield done
@@ -186,15 +208,9 @@ class Mirror:
         """Copy version by version; False if the log has deleted records or objects that the mirror lacks, or the record
         of the mirror's version, by which it is recognised.
         """
-        state, last = journal.state, log_key(journal.state.version)
-        mine, theirs = journal.run(_get_all([last])), self._source.run(_get_all([last]))
-        if None in (*mine, *theirs):
+        if not self._is_known(journal):
             return False
-        if mine != theirs:
-            raise LogRestored(
-                f"{self._store.url} has another {last} than {self._source.metadata.url}: an older copy of that log was "
-                "restored and changed since. Begin a new mirror, or recover this one"
-            )
+        state = journal.state
         while state.version < upto:
             keys = [log_key(state.version + 1 + n) for n in range(min(WAVE_MAX, upto - state.version))]
             batches = [data for data in self._source.run(_get_all(keys)) if data is not None]
@@ -205,9 +221,23 @@ class Mirror:
                 state = _replayed(state, data, key, wanted)
             if copier.copy(wanted):
                 return False
+            _check_format(self._store, self._source)  # its disk may not be mounted any more
             for key, data in zip(keys, batches, strict=True):
                 self._put_record(key, data)
         journal.refresh()
+        return True
+
+    def _is_known(self, journal: Journal) -> bool:
+        """Whether the log has the record of the mirror's version.  Raises LogRestored if it has another one."""
+        last = log_key(journal.state.version)
+        mine, theirs = journal.run(_get_all([last])), self._source.run(_get_all([last]))
+        if None in (*mine, *theirs):
+            return False
+        if mine != theirs:
+            raise LogRestored(
+                f"{self._store.url} has another {last} than {self._source.metadata.url}: an older copy of that log was "
+                "restored and changed since. Begin a new mirror, or recover this one"
+            )
         return True
 
     def _put_record(self, key: str, data: bytes) -> None:
@@ -232,13 +262,13 @@ class Mirror:
                 break
         last = log_key(view.state.version)
         (record,) = self._source.run(_get_all([last]))
-        assert record is not None, "the newest one is not deleted"
         _check_format(self._store, self._source)  # a checkpoint of the lost log must not get into a recovered one
-        if self._journal is None:  # otherwise the mirror would have a gap for a moment
+        if self._journal is None and record is not None:  # otherwise the mirror would have a gap for a moment
             self._put_record(last, record)
         steps = _write_checkpoints(View("", view.state, head=view.head), self._source.context)
         run(steps, Stores.of(self._store), self._source.context.clock)
-        self._put_record(last, record)
+        if record is not None:  # it may be missing after a repair
+            self._put_record(last, record)
         logger.info("the mirror at %s begins again at version %d", self._store.url, view.state.version)
 
     def _upkeep(self, journal: Journal, view: Any) -> Steps[Any]:
@@ -273,6 +303,11 @@ def _check_format(store: ObjectStore, source: Journal) -> None:
     if not form.mirrors:
         raise InvalidRequest(
             f"{store.url} is a separate log: it is the log itself, a copy of it, or a mirror that was recovered"
+        )
+    if form.mirrors != source.metadata.url:
+        raise InvalidRequest(
+            f"{store.url} is the mirror of {form.mirrors}, not of {source.metadata.url}: if the log was moved, run "
+            "`pylog mirror set` again"
         )
 
 
@@ -374,47 +409,45 @@ class Recovered:
 
 
 def recover(
-    url: str, storage_options: Mapping[str, Any] | None = None, *, force: bool = False, dry_run: bool = False
+    store: ObjectStore, options: Mapping[str, Any] | None = None, *, force: bool = False, dry_run: bool = False
 ) -> Recovered:
     """Make a mirror a separate log.  If this is killed, run it again.
 
-    force:    also if the log that it mirrors can still be opened.
+    options:  for fsspec, of the lost log's storage: it is looked for with these and without them.
+    force:    also if the log that it mirrors is there, or cannot be looked for.
     dry_run:  only check.
-    Raises InvalidRequest if it is not a mirror, or if the log can be opened; CorruptObject if objects are missing.
+    Raises InvalidRequest if it is not a mirror, or if the log is there or cannot be looked for; CorruptObject if
+    objects are missing.
     """
-    store = open_store(url, storage_options)
     mirror = Journal.open(store, create=False)
     log = mirror.metadata_log
     assert isinstance(log, StorageLog), "it was opened from a store"
     lost = log.form.mirrors
     if not lost:
         raise InvalidRequest(f"{store.url} is not a mirror, but a separate log")
-    if not force and (newest := _version_of(lost, storage_options, mirror.cluster_id)) is not None:
+    if not force and (newest := _version_of(lost, options, mirror.cluster_id)) is not None:
         raise InvalidRequest(
             f"{lost}, which {store.url} mirrors, can be opened: it has version {newest}, and the mirror has "
             f"{mirror.state.version}. Stop all that write to it and run `pylog mirror run` once more; then give --force"
         )
     _check_objects(mirror)
-    found = Recovered(mirror.state.version, mirror.state.time, lost)
-    if not dry_run:
-        _end_mirror(mirror, log)
-    return found
+    return Recovered(mirror.state.version if dry_run else _end_mirror(mirror, log), mirror.state.time, lost)
 
 
 def _version_of(url: str, storage_options: Mapping[str, Any] | None, cluster_id: str) -> int | None:
-    """The newest version of the log with this id; None if it is not there, or cannot be read.
-
-    Raises UnsupportedVersion for a log of a newer pylog.
-    """
+    """The newest version of the log with this id; None if it is not there."""
+    failures: list[Exception] = []
     for options in (storage_options, None):
         try:
             journal = open_journal(url, options, create=False)
             return journal.state.version if journal.cluster_id == cluster_id else None
-        except UnsupportedVersion:
-            raise
+        except NoLog:
+            return None
         except (SparkLogError, OSError) as error:
-            logger.info("%s cannot be opened: %s", url, error)
-    return None
+            failures.append(error)
+    raise InvalidRequest(
+        f"{url}, which is mirrored, cannot be looked for: {failures[-1]}. If no process uses it any more, give --force"
+    )
 
 
 def _check_objects(mirror: Journal) -> None:
@@ -426,11 +459,18 @@ def _check_objects(mirror: Journal) -> None:
         )
 
 
-def _end_mirror(mirror: Journal, log: StorageLog) -> None:
-    """First records that the lost log does not have: what still copies from there finds them, and stops."""
-    form = log.form.of_mirror("")
+def _end_mirror(mirror: Journal, log: StorageLog) -> int:
+    """First two records that the lost log does not have: what still copies from there finds them, and stops.
+
+    Returns the version before them.
+    """
+    fingerprint = mirror.metadata.fingerprint()
+    if fingerprint != log.form.probed:  # here, so that the records do not change `meta/format`
+        probe(mirror.metadata, nonce=log.context.unique())
+    form = msgspec.structs.replace(log.form.of_mirror(""), probed=fingerprint)
     journal = Journal(StorageLog(log.context, form, mirror.metadata), mirror.stores)
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
     journal.release(epoch)
     mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()
+    return journal.state.version - 2

@@ -101,6 +101,7 @@ def repair(
     clock = clock or SystemClock()
     store = with_retries(store, clock)
     context = Context(clock, random.SystemRandom() if seed is None else random.Random(seed))
+    run(_refuse_mirror(store.url), Stores.of(store), clock)
     found = run(_find(store.url), Stores.of(store), clock)
     report = found.report
     if not report.needed:
@@ -118,6 +119,15 @@ def repair(
     if report.lost_format:
         run(put_format(_new_format(report.cluster_id, context), store.url), Stores.of(store), clock)
     return report
+
+
+def _refuse_mirror(url: str) -> Steps[None]:
+    data: bytes | None = yield Get(FORMAT_KEY)
+    if data is not None and (log := parse_format(data, url).mirrors):
+        raise InvalidRequest(
+            f"{url} is a mirror of {log}: if it is damaged, begin a new mirror in an empty folder; if that log is lost, "
+            "run `pylog recover`"
+        )
 
 
 def _not_accepted(url: str, report: RepairReport) -> CorruptObject:

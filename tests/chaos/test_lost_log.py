@@ -56,7 +56,7 @@ def test_a_log_that_is_deleted_under_load_is_recovered_from_its_mirror(tmp_path:
         for process in (writer, copier):
             process.kill()
             process.wait()
-    recover(mirror)
+    recover(LocalStore(mirror))
     recovered = spark_log.connect(mirror)
     found = {topic: numbers(recovered, topic) for topic in ("t", "u")}
     assert found["t"] == found["u"] == list(range(len(found["t"])))

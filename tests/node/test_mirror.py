@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,10 +15,12 @@ from spark_log.errors import CorruptObject, InvalidRequest, LogRestored, NoLog
 from spark_log.journal.object_names import LOG, log_key
 from spark_log.node.maintain import maintain_once
 from spark_log.node.mirror import Mirror, _Copier, begin_mirror, recover
+from spark_log.node.repair import repair
 from spark_log.node.verify import verify
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.local import LocalStore
 from spark_log.store.open import open_store
+from spark_log.store.probe import PROBES
 from spark_log.testing.stores import Wrapper
 from tests.conftest import Bucket
 from tests.node.logs import append_small, new_log
@@ -114,7 +117,7 @@ def test_a_mirror_that_was_away_begins_with_the_newest_state(log: spark_log.Log,
     first = log.journal.objects.list(LOG)[0]
     assert first > log_key(Mirror(log, LocalStore(root))._opened().state.version + 1)  # type: ignore[union-attr]
     log.journal.finish_upkeep()
-    with pytest.raises(InvalidRequest, match="has deleted records or objects of the versions after it"):
+    with pytest.raises(InvalidRequest, match="Do not run it if an older copy of the log was restored"):
         Mirror(log, LocalStore(root)).round()
     assert len(values(spark_log.connect(root))) == 9
     assert Mirror(log, LocalStore(root)).round(catch_up=True).behind == 0
@@ -138,15 +141,26 @@ class Dying(Wrapper):
         super().__init__(inner)
         self._left, self._after = writes, after
 
+    library = ""
+
+    def fingerprint(self) -> str:
+        return self.library or super().fingerprint()
+
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
         with self._dies():
             super().put(key, chunks)
 
     def put_new(self, key: str, data: bytes) -> bool:
+        if key.startswith(PROBES):
+            return super().put_new(key, data)
         with self._dies():
             return super().put_new(key, data)
 
     def delete(self, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        if keys and keys[0].startswith(PROBES):
+            super().delete(keys)
+            return
         with self._dies():
             super().delete(keys)
 
@@ -204,10 +218,10 @@ def test_a_recovered_mirror_is_a_log_of_its_own(
     append_small(log, 1, first=3)  # not mirrored
     if not options:
         with pytest.raises(InvalidRequest, match=r"can be opened: it has version \d+, and the mirror has \d+"):
-            recover(root)
+            recover(LocalStore(root))
         shutil.move(tmp_path / "log", tmp_path / "lost")
-    assert recover(root, dry_run=True, **options).version == mirror._opened().state.version  # type: ignore[union-attr]
-    assert recover(root, **options).mirrored.endswith("/log")
+    assert recover(LocalStore(root), dry_run=True, **options).version == mirror._opened().state.version  # type: ignore[union-attr]
+    assert recover(LocalStore(root), **options).mirrored.endswith("/log")
     recovered = spark_log.connect(root)
     assert len(values(recovered)) == 9
     append_small(recovered, 2, first=50)
@@ -215,7 +229,7 @@ def test_a_recovered_mirror_is_a_log_of_its_own(
     assert len(values(recovered)) == 15
     assert verify(recovered, deep=True) == []
     with pytest.raises(InvalidRequest, match="not a mirror, but a separate log"):
-        recover(root)
+        recover(LocalStore(root))
     if not options:
         shutil.move(tmp_path / "lost", tmp_path / "log")
     with pytest.raises(InvalidRequest, match="is a separate log"):
@@ -231,22 +245,36 @@ def test_a_copy_that_was_under_way_during_a_recovery_stops_at_the_first_record(l
     append_small(log, 1, first=3)
     journal = mirror._opened()
     assert journal is not None
-    recover(root, force=True)
+    recover(LocalStore(root), force=True)
     key = log_key(journal.state.version + 1)
     with pytest.raises(InvalidRequest, match=f"has another {key}"):
         mirror._put_record(key, log.journal.metadata.get(key))
 
 
-def test_a_recovery_that_is_killed_is_run_again(log: spark_log.Log, root: str) -> None:
-    """The mirror was taken over, and is a mirror still."""
-    Mirror(log, LocalStore(root)).round()
-    form = (Path(root) / "meta" / "format").read_bytes()
-    recover(root, force=True)
-    (Path(root) / "meta" / "format").write_bytes(form)
-    recover(root, force=True)
-    recovered = spark_log.connect(root)
-    append_small(recovered, 1, first=3)
-    assert len(values(recovered)) == 12
+@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("library", ["", "another"])
+def test_a_recovery_that_is_killed_at_any_write_is_run_again(tmp_path: Path, library: str, *, after: bool) -> None:
+    """Also if the library of the storage is another one than when the mirror began."""
+    deaths = 0
+    for writes in range(1, 20):
+        log, store = new_log(tmp_path / f"log{writes}"), LocalStore(str(tmp_path / f"mirror{writes}"))
+        append_small(log, 1)
+        begin_mirror(log, store)
+        Mirror(log, store).round()
+        dying = Dying(store, writes, after=after)
+        dying.library = library
+        try:
+            recover(dying, force=True)
+        except Died:
+            deaths += 1
+            with suppress(InvalidRequest):  # it had ended
+                recover(store, force=True)
+        recovered = spark_log.connect(store.url)
+        append_small(recovered, 1, first=1)
+        assert len(values(recovered)) == 6
+        if writes > deaths:
+            break
+    assert deaths == 3
 
 
 def test_a_mirror_that_lacks_objects_is_not_recovered(log: spark_log.Log, root: str) -> None:
@@ -255,7 +283,7 @@ def test_a_mirror_that_lacks_objects_is_not_recovered(log: spark_log.Log, root: 
     victim = log.journal.objects.list("data/")[0]
     (Path(root) / victim).unlink()
     with pytest.raises(CorruptObject, match=f"lacks 1 object of version .*{victim}"):
-        recover(root, force=True)
+        recover(LocalStore(root), force=True)
 
 
 def test_roots_that_are_refused(log: spark_log.Log, root: str, tmp_path: Path) -> None:
@@ -309,7 +337,7 @@ def test_the_mirror_of_a_log_with_a_coordinator(tmp_path: Path) -> None:
             assert len(values(copy)) == 12
     finally:
         services.close()
-    recover(store.url, force=True)
+    recover(store, force=True)
     recovered = spark_log.connect(store.url)
     assert not recovered.journal.state.coordinator.address
     append_small(recovered, 1, first=4)
@@ -326,7 +354,7 @@ def test_a_mirror_in_a_bucket(s3: Callable[[], Bucket]) -> None:
     begin_mirror(log, store)
     assert Mirror(log, store).round().objects == 3
     assert values(spark_log.connect(second.url, second.options)) == values(log)
-    recover(second.url, second.options, force=True)
+    recover(store, second.options, force=True)
     recovered = spark_log.connect(second.url, second.options)
     append_small(recovered, 1, first=3)
     assert len(values(recovered)) == 12
@@ -351,7 +379,7 @@ def test_a_first_copy_that_was_under_way_during_a_recovery_leaves_no_checkpoint(
     late = Mirror(log, LocalStore(root))
     Mirror(log, LocalStore(root)).round()
     append_small(log, 5, first=3)
-    recover(root, force=True)
+    recover(LocalStore(root), force=True)
     copier = _Copier(log.journal.objects, LocalStore(root))
     with pytest.raises(InvalidRequest, match="is a separate log"):
         late._jump(copier)
@@ -382,5 +410,91 @@ def test_another_log_in_the_place_of_the_lost_one_does_not_prevent_its_recovery(
     Mirror(log, LocalStore(root)).round()
     shutil.rmtree(tmp_path / "log")
     append_small(new_log(tmp_path / "log"), 1)
-    recover(root)
+    recover(LocalStore(root))
     assert len(values(spark_log.connect(root))) == 9
+
+
+def test_a_log_that_was_moved_is_named_anew(log: spark_log.Log, root: str, tmp_path: Path) -> None:
+    """A mirror has one log: another one with the same id, such as a recovered mirror, does not copy to it."""
+    Mirror(log, LocalStore(root)).round()
+    shutil.move(tmp_path / "log", tmp_path / "moved")
+    moved = spark_log.connect(str(tmp_path / "moved"))
+    with pytest.raises(InvalidRequest, match=r"is the mirror of .*/log, not of .*/moved: if the log was moved"):
+        Mirror(moved, LocalStore(root))
+    begin_mirror(moved, LocalStore(root))
+    assert Mirror(moved, LocalStore(root)).round().behind == 0
+    with pytest.raises(InvalidRequest, match=r"moved, which .* mirrors, can be opened"):
+        recover(LocalStore(root))
+
+
+def test_a_lost_log_that_cannot_be_looked_for_is_recovered_by_force(
+    log: spark_log.Log, root: str, tmp_path: Path
+) -> None:
+    """Its storage may be away for a moment."""
+    Mirror(log, LocalStore(root)).round()
+    shutil.rmtree(tmp_path / "log")
+    (tmp_path / "log").write_bytes(b"not a folder")
+    with pytest.raises(InvalidRequest, match="cannot be looked for: .* If no process uses it any more, give --force"):
+        recover(LocalStore(root))
+    recover(LocalStore(root), force=True)
+
+
+def test_the_status_of_a_mirror_that_cannot_be_continued(log: spark_log.Log, root: str, tmp_path: Path) -> None:
+    """It is not up to date, although it has more versions."""
+    mirror = Mirror(log, LocalStore(root))
+    mirror.round()
+    assert mirror.status().behind_ms == 0
+    append_small(log, 2, first=3)
+    assert mirror.status().behind == 2
+    assert 0 <= mirror.status().behind_ms < 60_000
+    shutil.copytree(tmp_path / "log", tmp_path / "backup")
+    append_small(log, 2, first=5)
+    mirror.round()
+    shutil.rmtree(tmp_path / "log")
+    shutil.move(tmp_path / "backup", tmp_path / "log")
+    with pytest.raises(LogRestored, match="an older copy"):
+        Mirror(spark_log.connect(str(tmp_path / "log")), LocalStore(root)).status()
+
+
+def test_rounds_go_on_when_the_mirrors_disk_is_back(log: spark_log.Log, root: str, tmp_path: Path) -> None:
+    """Meanwhile nothing is written to its place."""
+    rounds = Mirror(log, LocalStore(root)).rounds(20)
+    assert next(rounds).behind == 0
+    shutil.move(root, tmp_path / "away")
+    append_small(log, 1, first=3)
+    found: list[bool] = []
+
+    def mount() -> None:
+        found.append(Path(root).exists())
+        shutil.move(tmp_path / "away", root)
+
+    timer = threading.Timer(0.5, mount)
+    timer.start()
+    assert next(rounds).versions == 1
+    timer.join()
+    assert found == [False]
+    assert len(values(spark_log.connect(root))) == 12
+
+
+def test_a_process_that_has_the_mirror_open_changes_the_recovered_log(log: spark_log.Log, root: str) -> None:
+    """It was opened as a mirror."""
+    Mirror(log, LocalStore(root)).round()
+    copy = spark_log.connect(root)
+    recover(LocalStore(root), force=True)
+    append_small(copy, 1, first=3)
+    assert len(values(copy)) == 12
+
+
+def test_repair_refuses_a_mirror(log: spark_log.Log, root: str) -> None:
+    """A new one costs a copy."""
+    Mirror(log, LocalStore(root)).round()
+    with pytest.raises(InvalidRequest, match="begin a new mirror in an empty folder"):
+        repair(LocalStore(root), is_alive=lambda holder: False)
+
+
+def test_a_root_within_the_logs_is_refused(log: spark_log.Log, tmp_path: Path) -> None:
+    """Garbage collection would find its objects."""
+    with pytest.raises(InvalidRequest, match="must not lie within each other"):
+        begin_mirror(log, LocalStore(str(tmp_path / "log" / "data" / "mirror")))
+    with pytest.raises(InvalidRequest, match="must not lie within each other"):
+        begin_mirror(log, LocalStore(str(tmp_path)))
