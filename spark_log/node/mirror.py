@@ -229,6 +229,8 @@ class Mirror:
 
     def _is_known(self, journal: Journal) -> bool:
         """Whether the log has the record of the mirror's version.  Raises LogRestored if it has another one."""
+        if not journal.state.version:
+            return True
         last = log_key(journal.state.version)
         mine, theirs = journal.run(_get_all([last])), self._source.run(_get_all([last]))
         if None in (*mine, *theirs):

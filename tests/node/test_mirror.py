@@ -67,6 +67,17 @@ def test_a_mirror_follows_the_log(log: spark_log.Log, root: str, tmp_path: Path)
     assert len(mine) == 3 and mine.items() <= others.items()
 
 
+def test_a_mirror_of_a_log_that_is_new(tmp_path: Path) -> None:
+    """It has no record yet."""
+    log, store = spark_log.connect(str(tmp_path / "log"), durability="os"), LocalStore(str(tmp_path / "mirror"))
+    begin_mirror(log, store)
+    assert Mirror(log, store).round().version == 0
+    log.create_topic(spark_log.NewTopic("t", 1))
+    append_small(log, 1)
+    assert Mirror(log, store).round().behind == 0
+    assert values(spark_log.connect(store.url)) == values(log)
+
+
 def test_a_mirror_is_read_only(log: spark_log.Log, root: str) -> None:
     """Until it is recovered."""
     Mirror(log, LocalStore(root)).round()
@@ -141,10 +152,11 @@ class Dying(Wrapper):
         super().__init__(inner)
         self._left, self._after = writes, after
 
-    library = ""
+    probed = ""
+    """A fingerprint in place of the real one."""
 
     def fingerprint(self) -> str:
-        return self.library or super().fingerprint()
+        return self.probed or super().fingerprint()
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
         with self._dies():
@@ -262,7 +274,7 @@ def test_a_recovery_that_is_killed_at_any_write_is_run_again(tmp_path: Path, lib
         begin_mirror(log, store)
         Mirror(log, store).round()
         dying = Dying(store, writes, after=after)
-        dying.library = library
+        dying.probed = library
         try:
             recover(dying, force=True)
         except Died:
