@@ -114,7 +114,7 @@ class Log:
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
                topic).  If the version is at or below the last accepted one, the append is skipped with a warning, and
                the call returns the offsets of the original append of that version, or {} if the log does not know
-               them.  If it is the last one and `data` has another number of rows, SequenceConflict is raised.
+               them.  If it is the last one, and `data` has more or fewer rows than the original: SequenceConflict.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
         acks:  0, 1 or "all", accepted as in Kafka, without effect: every append waits until it is durable and visible.

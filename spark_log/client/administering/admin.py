@@ -304,8 +304,8 @@ class Admin:
         """Remove every record of some keys, tombstones included, from a topic, compacted or not.
 
         This process reads the keys of the whole topic, and rewrites the objects that have such records.  Offsets do
-        not change.  Readers do not see the records any more when it returns; upkeep deletes the old objects later.  If
-        it is killed, run it again: it does the rest.
+        not change.  Reads that are planned after it has returned do not see the records; upkeep deletes the old objects
+        later.  If the call is interrupted, repeat it: it does the rest.
 
         keys:      bytes, or text as UTF-8; a list, or an Arrow array.
         before:    a position; the records from it on stay.  The default is each partition's end when the call begins.
