@@ -88,9 +88,17 @@ ASK_AGAIN_MS_MAX = 1000
 class _Attempt:
     """A batch put at a version, in case a put that seemed lost is found later."""
 
-    state: State
-    """The state after its records."""
+    before: State
+    """The next version, after the records that have been replayed."""
     decisions: list[tuple[Proposal, Decision[Any]]] = field(default_factory=list)
+    pending: Sequence[AnyRecord] = ()
+    """Its last records, if they have not been replayed."""
+
+    def state(self) -> State:
+        """The state after its records."""
+        if self.pending:
+            self.before, self.pending = replay_records(self.before, self.pending), ()
+        return self.before
 
 
 def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps[View]:
@@ -103,7 +111,7 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
     so its error is `maybe_applied`, unless the error is retriable, which is raised only if the command was not applied.
     An error of the storage is `maybe_applied` only after a put whose outcome is unknown.
     """
-    unique, attempts, stalled = context.unique(), dict[int, _Attempt](), 0
+    unique, attempts, stalled, again = context.unique(), dict[int, _Attempt](), 0, False
     for _ in range(ATTEMPTS_MAX):
         if view.unconfirmed is not None and is_led_elsewhere(view.newest, context):
             view = yield from refresh(view)
@@ -113,7 +121,7 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
         stamp, releases = stamp_of(context.clock), all(command.releases for command in commands)
         # A coordinator with a wrong clock can stop, and does not move the log's time.
         now = min(stamp.now_ms, view.newest.time) if releases else stamp.now_ms
-        attempt, records, refused = _decide_all(view.newest, commands, now)
+        attempt, records, refused = _decide_all(view.newest, commands, now, again=again)
         if view.unconfirmed is not None and (refused or not records):
             view = yield from refresh(view)  # nothing that is reported now would be confirmed by a read-back
             continue
@@ -132,7 +140,7 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
         # At version 0 no coordinator leads: in a batch of another epoch, only its take-over would count.
         batch = Batch(id=unique, time=now, epoch=context.epoch if version else 0, records=tuple(records))
         try:
-            view, seen = yield from append(view, batch, attempt.state)
+            view, seen = yield from append(view, batch, attempt.state, context.rng.random() * JITTER_MS)
         except (StorageError, LogRestored) as failed:
             failed.maybe_applied |= earlier
             raise
@@ -141,12 +149,14 @@ def propose(view: View, commands: Sequence[Proposal], context: Context) -> Steps
             return view
         for taken in seen.values():
             attempts.pop(taken, None)
+        again = True
         stalled = stalled + 1 if view.newest.version == version else 0
         if stalled == STALLED_TRIES:
             unavailable = StorageUnavailable(f"the storage did not take a metadata record in {stalled} attempts")
             unavailable.maybe_applied = True
             raise unavailable
-        yield Sleep(context.rng.random() * JITTER_MS * 2 ** max(0, stalled - 3))
+        if stalled > 3:
+            yield Sleep(context.rng.random() * JITTER_MS * 2 ** (stalled - 3))
     error = ConcurrentChange(
         f"no place in the metadata log after {ATTEMPTS_MAX} attempts: too many busy writers for this storage"
     )
@@ -162,8 +172,12 @@ class _Decided(NamedTuple):
     refused: list[tuple[Proposal, SparkLogError]]
 
 
-def _decide_all(state: State, commands: Sequence[Proposal], now: int) -> _Decided:
+def _decide_all(state: State, commands: Sequence[Proposal], now: int, *, again: bool) -> _Decided:
     """Decide each command on the state that the previous ones leave; rejected commands are left out.
+
+    again:  the put of an earlier attempt lost.  Every ms until the next put is time for other writers, so the replay of
+            the last records comes after the put.  It takes 10 ms for a swap of a thousand objects.  The first attempt
+            has shown that they can be replayed; those of another process (`check`) are always replayed first.
 
     The first records of a new log precede those of the commands.
     """
@@ -172,9 +186,13 @@ def _decide_all(state: State, commands: Sequence[Proposal], now: int) -> _Decide
     for command in commands:
         if command.done:
             continue
+        before = attempt.state()
         try:
-            decision = command.decide(attempt.state, now)
-            attempt.state = replay_records(attempt.state, decision.records)
+            decision = command.decide(before, now)
+            if command.check or not again:
+                attempt.before = replay_records(before, decision.records)
+            else:
+                attempt.pending = decision.records
         except SparkLogError as error:
             refused.append((command, error))
             continue
@@ -312,7 +330,9 @@ def _set_replies(attempt: _Attempt) -> None:
         command.reply, command.done = decision.reply, True
 
 
-def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[str, int]]]:
+def append(
+    view: View, batch: Batch, decided: Callable[[], State], pause_ms: float
+) -> Steps[tuple[View, dict[str, int]]]:
     """Put a batch after `view` and read back.  Returns the view afterwards, and the batches between, by id.
 
     The listing may run in parallel with the read-back only if the put answered "created": then the batch was in the log
@@ -322,7 +342,8 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
     The records after the view that were read and not confirmed are confirmed in the same way: by a listing without a
     checkpoint beyond the view.
 
-    decided:  the state after the batch's valid records.
+    decided:   computes the state after the batch's valid records.
+    pause_ms:  wait if the put lost.  The reads come after the pause: what is decided on older ones would lose again.
     """
     before, heads = view.newest, view.heads
     key, data = log_key(before.version + 1), encode_batch(batch)
@@ -335,7 +356,7 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
             reads: list[Op] = [Get(key), *confirming_reads(view)]
             found, *last, names = yield reads
             counts = batch.epoch == before.coordinator.in_force
-            state = end_version(before, batch, decided) if counts else replay(before, batch)
+            state = end_version(before, batch, decided()) if counts else replay(before, batch)
             if (
                 found == data
                 and last == [head for _, head in heads]
@@ -349,8 +370,9 @@ def append(view: View, batch: Batch, decided: State) -> Steps[tuple[View, dict[s
                     raise restored_error(f"version {gone}")
                 withdrawn = gone
         if not withdrawn:
+            yield Sleep(pause_ms)
             view = yield from refresh(view, seen)
-    except (StorageError, CorruptObject, LogRestored) as error:
+    except SparkLogError as error:
         error.maybe_applied = True
         raise
     if withdrawn:

@@ -85,6 +85,17 @@ class LayeredMap(Mapping[Key, Value]):
         changes = self.changes.set(key, REMOVED) if key in self.base else self.changes.delete(key)
         return _made(self.base, changes, self._size - 1)
 
+    def without(self, keys: Iterable[Key]) -> LayeredMap[Key, Value]:
+        """The map without those of the keys that are in it."""
+        changes, size = self.changes.mutate(), self._size
+        for key in keys:
+            if key in self.base:
+                size -= changes.get(key, _ABSENT) is not REMOVED
+                changes[key] = REMOVED
+            else:
+                size -= changes.pop(key, _ABSENT) is not _ABSENT
+        return _made(self.base, changes.finish(), size)
+
     def update(self, rows: Mapping[Key, Value]) -> LayeredMap[Key, Value]:
         return _made(self.base, self.changes.update(rows), self._size + sum(key not in self for key in rows))
 

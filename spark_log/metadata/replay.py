@@ -453,18 +453,21 @@ def _covers(entries: Sequence[Slice | r.Piece], start: int, end: int) -> bool:
 
 def _counted(state: State, record: r.SwapRecord) -> State:
     fresh = {o.name: ObjectRow(o.size, o.index_position, 0) for o in record.objects}
-    objects, dropped = state.objects, state.dropped
-    for name in sorted({*record.added, *record.removed}):
-        row = objects.get(name) or fresh.get(name)
+    rows, dropped = dict[str, ObjectRow](), list[str]()
+    for name in {*record.added, *record.removed}:
+        row = state.objects.get(name) or fresh.get(name)
         if row is None:
             continue
         live = row.live + record.added.get(name, 0) - record.removed.get(name, 0)
         if live > 0:
-            objects = objects.set(name, ObjectRow(row.size, row.index_position, live))
+            rows[name] = ObjectRow(row.size, row.index_position, live)
         else:
-            objects = objects.delete(name) if name in objects else objects
-            dropped = dropped.set(name, state.version)
-    return replace(state, objects=objects, dropped=dropped)
+            dropped.append(name)
+    return replace(
+        state,
+        objects=state.objects.without(dropped).update(rows),
+        dropped=state.dropped.update(dict.fromkeys(dropped, state.version)),
+    )
 
 
 def _list_dropped(state: State, record: r.ListDroppedRecord) -> State | None:

@@ -77,12 +77,12 @@ def _read_last(view: View) -> Appended:
     return view, seen
 
 
-def _believe(view: View, batch: Batch, decided: State) -> Appended:
+def _believe(view: View, batch: Batch, *_: object) -> Appended:
     answer = yield PutNew(log_key(view.state.version + 1), encode_batch(batch))
     return _carried(view, batch, view.checkpoint) if answer is PutAnswer.CREATED else (yield from _read_last(view))
 
 
-def _list_first(view: View, batch: Batch, decided: State) -> Appended:
+def _list_first(view: View, batch: Batch, *_: object) -> Appended:
     names = yield List(CHECKPOINTS)
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
@@ -95,7 +95,7 @@ def _list_first(view: View, batch: Batch, decided: State) -> Appended:
     return (yield from _read_last(view))
 
 
-def _always_parallel(view: View, batch: Batch, decided: State) -> Appended:
+def _always_parallel(view: View, batch: Batch, *_: object) -> Appended:
     key, data = log_key(view.state.version + 1), encode_batch(batch)
     answer = yield PutNew(key, data)
     if answer is not PutAnswer.EXISTS:
@@ -106,7 +106,7 @@ def _always_parallel(view: View, batch: Batch, decided: State) -> Appended:
     return (yield from _read_last(view))
 
 
-def _decide_unlisted(view: View, batch: Batch, decided: State) -> Appended:
+def _decide_unlisted(view: View, batch: Batch, *_: object) -> Appended:
     key = log_key(view.state.version + 1)
     if (yield PutNew(key, encode_batch(batch))) is PutAnswer.EXISTS:
         found = yield Get(key)

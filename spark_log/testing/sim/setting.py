@@ -123,7 +123,7 @@ class Simulation:
             state, records = replay_records(state, decided), [*records, *decided]
         yield from check_clock(view.state, stamp, context.clock, context.watch, context.unique)
         batch = Batch(id=unique, time=stamp.now_ms, records=tuple(records))
-        yield from commit_protocol.append(view, batch, state)
+        yield from commit_protocol.append(view, batch, lambda: state, 0.0)
 
     @property
     def now(self) -> int:

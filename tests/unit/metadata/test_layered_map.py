@@ -45,8 +45,11 @@ objects = st.builds(ObjectRow, number, number, number)
 
 
 def steps(keys: st.SearchStrategy[Any], values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
-    """Rows to set, keys to delete, dictionaries to update, folds, and folds beside which changes continue."""
+    """Rows to set, keys to delete, dictionaries to update, sets of keys to leave out, folds, and folds beside which
+    changes continue.
+    """
     change = st.tuples(keys, values) | st.tuples(keys, st.none()) | st.dictionaries(keys, values, max_size=4)
+    change |= st.frozensets(keys, max_size=4)
     return st.lists(change | st.sampled_from(["fold", "begin"]), max_size=30)
 
 
@@ -78,6 +81,10 @@ def run(steps: list[Any], kind: type[Block[Any, Any]]) -> None:
                 begun = moved = rows
             case "begin":
                 begun, moved = rows, fold(rows, kind, SMALL_BYTES)
+            case frozenset():
+                met |= step
+                rows = rows.without(step)
+                model = {key: value for key, value in model.items() if key not in step}
             case (key, None):
                 met.add(key)
                 rows = rows.delete(key) if key in model else rows
@@ -115,6 +122,8 @@ def partitions_after(given_steps: list[Any]) -> LayeredMap[Any, Any]:
         match step:
             case "fold" | "begin":
                 rows = fold(rows, PartitionBlock, SMALL_BYTES)
+            case frozenset():
+                rows = rows.without(step)
             case (key, None):
                 rows = rows.delete(key) if key in rows else rows
             case (key, value):
