@@ -243,6 +243,18 @@ def config_option(function: Callable[..., Any]) -> Callable[..., Any]:
     )(function)
 
 
+def storage_option(flag: str, storage: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """An option for another storage than that of the log, as a mapping `options`."""
+    return click.option(
+        flag,
+        "options",
+        multiple=True,
+        metavar="KEY=VALUE",
+        callback=lambda ctx, param, values: parse_pairs(values, param),
+        help=f"An option of {storage}, such as a credential or an endpoint; may be repeated.",
+    )
+
+
 def guarded(function: Callable[..., Any]) -> Callable[..., Any]:
     """--dry-run and --yes, for changes that cannot be undone."""
     function = click.option("--yes", is_flag=True, help="Do it without asking.")(function)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from spark_log.cli.base import DURATION, Verb, confirmed, guarded, parse_pairs, pass_session, verb
+from spark_log.cli.base import DURATION, Verb, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.output import emit_line, progress_bars
 from spark_log.cli.session import CommandSession
 from spark_log.cli.units import duration_text, size_text
@@ -32,14 +32,7 @@ def mirror() -> None:
 
 def _of_mirror(function: Callable[..., Any]) -> Callable[..., Any]:
     """The argument MIRROR and its storage options."""
-    function = click.option(
-        "--mirror-option",
-        "options",
-        multiple=True,
-        metavar="KEY=VALUE",
-        callback=lambda ctx, param, values: parse_pairs(values, param),
-        help="An option of the mirror's storage, such as a credential or an endpoint; may be repeated.",
-    )(function)
+    function = storage_option("--mirror-option", "the mirror's storage")(function)
     return click.argument("mirror_url", metavar="MIRROR")(function)
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session
+from spark_log.cli.base import DURATION, Failed, Verb, confirmed, guarded, pass_session, storage_option
 from spark_log.cli.output import emit_line, emit_rows, progress_bars
 from spark_log.cli.session import URL_VARIABLE, CommandSession
 from spark_log.cli.units import duration_text, size_text
+from spark_log.errors import NoLog
 from spark_log.text import counted
 
 if TYPE_CHECKING:
+    from spark_log.journal.journal import Journal
     from spark_log.metadata.state import Leadership
     from spark_log.node.maintain import MaintainReport, Plan
     from spark_log.node.repair import RepairReport
@@ -170,27 +173,60 @@ def checkpoint(session: CommandSession) -> None:
 
 @click.command(cls=Verb)
 @click.option("--deep", is_flag=True, help="Read all records and check their checksums.")
+@click.option(
+    "--repair-from",
+    metavar="URL",
+    help="Replace missing and damaged objects by the good ones of another copy of the log, such as a mirror.",
+)
+@storage_option("--repair-option", "that copy's storage")
 @pass_session
-def verify(session: CommandSession, deep: bool) -> None:
+def verify(session: CommandSession, deep: bool, repair_from: str | None, options: Mapping[str, str]) -> None:
     """Check that the storage holds what the metadata refers to.
 
-    The exit status is 1 if it does not.
+    The exit status is 1 if it does not. Without --deep only missing objects, and those of another size, are found.
+
+    With --repair-from, what is missing or damaged is replaced by the object of the same name in another copy of the
+    log, if that can be read and its checksums are right. Clients can use the log meanwhile. A mirror is repaired from
+    its log in the same way: give the mirror's URL as --url.
 
     \b
     Example:
       pylog verify --deep
+      pylog verify --deep --repair-from s3://other-bucket/log
     """
+    from spark_log.node.object_repair import repair_objects
     from spark_log.node.verify import verify as run
 
-    log = session.connect()
+    if options and repair_from is None:
+        raise click.UsageError("--repair-option is for the storage of --repair-from, which is missing")
+    log, repaired = session.connect(), tuple[str, ...]()
     with progress_bars() as progress:
-        problems = run(log, deep, progress=progress)
-    if problems or session.output not in ("table", "wide"):
-        emit_rows(session, ["what", "message"], [asdict(problem) for problem in problems])
+        if repair_from is None:
+            problems = run(log, deep, progress=progress)
+        else:
+            found = repair_objects(log, _copy(repair_from, options), deep, progress=progress)
+            repaired, problems = found.repaired, list(found.problems)
+    rows = [
+        {"what": name, "message": "was missing or damaged, and has been replaced", "repaired": True}
+        for name in repaired
+    ]
+    rows += [{**asdict(problem), "repaired": False} for problem in problems]
+    if rows or session.output not in ("table", "wide"):
+        emit_rows(session, ["what", "message", "repaired"] if repair_from else ["what", "message"], rows)
     else:
         click.echo("no problems found")
     if problems:
         raise Failed(f"{counted(len(problems), 'problem')} found")
+
+
+def _copy(url: str, options: Mapping[str, str]) -> Journal:
+    """Another copy of the log."""
+    from spark_log.client.open_journal import open_journal
+
+    try:
+        return open_journal(url, options, create=False)
+    except NoLog as error:
+        raise Failed(f"there is no copy of the log at {url}: is its disk mounted?") from error
 
 
 @click.command(cls=Verb)

@@ -22,7 +22,7 @@ def missing_object(name: str, key: str, topic: str, partition: int, start: int, 
     """The error for a missing object that has the records [start, end) of a partition, or their index."""
     return ObjectNotFound(
         f"{name} is missing, but has the offsets {start} to {end - 1} of topic {topic!r}, partition {partition}: "
-        "`pylog verify` lists what is missing; restore it from a copy",
+        "`pylog verify` lists what is missing, and `pylog verify --repair-from URL` restores it from a copy of the log",
         key=key,
     )
 
@@ -31,8 +31,8 @@ def damaged_object(name: str, topic: str, partition: int, start: int, end: int, 
     """The error for an object in which records [start, end) of a partition cannot be read."""
     return CorruptObject(
         f"{name} is damaged: offsets {start} to {end - 1} of topic {topic!r}, partition {partition} cannot be read: "
-        f"{why}. Restore it from a copy under the same name (`pylog verify --deep` lists all damaged objects), continue at "
-        f"offset {end}, or remove the records before it: `pylog topic trim {topic} -p {partition} --to {end}`",
+        f"{why}. Restore it from a copy of the log (`pylog verify --deep --repair-from URL`), continue at offset {end}, or "
+        f"remove the records before it: `pylog topic trim {topic} -p {partition} --to {end}`",
         start=start,
         end=end,
     )

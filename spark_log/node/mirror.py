@@ -14,7 +14,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -43,16 +44,15 @@ from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, SwapRecord, decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
+from spark_log.node.object_copies import copy_object
 from spark_log.node.rewrite import Progress
-from spark_log.store.base import Chunks, ObjectStore
+from spark_log.store.base import ObjectStore
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
 
 PARALLEL_COPIES = 4
 """Objects that are copied at the same time."""
-RANGE_BYTES = {"local": 1 << 20, "remote": 8 << 20}
-"""Bytes of an object that are in memory at a time: on a disk as many as stay in the processor's cache."""
 RECOVERED_AS = "recovered"
 """The address under which a recovery takes the log over, before it releases the log."""
 
@@ -354,7 +354,8 @@ class _Copier:
         """
         total, at = sum(size or 0 for size in wanted.values()), 0
         with ThreadPoolExecutor(PARALLEL_COPIES, thread_name_prefix="pylog-mirror") as pool:
-            for name, copied in zip(wanted, pool.map(self._copy_one, wanted, wanted.values()), strict=True):
+            copies = pool.map(partial(copy_object, self.source, self.target), wanted, wanted.values())
+            for name, copied in zip(wanted, copies, strict=True):
                 if copied is None:
                     return name
                 self.objects += 1
@@ -363,36 +364,6 @@ class _Copier:
                 if self.progress is not None:
                     self.progress("copy", min(at, total), total)
         return ""
-
-    def _copy_one(self, name: str, size: int | None) -> int | None:
-        """The number of its bytes; None if it is gone."""
-        ranges = _Ranges(self.source, name, size)
-        try:
-            self.target.put(name, Chunks(lambda: ranges))
-        except ObjectNotFound:
-            return None
-        return ranges.sent
-
-
-@dataclass(slots=True)
-class _Ranges:
-    """The bytes of an object, a range at a time."""
-
-    source: ObjectStore
-    name: str
-    size: int | None
-    sent: int = field(default=0, init=False)
-
-    def __iter__(self) -> Iterator[bytes]:
-        self.sent, length = 0, RANGE_BYTES["local" if self.source.local else "remote"]
-        while True:
-            data = self.source.get(self.name, self.sent, self.sent + length)
-            self.sent += len(data)
-            yield data
-            if len(data) < length:
-                break
-        if self.size is not None and self.sent != self.size:
-            raise CorruptObject(f"{self.source.url}/{self.name} has {self.sent} bytes, not {self.size}")
 
 
 # ------------------------------------------------------------------------------------------------------------- recovery

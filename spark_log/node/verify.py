@@ -47,7 +47,7 @@ INDEXES_AT_ONCE = 48
 """Requests for slice indexes, of up to 4 MiB each, that are made together."""
 SPARE = "without it the older checkpoint cannot replace the newer one: `pylog repair` writes two new ones"
 HARMLESS = "no data is lost: no objects are deleted until `gc.fence.age.ms` has passed, and then this list is removed"
-RESTORE = "restore it from a copy, or trim the partition past these offsets and run `pylog maintain`"
+RESTORE = "restore it from a copy (`--repair-from`), or trim the partition past these offsets and run `pylog maintain`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
     problems += [Problem(name, f"{why}; {SPARE}") for name, why in between.items()]
     lost = journal.run(read_lists(view.state.dropped_lists, len))
     problems += [Problem(name, f"{why}; {HARMLESS}") for name, why in lost.items()]
-    slices, found = journal.run(_resolve(view.state))
+    slices, found = journal.run(resolve(view.state))
     problems += found
     problems += _counts(view.state, slices)
     problems += _objects(store, view.state, slices, progress)
@@ -87,7 +87,7 @@ def _still_named(
     """Without problems of objects that the log no longer refers to, because merging replaced them meanwhile."""
     now = journal.refresh()
     if now.version != state.version:
-        state, (slices, _) = now, journal.run(_resolve(now))
+        state, (slices, _) = now, journal.run(resolve(now))
     named = {piece.object for rows in slices.values() for piece in rows} | {*state.objects, *state.dropped_lists}
     named |= {entry.object for part in state.partitions.values() for entry in part.entries}
     return [p for p in problems if not p.what.startswith("data/") or p.what in named]
@@ -114,7 +114,7 @@ def _missing(view: View, names: Sequence[str]) -> list[Problem]:
 # ------------------------------------------------------------------------------------------------------------- metadata
 
 
-def _resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Problem]]]:
+def resolve(state: State) -> Steps[tuple[dict[TopicKey, list[Slice]], list[Problem]]]:
     """The slices of each partition, and the problems with entries and pieces."""
     slices: dict[TopicKey, list[Slice]] = {}
     problems: list[Problem] = []
@@ -252,6 +252,25 @@ def _held(state: State, name: str, slices: Mapping[TopicKey, Sequence[Slice]]) -
                 ranges.append((start, piece.end))
         for start, end in ranges:
             yield f"offsets {start} to {end - 1} of {_name(state, key)} cannot be read"
+
+
+def is_whole(store: ObjectStore, state: State, name: str, entries: Sequence[tuple[TopicKey, Slice | Piece]]) -> bool:
+    """Whether a store has a live object, with all of its runs and slice indexes.
+
+    entries:  those of the state that are in the object.  If a slice index cannot be read, some are unknown: then nobody
+              can say that the object is whole.
+    """
+    row = state.objects[name]
+    return (
+        len(entries) == row.live
+        and store.size(name) == row.size
+        and not any(
+            any(_piece(entry, store.get(name, entry.position, entry.position + entry.length), _name(state, key))[1])
+            if isinstance(entry, Piece)
+            else any(_content(store, state, key, entry))
+            for key, entry in entries
+        )
+    )
 
 
 def _contents(

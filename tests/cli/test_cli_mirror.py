@@ -45,3 +45,27 @@ def test_a_folder_that_is_no_mirror_is_refused(pylog: Pylog, tmp_path: Path) -> 
     assert "is a separate log" in pylog.refused("mirror", "run", str(tmp_path / "log"))
     assert "is not a mirror, but a separate log" in pylog.refused("recover", "--yes")
     assert not (tmp_path / "empty").exists()
+
+
+def test_a_damaged_object_is_repaired_from_the_mirror(pylog: Pylog, tmp_path: Path) -> None:
+    """And one of the mirror from the log."""
+    mirror = str(tmp_path / "mirror")
+    pylog.ok("mirror", "set", mirror)
+    pylog.ok("mirror", "run", mirror)
+    (victim,) = (tmp_path / "log" / "data").glob("*/*.seg")
+    name = str(victim.relative_to(tmp_path / "log"))
+    victim.unlink()
+    assert f"{name}" in pylog.run("verify").stdout
+    found = pylog.json("verify", "--deep", "--repair-from", mirror)
+    assert [(row["what"], row["repaired"]) for row in found] == [(name, True)]
+    assert pylog.ok("consume", "orders").split() == ["a", "b"]
+    assert "no problems found" in pylog.ok("verify", "--deep", "--repair-from", mirror)
+    copy = Pylog(tmp_path / "mirror")
+    (tmp_path / "mirror" / name).write_bytes(b"")
+    assert "has been replaced" in copy.ok("verify", "--repair-from", str(tmp_path / "log"))
+    (tmp_path / "mirror" / name).unlink()
+    (tmp_path / "log" / name).unlink()
+    assert f"{mirror} has no good copy" in pylog.run("verify", "--repair-from", mirror).stdout
+    assert "1 problem found" in pylog.refused("verify", "--repair-from", mirror)
+    assert "there is no copy of the log at" in pylog.refused("verify", "--repair-from", str(tmp_path / "empty"))
+    assert "--repair-from, which is missing" in pylog.run("verify", "--repair-option", "key=k").stderr

@@ -1,0 +1,95 @@
+"""`pylog verify --repair-from`: replaces missing and damaged objects by their copies in another root of the log.
+
+The other root is a mirror of the log, the log that a mirror follows, or any older copy.  A copy is taken only if all
+that the log refers to in it can be read and has the right checksums.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from spark_log.client.log import Log
+from spark_log.errors import InvalidRequest
+from spark_log.journal.journal import Journal
+from spark_log.metadata.records import Piece
+from spark_log.metadata.state import State, TopicKey
+from spark_log.model import Slice
+from spark_log.node.object_copies import copy_object
+from spark_log.node.rewrite import Progress
+from spark_log.node.verify import Problem, is_whole, resolve, verify
+from spark_log.store.base import ObjectStore
+
+Entries = dict[str, list[tuple[TopicKey, Slice | Piece]]]
+"""By object, what the state refers to in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRepair:
+    """The result of a repair."""
+
+    repaired: tuple[str, ...]
+    """Names of the objects that were replaced."""
+    problems: tuple[Problem, ...]
+    """Those that remain."""
+
+
+def repair_objects(log: Log, copy: Journal, deep: bool = False, *, progress: Progress | None = None) -> ObjectRepair:
+    """Verify a log or a mirror, and replace what is missing or damaged by good copies.
+
+    copy:  another root of the same log.
+    deep:  read every byte, as in `verify`; otherwise only missing objects, and those of another size, are found.
+    Raises InvalidRequest if `copy` is another log, or the same root.
+    """
+    journal = log.journal
+    if copy.cluster_id != journal.cluster_id:
+        raise InvalidRequest(f"{copy.objects.url} has another log, with the id {copy.cluster_id}")
+    if copy.objects.url == journal.objects.url:
+        raise InvalidRequest(f"{copy.objects.url} is the log itself: name a mirror, or another copy of it")
+    source, repaired = copy.objects, list[str]()
+    while True:
+        problems = verify(log, deep, progress=progress)
+        found = list(_replaced(journal, source, [p.what for p in problems if p.what not in repaired], progress))
+        if not found:
+            break
+        repaired += found  # a slice index that can be read again shows further objects
+    return ObjectRepair(tuple(repaired), tuple(_with_reason(journal.state, problem, source) for problem in problems))
+
+
+def _replaced(journal: Journal, source: ObjectStore, names: Sequence[str], progress: Progress | None) -> Iterator[str]:
+    """Replace the objects among `names` that are damaged; the names of those that were."""
+    state = journal.refresh()
+    entries = _entries(journal, state, names)
+    for number, (name, found) in enumerate(sorted(entries.items())):
+        if not is_whole(journal.objects, state, name, found) and is_whole(source, state, name, found):
+            copy_object(source, journal.objects, name, state.objects[name].size)
+            _remove_if_dropped(journal, name)
+            yield name
+        if progress is not None:
+            progress("repair", number + 1, len(entries))
+
+
+def _entries(journal: Journal, state: State, names: Sequence[str]) -> Entries:
+    entries: Entries = {name: [] for name in names if name in state.objects}
+    if not entries:
+        return entries
+    slices, _ = journal.run(resolve(state))
+    for key, part in state.partitions.items():
+        within: list[Slice | Piece] = [*slices[key], *(entry for entry in part.entries if isinstance(entry, Piece))]
+        for entry in within:
+            if entry.object in entries:
+                entries[entry.object].append((key, entry))
+    return entries
+
+
+def _remove_if_dropped(journal: Journal, name: str) -> None:
+    """Garbage collection may have passed while this process was stopped: then nobody else would delete the object."""
+    state = journal.refresh()
+    if name not in state.objects and name not in state.dropped:
+        journal.objects.delete([name])
+
+
+def _with_reason(state: State, problem: Problem, source: ObjectStore) -> Problem:
+    if problem.what not in state.objects:
+        return problem
+    return replace(problem, message=f"{problem.message}; {source.url} has no good copy")
