@@ -79,7 +79,8 @@ def sink(url: str, **options: Any) -> Any:
 def tune(spark: SparkSession, *, largest_record: int | None = None) -> dict[str, tuple[str, str]]:
     """Set the Spark settings that help pylog, unless the user has set them; returns name -> (before, after).
 
-    largest_record: no record that the session writes has more bytes; writes of small records are faster with it.
+    largest_record: an upper bound, in bytes, of the records that the session will write.  Setting it makes writes of
+                    small records faster.
     """
     from pyspark_pylog.tune import tune as set_them
 

@@ -38,8 +38,8 @@ def tune(spark: SparkSession, largest_record: int | None = None) -> dict[str, tu
 
     Returns name -> (before, after).
 
-    largest_record: no record that the session writes has more bytes.  Spark then limits a batch by its rows, and no
-                    longer computes its bytes after each row.
+    largest_record: an upper bound, in bytes, of the records that the session will write.  With it, Spark limits a batch
+                    by its rows, and no longer computes its bytes after each row.
     A repeated call changes nothing.  `spark.conf.unset(name)` undoes a setting.
     """
     chosen, changed = spark.conf.getAll, {}

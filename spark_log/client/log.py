@@ -114,7 +114,8 @@ class Log:
         txn_app_id, txn_version:  both or neither.  With them, the log accepts one append per (application, version,
                topic).  If the version is at or below the last accepted one, the append is skipped with a warning, and
                the call returns the offsets of the original append of that version, or {} if the log does not know
-               them.  If it is the last one, and `data` has more or fewer rows than the original: SequenceConflict.
+               them.  Raises SequenceConflict if the version equals the last accepted one, and `data` has more or fewer
+               rows than the original.
         partitioner:  "default" (murmur2 of the key, as in Kafka), "round-robin", "sticky", or a class "module:Class".
         compression:  "zstd", "lz4" or "none"; used if the topic's `compression.type` is `producer`, its default.
         acks:  0, 1 or "all", accepted as in Kafka, without effect: every append waits until it is durable and visible.
@@ -173,7 +174,7 @@ class Log:
         columns: Sequence[str] | None = None,
         where: str | Condition | None = None,
     ) -> pa.Table:
-        """The latest record of each key as one table: as after a compaction, without its tombstones.
+        """The latest record of each key as one table, as compaction would leave them, but without tombstones.
 
         Columns as in `scan`: topic string, partition int32, offset int64, key binary, value binary, timestamp
         timestamp[us, UTC], headers list<struct<key, value>>; sorted by partition and offset.  Deleted keys, whose

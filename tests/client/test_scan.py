@@ -128,7 +128,8 @@ def test_damage_is_reported_with_its_offsets_and_a_way_past_it(tmp_path: Path, r
         log.read("orders")
     found = re.fullmatch(
         rf"file://.*/{name} is damaged: offsets (\d+) to (\d+) of topic 'orders', partition 0 cannot be read: the \w+ in .* has "
-        r"changed since it was written: .*`pylog verify --deep`.*, continue at offset (\d+), or remove the records before it: "
+        r"changed since it was written: .*`pylog verify --deep --repair-from URL`.*, continue at offset (\d+), or remove "
+        r"the records before it: "
         r"`pylog topic trim orders -p 0 --to (\d+)`",
         str(caught.value),
     )

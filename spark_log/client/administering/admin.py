@@ -311,8 +311,8 @@ class Admin:
         before:    a position; the records from it on stay.  The default is each partition's end when the call begins.
         dry_run:   only count.
         progress:  called with (name of the step, amount done, total).
-        Raises UnknownTopicOrPartition; InvalidRequest for no keys, a null, or a log below level 3 of
-        `metadata.version`; ConcurrentChange if others rewrite the same records all the time.
+        Raises UnknownTopicOrPartition; InvalidRequest for no keys, a null, or, unless `dry_run`, a log below level 3
+        of `metadata.version`; ConcurrentChange if others rewrite the same records all the time.
         """
         return erase_records(self._journal, topic, keys, before, dry_run=dry_run, progress=progress)
 
@@ -324,7 +324,10 @@ class Admin:
         return [GroupListing(name, group.state) for name, group in found.items()]
 
     def describe_consumer_groups(self, groups: Iterable[str]) -> dict[str, GroupDescription]:
-        """Owners and assignments of groups.  An unknown group has the state Dead."""
+        """State, generation and members of groups; if members share the group, also the partitions of each.
+
+        An unknown group has the state Dead.
+        """
         return describe_groups(self._journal, groups)
 
     def list_consumer_group_offsets(

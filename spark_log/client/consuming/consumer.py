@@ -314,8 +314,8 @@ class Consumer:
     def commit(self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None) -> None:
         """Commit the given positions, by default those after all returned records.  They are durable when it returns.
 
-        Without a coordinator, positions that the group already has are not written and cause no request: such a commit
-        does not notice that an older copy of the log was restored.
+        Without a coordinator, a commit of positions that the group already has does not access the storage: it can
+        succeed although a newer consumer has taken over the group, or an older copy of the log was restored.
 
         Raises IllegalGeneration if the consumer is no longer a member of its group, or a newer consumer has taken over
         the group; RebalanceInProgress while the group rebalances; CommitUnknown if the commit may have been applied.
