@@ -85,7 +85,7 @@ class Manifest:
     def __init__(self, url: str, options: Mapping[str, str]) -> None:
         self.store = with_retries(open_store(url.rstrip("/"), options))
         self._parent, _, self._folder = self.store.url.rpartition("/")
-        if "/" not in self._parent.partition("://")[2]:
+        if not self._parent.partition("://")[2]:
             raise InvalidRequest(f"--to {url}: give a folder, as in s3://bucket/table")
         self._options = options
 
