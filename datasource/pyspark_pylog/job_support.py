@@ -1,7 +1,8 @@
 """What the programs in `jobs/` share: arguments, work split among tasks, progress, and how a job ends.
 
 A job prints its progress and errors on standard error, and one line of JSON, its summary, as the last line of standard
-output.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
+output.  spark-submit passes on both streams as its standard output.  Exit status: 0 done, 1 refused or failed, 2 wrong
+usage.
 """
 
 from __future__ import annotations
