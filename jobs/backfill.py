@@ -136,7 +136,7 @@ def rows_by_hour(records: DataFrame) -> list[tuple[int, int]]:
         row.hour: row.rows for row in records.groupBy(hour.alias("hour")).agg(F.count("*").alias("rows")).collect()
     }
     if without := found.pop(None, 0):
-        raise InvalidRequest(f"{counted(without, 'row')} have no time: leave them out with --where")
+        raise InvalidRequest(f"{counted(without, 'row')} without a time: leave them out with --where")
     return sorted(found.items())
 
 

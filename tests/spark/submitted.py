@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.spark.builders import CONFS, environment, wait_until
 
@@ -29,13 +27,6 @@ def finished(process: subprocess.Popen[str], timeout: float = 240) -> tuple[int,
     """Exit status, standard output and standard error of a job."""
     out, err = process.communicate(timeout=timeout)
     return process.returncode, out, err
-
-
-def summary_of(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The summary of a job that must succeed: the last line of its standard output."""
-    status, out, err = finished(process)
-    assert status == 0, f"{out}\n{err[-6000:]}"
-    return json.loads(out.splitlines()[-1])
 
 
 def killed_when(process: subprocess.Popen[str], true: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from jobs import backfill as job
 from spark_log import Log, NewTopic
 from spark_log.errors import InvalidRequest, SparkLogError
-from tests.spark.submitted import killed_when, submitted, summary_of
+from tests.spark.submitted import killed_when, submitted
 
 START = datetime.datetime(2024, 5, 1, tzinfo=datetime.timezone.utc)
 MINUTE = datetime.timedelta(minutes=1)
@@ -114,13 +114,14 @@ def test_the_row_as_json_to_a_partition(classic: SparkSession, topic: Log, table
     ]
 
 
-def test_a_killed_job_is_run_again(topic: Log, table: Path) -> None:
+def test_a_killed_job_is_run_again(classic: SparkSession, topic: Log, table: Path) -> None:
     """SIGKILL after the first commit, under spark-submit; then again, up to the end."""
-    command = arguments(topic, table, *BY_ID, "--chunk-rows", "1")
+    more = (*BY_ID, "--chunk-rows", "1")
+    command = arguments(topic, table, *more)
     killed_when(submitted("backfill.py", *command), lambda: topic.admin.describe_topics(["t"])["t"].rows > 0)
     before = topic.admin.describe_topics(["t"])["t"].rows
     assert before in range(60, 300, 60)
-    assert summary_of(submitted("backfill.py", *command))["written_before"] == before
+    assert run(classic, topic, table, *more)["written_before"] == before
     assert written(topic) == expected()
 
 
@@ -159,7 +160,7 @@ def test_rows_without_a_time_are_refused(classic: SparkSession, topic: Log, tmp_
     """Nothing is written; the error says how to leave them out."""
     (tmp_path / "rows.json").write_text('{"id": 1, "at": 1714521600000}\n{"id": 2}\n')
     more = ("--format", "json", "--value", "id")
-    with pytest.raises(InvalidRequest, match="1 row have no time: leave them out with --where"):
+    with pytest.raises(InvalidRequest, match="1 row without a time: leave them out with --where"):
         run(classic, topic, tmp_path / "rows.json", *more)
     run(classic, topic, tmp_path / "rows.json", *more, "--where", "at is not null")
     assert topic.read("t", columns=["timestamp"]).to_pylist() == [{"timestamp": START}]

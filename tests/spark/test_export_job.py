@@ -32,7 +32,7 @@ from spark_log.client.reading.plan import Chunk
 from spark_log.errors import DataLoss, InvalidRequest, OffsetOutOfRange, SparkLogError, UnknownTopicOrPartition
 from spark_log.node.maintain import merge
 from tests.conftest import Bucket
-from tests.spark.submitted import killed_when, submitted, summary_of
+from tests.spark.submitted import killed_when, submitted
 
 DAY_MS = 86_400_000
 FOREVER = {"retention.ms": "-1"}
@@ -169,7 +169,7 @@ def test_a_killed_job_is_run_again(classic: SparkSession, topic: Log, to: Path) 
     command = ("--url", topic.url, "--topic", "t", "--to", str(to), "--task-bytes", "5k")
     killed_when(submitted("export.py", *command), lambda: any(to.rglob("*.parquet")))
     assert not list(to.rglob("*.done.json"))
-    assert summary_of(submitted("export.py", *command))["records"] == 5200
+    assert run(classic, topic, to)["records"] == 5200
     assert exported(to) == in_log(topic)
 
 
