@@ -12,10 +12,10 @@ The file has the partitions and the configs of each topic:
       old-orders:
         delete: true
 
-`plan` prints the changes that `apply` would make.  Both check the whole file and the whole log first, and change nothing
-if anything is wrong.  `configs` has all configs of a topic: those that it does not have are unset.  Without `configs`, or
-without `partitions`, these are left as they are.  Topics that are not in the file are left alone.  A topic is deleted only
-with `delete: true` in the file and --allow-delete.  If `apply` is killed, run it again.
+`plan` prints the changes that `apply` would make.  Both check the whole file against the log first, and change nothing
+if anything is wrong.  `configs` has all configs of a topic: those that it does not have are unset.  Without `configs`,
+or without `partitions`, these are left as they are.  Topics that are not in the file are left alone.  A topic is
+deleted only with `delete: true` in the file and --allow-delete.  If `apply` is killed, run it again.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 nothing to change, or all changes were made;
 1 refused or failed; 2 wrong usage; 3 `plan` has found changes.
@@ -58,7 +58,7 @@ class Declared(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What is different between a log and a file."""
+    """The differences between a log and a file."""
 
     create: list[NewTopic]
     partitions: dict[str, tuple[int, int]]
@@ -216,7 +216,7 @@ def _config_text(name: object, value: object) -> str:
 
 
 def plan_changes(declared: Mapping[str, Declared], known: Mapping[str, TopicDescription]) -> Changes:
-    """What `apply` has to do.  Raises InvalidRequest that names everything that cannot be done."""
+    """The changes that `apply` has to make.  Raises InvalidRequest that names everything that cannot be done."""
     changes, problems = Changes([], {}, {}, {}), Problems()
     for name, topic in sorted(declared.items()):
         with problems.of(name):

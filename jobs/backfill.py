@@ -1,10 +1,10 @@
 """Writes the rows of a table into a topic, with their keys and times.
 
-    spark-submit jobs/backfill.py --url s3://bucket/log --topic orders-history --from s3://lake/orders --format parquet \\
-        --key customer --value json --timestamp ordered_at
+    spark-submit jobs/backfill.py --url s3://bucket/log --topic orders-history --from s3://lake/orders \\
+        --format parquet --key customer --value json --timestamp ordered_at
 
-The rows are written in chunks, in the order of their times.  Each chunk is one commit, and the log remembers the time up
-to which it has the rows: a job that is killed and run again continues there, and writes no row twice.
+The rows are written in chunks, in the order of their times.  Each chunk is one commit, and the log remembers the time
+up to which it has the rows: a job that is killed and run again continues there, and writes no row twice.
 
 The last line of standard output is a summary in JSON.  Exit status: 0 done, 1 refused or failed, 2 wrong usage.
 See docs/tasks/backfill.md.
@@ -66,10 +66,19 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--value", required=True, metavar="COLUMN|json", help="a column, or json: the row as an object")
     parser.add_argument("--timestamp", required=True, metavar="COLUMN", help="a time, or milliseconds since 1970")
     parser.add_argument("--partition", metavar="COLUMN", help="numbers of partitions (default: by the key)")
-    parser.add_argument("--order", choices=("time", "none"), default="time",
-                        help="of the rows of a chunk within a partition (%(default)s)")  # fmt: skip
-    parser.add_argument("--chunk-rows", type=int, default=5_000_000, metavar="ROWS",
-                        help="least rows of a commit, if the table has them (%(default)s); a commit has whole hours")  # fmt: skip
+    parser.add_argument(
+        "--order",
+        choices=("time", "none"),
+        default="time",
+        help="of the rows of a chunk within a partition (%(default)s)",
+    )
+    parser.add_argument(
+        "--chunk-rows",
+        type=int,
+        default=5_000_000,
+        metavar="ROWS",
+        help="least rows of a commit, if the table has them (%(default)s); a commit has whole hours",
+    )
     parser.add_argument("--name", help="under which the log remembers how far it is (backfill-PATH_OR_TABLE)")
     parser.add_argument("--dry-run", action="store_true", help="count the rows and chunks, and write nothing")
     found = parser.parse_args(args)

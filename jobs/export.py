@@ -46,26 +46,55 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = job_parser(__doc__)
     parser.add_argument("--topic", required=True)
     parser.add_argument("--to", required=True, metavar="PATH", help="the folder of the table: a path, s3://…, gs://…")
-    parser.add_argument("--to-option", action="append", default=[], type=key_value, metavar="KEY=VALUE",
-                        help="for the table's storage (default: those of --storage-option)")  # fmt: skip
+    parser.add_argument(
+        "--to-option",
+        action="append",
+        default=[],
+        type=key_value,
+        metavar="KEY=VALUE",
+        help="for the table's storage (default: those of --storage-option)",
+    )
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s")
-    parser.add_argument("--start", default="earliest", metavar="POSITION",
-                        help="where the first run begins (%(default)s); later runs continue")  # fmt: skip
+    parser.add_argument(
+        "--start",
+        default="earliest",
+        metavar="POSITION",
+        help="where the first run begins (%(default)s); later runs continue",
+    )
     parser.add_argument("--end", default="latest", metavar="POSITION", help="where this job ends (%(default)s)")
     parser.add_argument("--name", help="of the export, and of the group that shows its progress (export-TOPIC)")
-    parser.add_argument("--partition-by", choices=("day", "hour", "none"), default="day",
-                        help="folders by the records' timestamps in UTC (%(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--partition-by",
+        choices=("day", "hour", "none"),
+        default="day",
+        help="folders by the records' timestamps in UTC (%(default)s)",
+    )
     parser.add_argument("--value-as", choices=("binary", "text"), default="binary", help="default: %(default)s")
     parser.add_argument("--key-as", choices=("binary", "text"), default="binary", help="default: %(default)s")
-    parser.add_argument("--keep-offsets", action=argparse.BooleanOptionalAction, default=True,
-                        help="the columns topic, partition and offset")  # fmt: skip
-    parser.add_argument("--task-bytes", type=size_bytes, default=64 << 20, metavar="SIZE",
-                        help="stored bytes that become one file at most (64m)")  # fmt: skip
-    parser.add_argument("--skip-lost", action="store_true",
-                        help="continue after records that were removed before they were exported")  # fmt: skip
+    parser.add_argument(
+        "--keep-offsets",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="the columns topic, partition and offset",
+    )
+    parser.add_argument(
+        "--task-bytes",
+        type=size_bytes,
+        default=64 << 20,
+        metavar="SIZE",
+        help="stored bytes that become one file at most (64m)",
+    )
+    parser.add_argument(
+        "--skip-lost", action="store_true", help="continue after records that were removed before they were exported"
+    )
     parser.add_argument("--continuous", action="store_true", help="repeat for ever")
-    parser.add_argument("--every", type=duration_ms, default=60_000, metavar="DURATION",
-                        help="with --continuous, the time between two runs (1m)")  # fmt: skip
+    parser.add_argument(
+        "--every",
+        type=duration_ms,
+        default=60_000,
+        metavar="DURATION",
+        help="with --continuous, the time between two runs (1m)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would be exported, and write nothing")
     found = parser.parse_args(args)
     if found.continuous and (found.end != "latest" or found.dry_run):
@@ -153,7 +182,7 @@ class Export:
         }
 
     def _carry_out(self, number: int) -> Result:
-        """Write the files of a run, whoever planned it, and record that it is done."""
+        """Write the files of a run, which any job may have planned, and record that it is done."""
         began, run = time.monotonic(), self._manifest.run(number)
         assert run is not None, f"run {number} was planned"
         planned = planned_log(location_of(self._args), self._log.journal)
@@ -173,7 +202,7 @@ class Export:
         self._log.admin.alter_consumer_group_offsets(self.settings.name, offsets)
 
     def dry_run(self) -> dict[str, Any]:
-        """What the job would export."""
+        """The records that the job would export."""
         last, ends = self._manifest.last(), self._planner.ends()
         parts = self._planner.parts(self._planner.next_starts(last), ends)
         chunks = [chunk for _, chunk in self._planner.chunks(parts)]

@@ -1,4 +1,4 @@
-"""What the programs in `jobs/` share: arguments, work split among tasks, progress, and how a job ends.
+"""Shared by the programs in `jobs/`: arguments, work split among tasks, progress, and how a job ends.
 
 A job prints its progress and errors on standard error, and one line of JSON, its summary, as the last line of standard
 output.  spark-submit passes on both streams as its standard output.  Exit status: 0 done, 1 refused or failed, 2 wrong

@@ -4,9 +4,9 @@
     runs/00000001.plan.json       which records each task of a run exports, to one file in each folder of the table
     runs/00000001.done.json       the result: all files of the run are written
 
-A plan is put if it is absent, before any file of its run is written, and only after the run before it is done.  Runs are
-numbered from 1 without gaps.  So only the last run can be unfinished, and everybody who finishes it writes the same
-files under the same names.  docs/decisions/0068-export.md has the reasons.
+A plan is put if it is absent, before any file of its run is written, and only after the run before it is done.  Runs
+are numbered from 1 without gaps.  So only the last run can be unfinished, and every job that finishes it writes the
+same files under the same names.  docs/decisions/0068-export.md has the reasons.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FOLDER = "_pylog"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export is, for all of its runs: the first run writes it, and later runs must agree."""
+    """The properties of an export, for all of its runs: the first run writes it, and later runs must agree."""
 
     name: str
     log: str
@@ -60,7 +60,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Result(msgspec.Struct, frozen=True):
-    """What a run, or one of its tasks, has written."""
+    """The work of a run, or of one of its tasks."""
 
     records: int = 0
     bytes: int = 0
