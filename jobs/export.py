@@ -52,7 +52,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
         default=[],
         type=key_value,
         metavar="KEY=VALUE",
-        help="for the table's storage (default: those of --storage-option)",
+        help="for the table's storage (default: those of --storage-option, if both URLs are of one kind)",
     )
     parser.add_argument("--format", choices=FORMATS, default=FORMATS[0], help="default: %(default)s")
     parser.add_argument(
@@ -105,7 +105,7 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
 def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any], int]:
     """The runs of a job; its summary and exit status."""
     with Log(journal_of(location_of(args))) as log:
-        manifest = Manifest(args.to, dict(args.to_option or args.storage_option))
+        manifest = Manifest(args.to, table_options(args))
         job = Export(spark, args, log, manifest)
         job.check()
         if args.dry_run:
@@ -116,6 +116,12 @@ def export(spark: SparkSession, args: argparse.Namespace) -> tuple[dict[str, Any
             if not args.continuous:
                 return summary, 0
             time.sleep(args.every / 1000)
+
+
+def table_options(args: argparse.Namespace) -> dict[str, str]:
+    """Options of the table's storage: by default those of the log's, if both are of one kind."""
+    same = args.to.partition("://")[0] == args.url.partition("://")[0]
+    return dict(args.to_option or (args.storage_option if same else ()))
 
 
 class Export:

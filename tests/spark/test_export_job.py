@@ -294,6 +294,20 @@ def test_wrong_arguments(more: list[str], said: str, capsys: pytest.CaptureFixtu
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("to", "more", "options"),
+    [
+        ("s3://lake/t", [], {"key": "a"}),
+        ("/lake/t", [], {}),
+        ("s3://lake/t", ["--to-option", "key=b"], {"key": "b"}),
+    ],
+)
+def test_options_of_the_tables_storage(to: str, more: list[str], options: dict[str, str]) -> None:
+    """Those of the log's storage, if both are of one kind and nothing else is given."""
+    args = ["--url", "s3://b/log", "--storage-option", "key=a", "--topic", "t", "--to", to, *more]
+    assert job.table_options(job.parse_args(args)) == options
+
+
 def test_a_table_in_a_bucket(topic: Log, s3: Callable[[], Bucket]) -> None:
     """The files of a task, its plan and its result, on S3."""
     bucket = s3()
