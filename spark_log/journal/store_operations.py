@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
+from spark_log.journal.broker_roots import ANY_ROOT, WrongRoot
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.state import Leadership, State
 from spark_log.store.base import Chunks, ObjectStore
@@ -36,7 +37,7 @@ PARALLEL = 48
 METADATA = -1
 """The root of operations on `meta/…`."""
 OWN_ROOT = 0
-"""The root of objects, `data/…`, of the log itself.  Roots of objects are broker ids."""
+"""The root of objects, `data/…`, of the log itself.  Roots of objects are broker ids, or `ANY_ROOT`."""
 
 
 class PutAnswer(Enum):
@@ -218,8 +219,8 @@ class Link(Protocol):
         Raises CoordinatorNotAvailable.
         """
 
-    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
-        """Size and index position of objects; those that are gone are left out.  Raises CoordinatorNotAvailable."""
+    def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
+        """Size, index position and key of the copies of objects; those that are gone are left out.  Raises CoordinatorNotAvailable."""
 
     def close(self) -> None:
         """Close unused connections."""
@@ -311,11 +312,18 @@ class Stores(NamedTuple):
     @property
     def local(self) -> bool:
         """Whether running operations in parallel has no benefit."""
-        return self.metadata.local and all(store.local for store in self.objects.values())
+        return self.metadata.local and self.objects[OWN_ROOT].local
 
     def at(self, root: int) -> ObjectStore:
-        """The store of a root."""
-        return self.metadata if root == METADATA else self.objects[root]
+        """The store of a root.  Raises WrongRoot for a broker that is not registered any more."""
+        if root == METADATA:
+            return self.metadata
+        if root == ANY_ROOT and root not in self.objects:
+            return self.objects[OWN_ROOT]
+        try:
+            return self.objects[root]
+        except KeyError:
+            raise WrongRoot(f"broker {root} is not registered") from None
 
 
 def run(steps: Steps[Result], stores: Stores, clock: Clock, link: Link | None = None) -> Result:

@@ -5,6 +5,7 @@ is asked for.
 
 objects:     epoch: uint64, id: string       of the name `data/<epoch>/<id>`
              size, index_position, live: int64
+             copies: int64; in a checkpoint it is left out if all are 0
 partitions:  topic_id: string, partition, start, end, edition: int64
              entries: list of      start, end: int64; object: string; position, length, crc, count, bytes, min_us,
                                    max_us, time_kind: int64; sealed: int8, 1 for a piece
@@ -25,6 +26,7 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from msgspec.structs import astuple
 
 from spark_log.metadata.frames import encode_columns
@@ -76,8 +78,18 @@ class Block(ABC, Generic[Key, Value]):
     def frame(self) -> memoryview:
         """Its bytes in a checkpoint.  They are kept: the next checkpoint has the same, unless its rows change."""
         if self._frame is None:
-            self._frame = memoryview(encode_columns(self.KIND, self.batch))
+            self._frame = memoryview(encode_columns(self.KIND, self.stored(self.batch)))
         return self._frame
+
+    @classmethod
+    def stored(cls, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns that a checkpoint has."""
+        return batch
+
+    @classmethod
+    def maybe_read(cls, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        """The inverse of `stored`; None for other columns."""
+        return batch if batch.schema == cls.SCHEMA else None
 
     @staticmethod
     def fits(key: Any) -> bool:
@@ -112,7 +124,7 @@ class ObjectBlock(Block[str, ObjectRow]):
         [
             ("epoch", pa.uint64()),
             ("id", pa.string()),
-            *((name, pa.int64()) for name in ("size", "index_position", "live")),
+            *((name, pa.int64()) for name in ("size", "index_position", "live", "copies")),
         ]
     )
 
@@ -120,6 +132,17 @@ class ObjectBlock(Block[str, ObjectRow]):
         super().__init__(batch, frame)
         epochs, ids, *numbers = batch.columns
         self._epochs, self._ids, self._numbers = _numbers(epochs), _Texts(ids), tuple(map(_numbers, numbers))
+
+    @classmethod
+    def stored(cls, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Without copies in a log without brokers, so that an older pylog can read it."""
+        return batch if pc.max(batch.column("copies")).as_py() else batch.select(cls.SCHEMA.names[:-1])
+
+    @classmethod
+    def maybe_read(cls, batch: pa.RecordBatch) -> pa.RecordBatch | None:
+        if batch.schema.names == cls.SCHEMA.names[:-1]:
+            batch = batch.append_column(cls.SCHEMA.field("copies"), pa.array(np.zeros(batch.num_rows, np.int64)))
+        return batch if batch.schema == cls.SCHEMA else None
 
     @staticmethod
     def fits(key: str) -> bool:
@@ -138,8 +161,8 @@ class ObjectBlock(Block[str, ObjectRow]):
         return f"data/{self._epochs[at]:016x}/{self._ids[at]}"
 
     def value(self, at: int) -> ObjectRow:
-        sizes, positions, live = self._numbers
-        return ObjectRow(sizes[at], positions[at], live[at])
+        sizes, positions, live, copies = self._numbers
+        return ObjectRow(sizes[at], positions[at], live[at], copies[at])
 
     def keys(self) -> Iterable[str]:
         return [f"data/{epoch:016x}/{text}" for epoch, text in zip(self._epochs.tolist(), self._ids, strict=True)]

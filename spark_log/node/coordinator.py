@@ -529,7 +529,7 @@ class LocalLink:
     def topics(self, holder: Holder, held: Holdings, **_: Any) -> Delta:
         return self._coordinator.delta(held)
 
-    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int]]:
+    def objects(self, holder: Holder, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
         return object_rows(self._coordinator.state, names)
 
     def close(self) -> None:

@@ -1,0 +1,272 @@
+"""The roots that have objects of a log: its own, and those of its brokers.
+
+On the root of a broker:
+
+    meta/broker.json            which broker this is: a root without it, or with another, is not that broker
+    <directory>/data/…          copies of objects, under the names that they have in the log's own root
+    <directory>/meta/probe-…    marks of the checks of the root
+
+The name of the directory is a random id from the broker's registration.  No put creates a root: before its first put a
+writer reads `meta/broker.json`, because an unmounted disk leaves an empty folder in which anybody can write.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from spark_log.clock import Clock, SystemClock
+from spark_log.errors import (
+    CorruptObject,
+    ObjectNotFound,
+    StorageError,
+    UnsupportedVersion,
+)
+from spark_log.metadata.replica_state import OWN_BROKER, Broker
+from spark_log.store.base import Bytes, ObjectStore
+from spark_log.store.open import open_store
+from spark_log.store.retry import with_retries, with_retries_for
+
+logger = logging.getLogger("spark_log")
+
+ANY_ROOT = -2
+"""The root of reads of data objects: any that has them."""
+BROKER_KEY = "meta/broker.json"
+OTHER_SOURCE_MS = 2_000
+"""How long a read waits for a root if there is another one to try."""
+
+
+class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of `meta/broker.json`."""
+
+    format: int = 1
+    cluster_id: str
+    broker: int
+    directory: str
+
+
+class WrongRoot(StorageError):
+    """The root of a broker is not the broker's: not mounted, swapped, or of another log."""
+
+
+class RootOptions(NamedTuple):
+    """How the process opens roots."""
+
+    storage: tuple[tuple[str, Any], ...] = ()
+    """Storage options.  Those named `<broker>.<option>` are for the root of that broker, the others for the log's own
+    root, and for all roots with the same scheme."""
+    durability: str = "disk"
+
+    @classmethod
+    def of(cls, storage: Mapping[str, Any] | None, durability: str) -> RootOptions:
+        return cls(tuple(sorted((storage or {}).items())), durability)
+
+    def own(self) -> dict[str, Any]:
+        """The options of the log's own root."""
+        return {name: value for name, value in self.storage if not _broker_option(name)}
+
+    def of_broker(self, broker: int, url: str, own_url: str) -> dict[str, Any]:
+        """The options of the root of a broker."""
+        is_bucket = "://" in url and not url.startswith("file:")
+        same = is_bucket and url.partition(":")[0] == own_url.partition(":")[0]
+        return (self.own() if same else {}) | {
+            name.partition(".")[2]: value for name, value in self.storage if _broker_option(name) == str(broker)
+        }
+
+
+DEFAULT_OPTIONS = RootOptions()
+
+
+def _broker_option(name: str) -> str:
+    """The broker of an option `<broker>.<option>`; empty for others."""
+    broker, dot, _ = name.partition(".")
+    return broker if dot and broker.isdecimal() else ""
+
+
+class Roots(Mapping[int, ObjectStore]):
+    """Stores of objects by broker id, opened when they are first used; under `ANY_ROOT`, one that reads from any.
+
+    Thread-safe.  Broker 0 is the log's own root.
+    """
+
+    def __init__(
+        self,
+        own: ObjectStore,
+        cluster_id: str,
+        brokers: Callable[[], Mapping[int, Broker]],
+        holders: Callable[[str], Sequence[int]],
+        options: RootOptions = DEFAULT_OPTIONS,
+        clock: Clock | None = None,
+    ) -> None:
+        """
+        brokers:  the registered ones.
+        holders:  brokers from which an object can be read, in the order in which they are tried.
+        """
+        self.own = own
+        self.cluster_id = cluster_id
+        self.clock = clock or SystemClock()
+        self._brokers, self._holders, self._options = brokers, holders, options
+        self._opened: dict[tuple[int, str, str], ObjectStore] = {}
+        self._checked: set[tuple[int, str]] = set()
+        """(broker, directory) of the roots whose description was right when this process first used them."""
+
+    def __getitem__(self, broker: int) -> ObjectStore:
+        """Raises KeyError for a broker that is not registered."""
+        if broker == OWN_BROKER:
+            return self.own
+        if broker == ANY_ROOT:
+            return ReplicatedStore(self) if self._brokers() else self.own
+        known = self._brokers()[broker]
+        return self._open(broker, f"{known.url.rstrip('/')}/{known.directory}", known)
+
+    def __contains__(self, broker: object) -> bool:
+        return broker in (OWN_BROKER, ANY_ROOT) or broker in self._brokers()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(sorted({OWN_BROKER, *self._brokers()}))
+
+    def __len__(self) -> int:
+        return len({OWN_BROKER, *self._brokers()})
+
+    def root(self, broker: int) -> ObjectStore:
+        """The whole root of a broker, with its description."""
+        known = self._brokers()[broker]
+        return self._open(broker, known.url, known)
+
+    def _open(self, broker: int, url: str, known: Broker) -> ObjectStore:
+        key = broker, url, known.directory
+        store = self._opened.get(key)
+        if store is None:
+            given = {**dict(known.options), **self._options.of_broker(broker, known.url, self.own.url)}
+            store = with_retries(open_store(url, given, self._options.durability), self.clock)
+            self._opened[key] = store
+        return store
+
+    def sources(self, name: str) -> list[ObjectStore]:
+        """Stores from which an object can be read, in the order in which they are tried."""
+        brokers = self._brokers()
+        known = [broker for broker in self._holders(name) if broker == OWN_BROKER or broker in brokers]
+        stores = [self[broker] for broker in known or [OWN_BROKER]]
+        return [with_retries_for(store, self.clock, OTHER_SOURCE_MS) for store in stores[:-1]] + stores[-1:]
+
+    def check(self, broker: int, *, again: bool = False) -> None:
+        """Check that a root is that of its broker; once in a process, unless `again`.
+
+        Raises WrongRoot, StorageUnavailable.
+        """
+        if broker == OWN_BROKER:
+            return
+        known = self._brokers()[broker]
+        if again or (broker, known.directory) not in self._checked:
+            check_root(self.root(broker), self.cluster_id, broker, known.directory)
+            self._checked.add((broker, known.directory))
+
+
+def check_root(root: ObjectStore, cluster_id: str, broker: int, directory: str) -> None:
+    """Raises WrongRoot unless a root is that of a broker."""
+    found = read_broker_file(root)
+    if found is None:
+        raise WrongRoot(
+            f"{root.url} has no {BROKER_KEY}, so it is not the root of broker {broker}: is its disk mounted?"
+        )
+    if (found.cluster_id, found.broker, found.directory) != (cluster_id, broker, directory):
+        raise WrongRoot(
+            f"{root.url} is the root of broker {found.broker} of log {found.cluster_id}, directory {found.directory}; "
+            f"expected broker {broker} of log {cluster_id}, directory {directory}: another disk is in its place"
+        )
+
+
+def read_broker_file(root: ObjectStore) -> BrokerFile | None:
+    """The description of a root; None if it has none.  Raises CorruptObject, UnsupportedVersion."""
+    try:
+        data = root.get(BROKER_KEY)
+    except ObjectNotFound:
+        return None
+    try:
+        found = msgspec.json.decode(data, type=BrokerFile)
+    except msgspec.DecodeError as error:
+        raise CorruptObject(f"{root.url}/{BROKER_KEY} is damaged: {error}") from error
+    if found.format != 1:
+        raise UnsupportedVersion(f"{root.url}/{BROKER_KEY} has format {found.format}, this pylog reads 1: update pylog")
+    return found
+
+
+def write_broker_file(root: ObjectStore, file: BrokerFile) -> None:
+    """Describe a root, in place of the description that it has."""
+    root.put(BROKER_KEY, [msgspec.json.encode(file) + b"\n"])
+
+
+class ReplicatedStore:
+    """The objects of a log with brokers: reads go to any root that has the object, all else to the log's own root.
+
+    A root that fails, or does not have the object, is passed over; the last error is raised if none is left.  Damaged
+    bytes are noticed by who decodes them, and read again from the next of `sources`.
+    """
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+
+    @property
+    def url(self) -> str:
+        return self._roots.own.url
+
+    @property
+    def local(self) -> bool:
+        return self._roots.own.local
+
+    def sources(self, key: str) -> list[ObjectStore]:
+        """As `Roots.sources`."""
+        return self._roots.sources(key)
+
+    def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
+        return self._read(key, lambda store: store.get(key, start, end))
+
+    def size(self, key: str) -> int | None:
+        def known(store: ObjectStore) -> int:
+            size = store.size(key)
+            if size is None:
+                raise ObjectNotFound(f"{store.url}/{key} is not there", key=key)
+            return size
+
+        try:
+            return self._read(key, known)
+        except ObjectNotFound:
+            return None
+
+    def _read(self, key: str, read: Callable[[ObjectStore], Any]) -> Any:
+        *others, last = self._roots.sources(key)
+        for store in others:
+            try:
+                return read(store)
+            except (StorageError, KeyError) as error:
+                logger.warning("%s: trying another copy", error)
+        return read(last)
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        self._roots.own.put(key, chunks)
+
+    def put_new(self, key: str, data: bytes) -> bool:
+        return self._roots.own.put_new(key, data)
+
+    def list(self, prefix: str) -> list[str]:
+        return self._roots.own.list(prefix)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self._roots.own.delete(keys)
+
+    def written_ms(self, key: str) -> int | None:
+        return self._roots.own.written_ms(key)
+
+    def sweep(self, prefix: str, before_ms: int) -> int:
+        return self._roots.own.sweep(prefix, before_ms)
+
+    def fingerprint(self) -> str:
+        return self._roots.own.fingerprint()
+
+
+def sources_of(store: ObjectStore, name: str) -> list[ObjectStore]:
+    """Stores from which an object can be read, in the order in which they are tried."""
+    return store.sources(name) if isinstance(store, ReplicatedStore) else [store]

@@ -1,0 +1,410 @@
+"""Replay of brokers, replicas and copies: the part of `replay` that changes them.  Total and deterministic.
+
+A replica in the ISR lacks no object of its group, except the last one of a group, which stays although it lacks some.
+`_admitted` is the only way in: at a return, for a replica that lacks nothing, and afterwards for joining replicas.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from msgspec.structs import replace as moved
+
+from spark_log.metadata import records as r
+from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP, Broker, Copies, Member, PlacementGroup, Role
+from spark_log.metadata.replicas import can_lead, copies_of, deficit, is_active, is_current, next_leader
+from spark_log.metadata.state import ObjectRow, State
+from spark_log.model import DataObject, Placed
+
+MISSES_KEPT_MS = 3_600_000
+"""After an hour without a missed write, a replica has missed none."""
+
+
+# ----------------------------------------------------------------------------------------------------- topics and groups
+
+
+def with_replicas(state: State, topic_id: str, replicas: Sequence[tuple[int, ...]]) -> State:
+    """The partitions of a topic after those that have a group, in the groups of their replica lists.
+
+    Groups that do not exist yet are made.
+    """
+    known = state.assignments.get(topic_id)
+    before = (OWN_GROUP,) * (state.topics[topic_id].partitions - len(replicas)) if known is None else known
+    groups, numbers = state.placement_groups, {group.replicas: n for n, group in state.placement_groups.items()}
+    numbers[OWN_BROKER,] = OWN_GROUP
+    for one in dict.fromkeys(replicas):
+        if one not in numbers:
+            numbers[one] = max(groups, default=OWN_GROUP) + 1
+            groups = groups.set(numbers[one], _new_group(state, one))
+    assigned = (*before, *(numbers[one] for one in replicas))
+    if not any(assigned):
+        return state
+    return replace(state, placement_groups=groups, assignments=state.assignments.set(topic_id, assigned))
+
+
+def _new_group(state: State, replicas: Sequence[int]) -> PlacementGroup:
+    """All active replicas are in sync: there is nothing that they could lack."""
+    roles: list[Role] = ["isr" if can_lead(state, broker) else "out" for broker in replicas]
+    members = tuple(Member(broker, role, state.version) for broker, role in zip(replicas, roles, strict=True))
+    return _led(state, PlacementGroup(members))
+
+
+# ------------------------------------------------------------------------------------------------------- copies of objects
+
+
+@dataclass(slots=True)
+class _Recount:
+    """Changes of `State.copies` by one record."""
+
+    state: State
+    made: int = field(init=False)
+    _numbers: dict[tuple[int, tuple[int, ...]], int] = field(init=False)
+    _changes: dict[int, list[int]] = field(init=False, default_factory=lambda: defaultdict(lambda: [0, 0]))
+    new: dict[int, Copies] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.made = self.state.copies_made
+        self._numbers = {(c.group, c.brokers): number for number, c in sorted(self.state.copies.items(), reverse=True)}
+
+    def number(self, group: int, brokers: tuple[int, ...]) -> int:
+        """The key of these holders; 0 for group 0."""
+        if group == OWN_GROUP:
+            return 0
+        number = self._numbers.get((group, brokers))
+        if number is None:
+            self.made = number = self.made + 1
+            self._numbers[group, brokers] = number
+            self.new[number] = Copies(group, brokers, 0, 0)
+        return number
+
+    def add(self, number: int, size: int, sign: int = 1) -> None:
+        """Count an object, or one that is gone."""
+        change = self._changes[number]
+        change[0] += sign
+        change[1] += sign * size
+
+    def result(self) -> State:
+        """The state with the new counts.  Holders of no object have no row."""
+        copies = self.state.copies
+        for number, (objects, size) in sorted(self._changes.items()):
+            known = copies.get(number) or self.new.get(number)
+            if known is None:
+                continue  # of an object in the log's own root
+            left = known._replace(objects=known.objects + objects, bytes=known.bytes + size)
+            if left.objects:
+                copies = copies.set(number, left)
+            elif number in copies:
+                copies = copies.delete(number)
+        return replace(self.state, copies=copies, copies_made=self.made)
+
+
+def placed_rows(
+    state: State, objects: Sequence[DataObject], placed: Sequence[Placed], live: Sequence[int]
+) -> tuple[State, dict[str, ObjectRow]] | None:
+    """The rows of new objects, and the state with their copies counted.  Objects without entries get no row.
+
+    None if an object has no copy that counts.
+    """
+    counts, rows = _Recount(state), dict[str, ObjectRow]()
+    for number, (made, entries) in enumerate(zip(objects, live, strict=True)):
+        where = placed[number] if placed else Placed(OWN_GROUP)
+        brokers = counted(state, where)
+        if brokers is None:
+            return None
+        if entries:
+            key = counts.number(where.group, brokers)
+            rows[made.name] = ObjectRow(made.size, made.index_position, entries, key)
+            counts.add(key, made.size)
+    return (counts.result() if any(row.copies for row in rows.values()) else state), rows
+
+
+def counted(state: State, where: Placed) -> tuple[int, ...] | None:
+    """The replicas whose copy of an object counts, ascending; None if there are none."""
+    if where.group == OWN_GROUP:
+        return ()
+    group = state.placement_groups.get(where.group)
+    if group is None:
+        return None
+    found = {broker for broker, epoch in where.held if broker in group.replicas and is_current(state, broker, epoch)}
+    return tuple(sorted(found)) or None
+
+
+def held_by_all(state: State, placed: Iterable[Placed]) -> dict[int, frozenset[int]]:
+    """By group, the replicas that have all of some new objects."""
+    found: dict[int, frozenset[int]] = {}
+    for where in placed:
+        if where.group != OWN_GROUP:
+            brokers = frozenset(counted(state, where) or ())
+            found[where.group] = found.get(where.group, brokers) & brokers
+    return found
+
+
+def lacking_isr(state: State, placed: Iterable[Placed]) -> dict[int, tuple[int, ...]]:
+    """By group, the in-sync replicas that do not have all of some new objects, if there are any."""
+    found = {
+        number: tuple(broker for broker in state.placement_groups[number].isr if broker not in held)
+        for number, held in held_by_all(state, placed).items()
+        if number in state.placement_groups
+    }
+    return {number: lacking for number, lacking in found.items() if lacking}
+
+
+def with_missed(state: State, placed: Sequence[Placed], upload_epoch: int) -> State | None:
+    """Replicas that did not get all objects of a commit leave the ISR, or stop joining.
+
+    None if no replica of an ISR has them.
+    """
+    for number, held in held_by_all(state, placed).items():
+        group = state.placement_groups[number]
+        if not held.intersection(group.isr):
+            return None
+        members = tuple(
+            member if member.role == "out" or member.broker in held else _missed(state, member, upload_epoch)
+            for member in group.members
+        )
+        state = _with_group(state, number, members)
+    return state
+
+
+def _missed(state: State, member: Member, upload_epoch: int) -> Member:
+    if member.since > upload_epoch:  # the writer did not know that it had to put there
+        return member._replace(role="joining", since=state.version)
+    kept = member.misses if state.time - member.missed < MISSES_KEPT_MS else 0
+    return Member(member.broker, "out", state.version, state.time, kept + 1)
+
+
+def swapped_copies(state: State, dropped: Iterable[ObjectRow], placed: Sequence[Placed]) -> State:
+    """After a swap: objects that were dropped are not counted any more, and joining replicas may lack nothing now."""
+    counts, gone = _Recount(state), list(dropped)
+    for row in gone:
+        counts.add(row.copies, row.size, -1)
+    groups = {copies.group for row in gone if (copies := copies_of(state, row)) is not None}
+    if not groups and not placed:
+        return state
+    return _admitted(counts.result(), groups | {where.group for where in placed} - {OWN_GROUP})
+
+
+def replay_held(state: State, record: r.HeldRecord) -> State | None:
+    return _recopied(state, record.copies, held=True)
+
+
+def replay_missing(state: State, record: r.MissingRecord) -> State | None:
+    state = _recopied(state, record.copies, held=False) or state
+    for number, group in sorted(state.placement_groups.items()):
+        # Whoever lacks an object is not in sync, unless it is the last one.
+        lacking = {one for one in group.isr if deficit(state, number, one).objects}
+        members = tuple(
+            Member(member.broker, "out", state.version) if member.broker in lacking else member
+            for member in group.members
+        )
+        if lacking and lacking != set(group.isr):
+            state = _with_group(state, number, members)
+    return state
+
+
+def _recopied(state: State, copies: Iterable[r.Copy], *, held: bool) -> State | None:
+    """Add copies of objects, or remove them.  Those that do not fit the state are left out."""
+    counts, rows, groups = _Recount(state), dict[str, ObjectRow](), set[int]()
+    for name, broker, epoch in copies:
+        row = rows.get(name) or state.objects.get(name)
+        known = None if row is None else _holders(state, counts, row)
+        if row is None or known is None or not is_current(state, broker, epoch):
+            continue
+        group, brokers = known
+        if broker not in state.placement_groups[group].replicas or (broker in brokers) == held:
+            continue
+        now = {*brokers, broker} if held else {*brokers} - {broker}
+        counts.add(row.copies, row.size, -1)
+        rows[name] = row = moved(row, copies=counts.number(group, tuple(sorted(now))))
+        counts.add(row.copies, row.size)
+        groups.add(group)
+    if not rows:
+        return None
+    return _admitted(replace(counts.result(), objects=state.objects.update(rows)), groups)
+
+
+def _holders(state: State, counts: _Recount, row: ObjectRow) -> tuple[int, tuple[int, ...]] | None:
+    """Group and holders of an object; None if it is in the log's own root."""
+    known = state.copies.get(row.copies) or counts.new.get(row.copies)
+    return None if known is None else (known.group, known.brokers)
+
+
+# ---------------------------------------------------------------------------------------------------------------- brokers
+
+
+def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
+    """A broker with an empty directory: whatever it had under another one is gone."""
+    new = Broker(
+        record.url,
+        record.directory,
+        record.rack,
+        tuple(sorted(record.options.items())),
+        record.is_async,
+        epoch=state.version,
+        since=state.time,
+    )
+    copies = state.copies.update(
+        {
+            number: known._replace(brokers=tuple(one for one in known.brokers if one != record.broker))
+            for number, known in state.copies.items()
+            if record.broker in known.brokers
+        }
+    )
+    state = replace(state, brokers=state.brokers.set(record.broker, new), copies=copies)
+    return _entered(state, record.broker, again=True)
+
+
+def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:
+    known = state.brokers.get(record.broker)
+    if known is None or known.fenced or known.epoch != record.epoch or not known.directory:
+        return None
+    known = known._replace(fenced=True, reason=record.reason, since=state.time)
+    state = replace(state, brokers=state.brokers.set(record.broker, known))
+    for number in _groups_with(state, record.broker):
+        state = _left(state, number, record.broker)
+    return state
+
+
+def _left(state: State, number: int, broker: int) -> State:
+    """A broker leaves the ISR of a group, unless it is the last one and no other replica lacks nothing."""
+    group = state.placement_groups[number]
+    if group.isr == (broker,):
+        others = {
+            one
+            for one in group.replicas
+            if one != broker and can_lead(state, one) and not deficit(state, number, one).objects
+        }
+        if not others:
+            return _with_group(state, number, group.members)
+        members = _with_role(state, group.members, others, "isr")
+    else:
+        members = group.members
+    return _with_group(state, number, _with_role(state, members, {broker}, "out"))
+
+
+def replay_return(state: State, record: r.ReturnBrokerRecord) -> State | None:
+    known = state.brokers.get(record.broker)
+    if known is None or not known.fenced or known.epoch != record.epoch:
+        return None
+    gone = [r.Copy(name, record.broker, record.epoch) for name in record.missing]
+    state = replay_missing(state, r.MissingRecord(copies=tuple(gone))) or state
+    known = known._replace(fenced=False, reason="", epoch=state.version, since=state.time)
+    return _entered(replace(state, brokers=state.brokers.set(record.broker, known)), record.broker, again=False)
+
+
+def _entered(state: State, broker: int, *, again: bool) -> State:
+    """A broker is active now: it is in sync where it lacks nothing.
+
+    again:  its directory is new, so it is in no ISR before.
+    """
+    for number in _groups_with(state, broker):
+        members = state.placement_groups[number].members
+        if again:
+            members = _with_role(state, members, {broker}, "out")
+        if can_lead(state, broker) and not deficit(state, number, broker).objects:
+            members = _with_role(state, members, {broker}, "isr")
+        state = _with_group(state, number, members)
+    return state
+
+
+def replay_remove(state: State, record: r.RemoveBrokerRecord) -> State | None:
+    """Groups with the broker, of which nothing is left, go with it.  Void if there are others."""
+    used = {number for numbers in state.assignments.values() for number in numbers}
+    used |= {copies.group for copies in state.copies.values()}
+    groups = _groups_with(state, record.broker)
+    if record.broker not in state.brokers or used.intersection(groups):
+        return None
+    left = state.placement_groups
+    for number in groups:
+        left = left.delete(number)
+    return replace(state, brokers=state.brokers.delete(record.broker), placement_groups=left)
+
+
+def replay_join(state: State, record: r.JoinIsrRecord) -> State:
+    for number, broker in record.members:
+        group = state.placement_groups.get(number)
+        if group is None or not can_lead(state, broker):
+            continue
+        waiting = {member.broker for member in group.members if member.role == "out"} & {broker}
+        state = _with_group(state, number, _with_role(state, group.members, waiting, "joining"))
+        state = _admitted(state, [number])
+    return state
+
+
+def replay_elect(state: State, record: r.ElectLeaderRecord) -> State | None:
+    group = state.placement_groups.get(record.group)
+    if group is None or record.leader not in group.replicas or not can_lead(state, record.leader):
+        return None
+    members = group.members
+    if record.leader not in group.isr:  # unclean: what it lacks was acknowledged, and may be lost
+        members = _with_role(state, members, set(group.isr), "out")
+        members = _with_role(state, members, {record.leader}, "isr")
+    if group.leader == record.leader and members == group.members:
+        return None
+    led = PlacementGroup(members, record.leader, group.leader_epoch + 1)
+    return replace(state, placement_groups=state.placement_groups.set(record.group, led))
+
+
+def replay_reset(state: State, record: r.ResetReplicasRecord) -> State:
+    """Keys of copies that objects still have are never used again, so they mean the log's own root."""
+    none = State()
+    return replace(
+        state,
+        brokers=none.brokers,
+        placement_groups=none.placement_groups,
+        assignments=none.assignments,
+        copies=none.copies,
+    )
+
+
+def _groups_with(state: State, broker: int) -> list[int]:
+    return sorted(number for number, group in state.placement_groups.items() if broker in group.replicas)
+
+
+def _admitted(state: State, groups: Iterable[int]) -> State:
+    """Joining replicas that lack nothing are in sync."""
+    for number in sorted(groups):
+        group = state.placement_groups[number]
+        ready = {
+            broker
+            for broker in group.joining
+            if is_active(state, broker) and not deficit(state, number, broker).objects
+        }
+        if ready:
+            state = _with_group(state, number, _with_role(state, group.members, ready, "isr"))
+    return state
+
+
+def _with_role(state: State, members: tuple[Member, ...], brokers: set[int], role: Role) -> tuple[Member, ...]:
+    return tuple(
+        member._replace(role=role, since=state.version) if member.broker in brokers and member.role != role else member
+        for member in members
+    )
+
+
+def _with_group(state: State, number: int, members: tuple[Member, ...]) -> State:
+    """A group with these members, and with the leader that follows from them."""
+    before = state.placement_groups[number]
+    group = _led(state, before._replace(members=members))
+    return state if group == before else replace(state, placement_groups=state.placement_groups.set(number, group))
+
+
+def _led(state: State, group: PlacementGroup) -> PlacementGroup:
+    leader = next_leader(state, group)
+    return group if leader == group.leader else group._replace(leader=leader, leader_epoch=group.leader_epoch + 1)
+
+
+REPLAY_REPLICAS: Mapping[type[r.Record], Callable[[State, Any], State | None]] = {
+    r.RegisterBrokerRecord: replay_register,
+    r.FenceBrokerRecord: replay_fence,
+    r.ReturnBrokerRecord: replay_return,
+    r.RemoveBrokerRecord: replay_remove,
+    r.HeldRecord: replay_held,
+    r.MissingRecord: replay_missing,
+    r.JoinIsrRecord: replay_join,
+    r.ElectLeaderRecord: replay_elect,
+    r.ResetReplicasRecord: replay_reset,
+}

@@ -1,0 +1,165 @@
+"""Questions about brokers, replicas and copies of objects.  Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+from spark_log.metadata.replica_state import (
+    NO_LEADER,
+    OWN,
+    OWN_BROKER,
+    OWN_GROUP,
+    Broker,
+    Copies,
+    PlacementGroup,
+)
+from spark_log.metadata.state import ObjectRow, State, TopicKey
+from spark_log.settings import topic_config
+
+
+class Deficit(NamedTuple):
+    """What a replica of a group lacks, although another broker has it."""
+
+    objects: int = 0
+    bytes: int = 0
+
+
+def is_active(state: State, broker: int) -> bool:
+    """Whether a broker is registered and not fenced."""
+    known = state.brokers.get(broker)
+    return broker == OWN_BROKER or (known is not None and not known.fenced)
+
+
+def can_lead(state: State, broker: int) -> bool:
+    """Whether a broker may be in an ISR: it is active, and not asynchronous."""
+    return is_active(state, broker) and not _is_async(state, broker)
+
+
+def _is_async(state: State, broker: int) -> bool:
+    known = state.brokers.get(broker)
+    return known is not None and known.is_async
+
+
+def epoch_of(state: State, broker: int) -> int | None:
+    """The epoch of a registered broker; 0 for broker 0, None for an unknown one."""
+    known = state.brokers.get(broker)
+    if broker == OWN_BROKER:
+        return 0
+    return None if known is None else known.epoch
+
+
+def is_current(state: State, broker: int, epoch: int) -> bool:
+    """Whether a copy that was put under this epoch counts: the broker has neither returned nor been replaced since."""
+    return epoch_of(state, broker) == epoch
+
+
+def group_at(state: State, number: int) -> PlacementGroup:
+    """A placement group."""
+    return OWN if number == OWN_GROUP else state.placement_groups[number]
+
+
+def group_numbers(state: State, topic_id: str) -> tuple[int, ...]:
+    """The group of each partition of a topic."""
+    return state.assignments.get(topic_id) or (OWN_GROUP,) * state.topics[topic_id].partitions
+
+
+def group_number(state: State, key: TopicKey) -> int:
+    """The group of a partition."""
+    numbers = state.assignments.get(key[0])
+    return OWN_GROUP if numbers is None else numbers[key[1]]
+
+
+def copies_of(state: State, row: ObjectRow) -> Copies | None:
+    """Where an object has copies; None: in the log's own root, as all objects of group 0."""
+    return state.copies.get(row.copies) if row.copies else None
+
+
+def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
+    """Brokers from which an object can be read, in the order in which a reader tries them.
+
+    First the leader of its group, then other active brokers with a copy, in replica order; then fenced ones.  Without
+    any known copy: all replicas of the group, because a copy that was found damaged may have been repaired.
+    """
+    found = copies_of(state, row)
+    if found is None:
+        # The row of a client that holds some topics may be older than its state: the copies are anywhere.
+        others = sorted(state.brokers, key=lambda broker: (not is_active(state, broker), broker)) if row.copies else ()
+        return tuple(dict.fromkeys((OWN_BROKER, *others)))
+    group = state.placement_groups[found.group]
+    order = {broker: number for number, broker in enumerate((group.leader, *group.replicas))}
+    some = found.brokers or group.replicas
+    return tuple(sorted(some, key=lambda broker: (not is_active(state, broker), order.get(broker, len(order)))))
+
+
+def deficit(state: State, number: int, broker: int) -> Deficit:
+    """What a replica of a group lacks.  Objects without any known good copy are left out."""
+    lacking = list(lacked(state, number, broker))
+    copies = [state.copies[one] for one in lacking]
+    return Deficit(sum(c.objects for c in copies), sum(c.bytes for c in copies))
+
+
+def lacked(state: State, number: int, broker: int) -> Iterator[int]:
+    """Ids of the copies that a replica of a group has not, although another broker has them."""
+    for one, copies in state.copies.items():
+        if copies.group == number and copies.brokers and broker not in copies.brokers:
+            yield one
+
+
+def min_insync(state: State, topic_id: str) -> int:
+    """`min.insync.replicas` of a topic."""
+    configs = state.topics[topic_id].configs
+    return int(topic_config(configs, "min.insync.replicas"))
+
+
+def last_copies(state: State, broker: int) -> Deficit:
+    """Objects that only this broker has."""
+    some = [c for c in state.copies.values() if c.brokers == (broker,)]
+    return Deficit(sum(c.objects for c in some), sum(c.bytes for c in some))
+
+
+def rack_ring(brokers: Mapping[int, Broker]) -> list[int]:
+    """Brokers that can hold replicas, so that neighbours are in different racks as far as possible.
+
+    brokers: the registered ones; broker 0 is always one of them.
+    """
+    racks: dict[str, list[int]] = {}
+    for broker in sorted({OWN_BROKER, *brokers}):
+        known = brokers.get(broker)
+        if known is None or not (known.is_async or known.fenced):
+            racks.setdefault(known.rack if known is not None else "", []).append(broker)
+    turns = max(len(some) for some in racks.values())
+    return [some[turn] for turn in range(turns) for _, some in sorted(racks.items()) if turn < len(some)]
+
+
+def place(state: State, topic_id: str, first: int, total: int, factor: int) -> list[tuple[int, ...]]:
+    """Replica lists of partitions [first, total): neighbours on a ring of brokers, each rack once before any twice.
+
+    Each broker leads the same number of partitions, one more or less.  There are as many lists as brokers.
+    """
+    if factor == 1:
+        return [(OWN_BROKER,)] * (total - first)
+    ring = rack_ring(state.brokers)
+    shift = crc32(topic_id.encode())
+    return [_neighbours(state, ring, (shift + number) % len(ring), factor) for number in range(first, total)]
+
+
+def _neighbours(state: State, ring: Sequence[int], at: int, factor: int) -> tuple[int, ...]:
+    """A broker of the ring, and those after it: first one of each other rack, then the rest."""
+    order = [*ring[at:], *ring[:at]]
+    seen, near, far = set[str](), list[int](), list[int]()
+    for broker in order:
+        known = state.brokers.get(broker)
+        rack = known.rack if known is not None else ""
+        (far if rack and rack in seen else near).append(broker)
+        seen.add(rack)
+    return tuple([*near, *far][:factor])
+
+
+def next_leader(state: State, group: PlacementGroup) -> int:
+    """The leader stays while it is in the ISR and active; otherwise the first such replica in replica order."""
+    fit = [broker for broker in group.isr if can_lead(state, broker)]
+    if group.leader in fit:
+        return group.leader
+    return fit[0] if fit else NO_LEADER
