@@ -71,7 +71,7 @@ class GroupIdNotFound(SparkLogError, LookupError):
 
 
 class OffsetOutOfRange(SparkLogError, LookupError):
-    """An offset lies outside [start, end) of its partition."""
+    """An offset is before the start or after the end of its partition."""
 
     def __init__(self, message: str, *, start: int, end: int) -> None:
         super().__init__(message)
@@ -93,7 +93,7 @@ class NoOffsetForPartition(SparkLogError, LookupError):
 
 
 class ProducerFenced(SparkLogError):
-    """A newer holder of the same transactional or producer id has taken over."""
+    """A newer holder of the same transactional or producer id has taken over, or the transaction was aborted."""
 
     def __init__(self, message: str, *, current: int) -> None:
         super().__init__(message)

@@ -165,8 +165,8 @@ class ClusterDescription(NamedTuple):
 class Admin:
     """Kafka's Admin operations on one log: topics, configs, offsets, groups, producers and transactions.
 
-    Each call changes everything that it names, or nothing.  It returns when the operation is done, and raises an error
-    if it fails.
+    Each call except `erase_records` changes everything that it names, or nothing.  It returns when the operation is
+    done, and raises an error if it fails.
     """
 
     def __init__(self, journal: Journal) -> None:
@@ -175,8 +175,14 @@ class Admin:
     # ---------------------------------------------------------------------------------------------------------- topics
 
     def create_topics(self, topics: Iterable[NewTopic], validate_only: bool = False) -> dict[str, str]:
-        """Create topics.  Returns their ids by name.  Gives a UserWarning for configs that are accepted but have no
-        effect."""
+        """Create topics, and return their ids by name.
+
+        Gives a UserWarning for configs that are accepted but have no effect.
+
+        validate_only:  check the topics without creating them; the ids that are returned are then not used.
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig; InvalidRequest if a topic is named
+        twice.
+        """
         wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
         for topic, _ in wanted:
             self._warn(validate_topic_configs(topic.configs)[1])
@@ -301,18 +307,21 @@ class Admin:
         dry_run: bool = False,
         progress: Progress | None = None,
     ) -> ErasureReport:
-        """Remove every record of some keys, tombstones included, from a topic, compacted or not.
+        """Remove all records of the given keys, tombstones included, from a topic, whether it is compacted or not.
 
-        This process reads the keys of the whole topic, and rewrites the objects that have such records.  Offsets do
-        not change.  Reads that are planned after it has returned do not see the records; upkeep deletes the old objects
-        later.  If the call is interrupted, repeat it: it does the rest.
+        The calling process does the work: it reads the keys of the whole topic, and rewrites the objects that contain
+        records to be erased.  Offsets do not change.  Reads that are planned after the call has returned do not see the
+        records; upkeep deletes the old objects later.  If the call is interrupted, repeat it: the next one does the
+        rest.
 
-        keys:      bytes, or text as UTF-8; a list, or an Arrow array.
-        before:    a position; the records from it on stay.  The default is each partition's end when the call begins.
-        dry_run:   only count.
+        keys:      bytes, or str (as UTF-8); a list, or an Arrow array.
+        before:    a position; records at or after it are kept.  The default is each partition's end when the call
+                   begins.
+        dry_run:   only count the records; nothing is changed.
         progress:  called with (name of the step, amount done, total).
-        Raises UnknownTopicOrPartition; InvalidRequest for no keys, a null, or, unless `dry_run`, a log below level 3
-        of `metadata.version`; ConcurrentChange if others rewrite the same records all the time.
+        Raises UnknownTopicOrPartition; OffsetOutOfRange if `before` is an offset outside a partition; InvalidRequest if
+        `keys` is empty or contains a null, or, except for a dry run, if the log's level (`metadata.version`) is below
+        3; ConcurrentChange if other processes keep rewriting the same records.
         """
         return erase_records(self._journal, topic, keys, before, dry_run=dry_run, progress=progress)
 

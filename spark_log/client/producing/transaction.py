@@ -52,11 +52,14 @@ ROWS_MAX = 10_000
 class Transaction:
     """One transaction: a context manager, entered once.
 
-    Entering takes over the id: the previous owner can no longer commit.  Leaving raises ProducerFenced if a newer
-    transaction has taken over the id or the transaction was aborted; TransactionTimedOut after
-    `transaction_timeout_ms`; IllegalGeneration if a consumer is no longer a member of its group; UploadFenced
-    (retriable: nothing was written) if the transaction took longer than `gc.fence.age.ms`; CommitUnknown if the storage
-    failed, so that the commit may have been applied.
+    Entering takes over the id: the previous owner can no longer commit.
+
+    Leaving raises ProducerFenced if a newer transaction or `Admin.fence_producers` has taken over the id, or
+    `Admin.abort_transaction` has aborted this transaction; TransactionTimedOut after `transaction_timeout_ms`;
+    IllegalGeneration if a consumer given to `commit_offsets` is no longer a member of its group, and
+    RebalanceInProgress while that group rebalances; GroupInUse if a group given by name is held by a stream or shared
+    by consumers; UploadFenced (retriable: nothing was written) if the transaction took longer than `gc.fence.age.ms`;
+    CommitUnknown if the storage failed and the commit may nevertheless have been applied.
     """
 
     def __init__(self, journal: Journal, transactional_id: str, **settings: Any) -> None:
