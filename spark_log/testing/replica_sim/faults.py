@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.object_names import DATA
 from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.testing.replica_sim.oracle import Place
@@ -50,6 +51,8 @@ def unmounted(sim: ReplicaSimulation, broker: int) -> Iterator[None]:
     finally:
         if roots.mounted[broker] is folder:
             roots.mounted[broker] = disk
+            if BROKER_KEY in folder.files:  # the broker was replaced meanwhile
+                sim.oracle.spoil(_places(folder))
         else:
             sim.oracle.spoil(_places(disk))
         roots.away.remove(disk)

@@ -366,7 +366,7 @@ def administrator(sim: ReplicaSimulation) -> Steps[None]:
         known = state.brokers[broker]
         if not sim.healing and draw < 0.3 and not known.fenced:
             view, _ = yield from propose(sim, view, FenceBroker(broker=broker, reason=BY_HAND))
-        elif known.fenced and known.reason == BY_HAND:
+        elif known.fenced and known.reason == BY_HAND and draw < 0.7:
             view = yield from return_broker(sim, view, broker)
         elif not sim.healing and draw < 0.5 and state.placement_groups:
             view = yield from _elect(sim, view)
