@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from spark_log.metadata.projection import is_projected
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN,
@@ -112,16 +113,20 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
 
     First the leader of its group, then other active brokers with a copy, in replica order; then fenced ones.  Without
     any known copy: all replicas of the group, because a copy that was found damaged may have been repaired.
+
+    The row of a client that holds some topics may be older than its state.  So other replicas follow, and at last the first
+    one again, which is not passed over if it fails for some time only.
     """
     found = copies_of(state, row)
-    if found is None:
-        # The row of a client that holds some topics may be older than its state: the copies are anywhere.
+    if found is None:  # in the log's own root, unless the row is old
         others = sorted(state.brokers, key=lambda broker: (not is_active(state, broker), broker)) if row.copies else ()
         return tuple(dict.fromkeys((OWN_BROKER, *others)))
     group = state.placement_groups[found.group]
     order = {broker: number for number, broker in enumerate((group.leader, *group.replicas))}
     some = found.brokers or group.replicas
-    return tuple(sorted(some, key=lambda broker: (not is_active(state, broker), order.get(broker, len(order)))))
+    known = sorted(some, key=lambda broker: (not is_active(state, broker), order.get(broker, len(order))))
+    others = [broker for broker in group.replicas if broker not in some] if is_projected(state) else []
+    return (*known, *others, *(known[:1] if others else ()))
 
 
 def deficit(state: State, number: int, broker: int) -> Deficit:
@@ -129,6 +134,18 @@ def deficit(state: State, number: int, broker: int) -> Deficit:
     lacking = list(lacked(state, number, broker))
     copies = [state.copies[one] for one in lacking]
     return Deficit(sum(c.objects for c in copies), sum(c.bytes for c in copies))
+
+
+def deficits(state: State, number: int) -> dict[int, int]:
+    """The replicas of a group that lack objects, with the number of these."""
+    found: dict[int, int] = {}
+    replicas = group_at(state, number).replicas
+    for copies in state.copies.values():
+        if copies.group == number and copies.brokers:
+            for broker in replicas:
+                if broker not in copies.brokers:
+                    found[broker] = found.get(broker, 0) + copies.objects
+    return found
 
 
 def lacked(state: State, number: int, broker: int) -> Iterator[int]:
