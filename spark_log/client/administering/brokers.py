@@ -25,8 +25,7 @@ from spark_log.journal.broker_roots import (
     read_broker_file,
 )
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import FORMAT_KEY
-from spark_log.journal.object_names import DATA, META
+from spark_log.journal.object_names import DATA, FORMAT_KEY, META
 from spark_log.journal.root_options import registered_options
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RegisterBroker, RemoveBroker, RemoveCopies, ReturnBroker
