@@ -16,10 +16,10 @@ from crc32c import crc32c
 from spark_log.clock import Clock
 from spark_log.errors import CorruptObject, ObjectNotFound, SparkLogError
 from spark_log.metadata.state import ObjectRow
-from spark_log.node.object_copies import RANGE_BYTES
 from spark_log.segment import ipc
 from spark_log.segment.batch_index import Index, parse_index
 from spark_log.store.base import Chunks, ObjectStore
+from spark_log.store.object_copies import RANGE_BYTES
 
 PACE_BURST_S = 0.25
 """A throttle lets so many seconds' bytes pass at once."""

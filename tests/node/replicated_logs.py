@@ -5,17 +5,17 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from spark_log import Log, NewTopic, connect
+from spark_log import Log, connect
 from spark_log.client.producing.topic_rules import topic_spec
 from spark_log.client.producing.upload import Uploader
 from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, write_broker_file
-from spark_log.metadata.commands import Append
+from spark_log.metadata.commands import Append, CreateTopic
 from spark_log.metadata.records import CommitRecord
 from spark_log.metadata.replica_commands import RegisterBroker
 from spark_log.metadata.replicas import copies_of, epoch_of, group_number
@@ -37,8 +37,15 @@ def replicated_log(folder: Path, brokers: int = 2, **configs: str) -> Log:
     log.admin.incremental_alter_configs({None: {name.replace("_", "."): text for name, text in configs.items()}})
     for broker in range(1, brokers + 1):
         add_broker(log, broker, str(folder / f"broker-{broker}"))
-    log.create_topic(NewTopic("t", 1, replica_assignment={0: range(brokers + 1)}))
+    create_topic(log, "t", range(brokers + 1))
     return log
+
+
+def create_topic(log: Log, name: str, replicas: Iterable[int]) -> None:
+    """A topic with one partition on these brokers."""
+    log.journal.propose(
+        CreateTopic(name=name, partitions=1, topic_id=log.journal.context.unique(), replicas=(tuple(replicas),))
+    )
 
 
 def add_broker(

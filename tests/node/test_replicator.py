@@ -12,7 +12,7 @@ from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RemoveCopies
 from spark_log.node.checked_copies import BadCopy, check_copy
 from spark_log.node.replicator import Replicator
-from tests.node.replicated_logs import add_broker, brokers_of, folder_of, group_of, put, replicated_log
+from tests.node.replicated_logs import add_broker, brokers_of, create_topic, folder_of, group_of, put, replicated_log
 
 
 @pytest.fixture
@@ -56,11 +56,9 @@ def test_the_logs_own_root_gets_copies_too(log: Log, tmp_path: Path) -> None:
 
 
 def test_an_asynchronous_broker_gets_copies_and_never_joins(tmp_path: Path) -> None:
-    from spark_log import NewTopic
-
     log = replicated_log(tmp_path, 1, replica_lag_time_max_ms="1")
     add_broker(log, 7, str(tmp_path / "far"), is_async=True)
-    log.create_topic(NewTopic("far", 1, replica_assignment={0: (0, 7)}))
+    create_topic(log, "far", (0, 7))
     name = put(log, [0], topic="far")
     report = Replicator(log).round()
     assert (report.objects, report.joined) == (1, ())
