@@ -382,17 +382,10 @@ def _in_role(state: State, member: Member, role: Role) -> Member:
 
 
 def _with_group(state: State, number: int, members: tuple[Member, ...]) -> State:
-    """A group with these members, less those that are not in sync any more, and with the leader that follows."""
+    """A group with these members, and with the leader that follows from them."""
     before = state.placement_groups[number]
-    group = _led(state, before._replace(members=_without_last(state, number, members)))
+    group = _led(state, before._replace(members=members))
     return state if group == before else replace(state, placement_groups=state.placement_groups.set(number, group))
-
-
-def _without_last(state: State, number: int, members: tuple[Member, ...]) -> tuple[Member, ...]:
-    """A member that stayed in the ISR as the last one, fenced or with a deficit, leaves it with the next one."""
-    isr = {member.broker for member in members if member.role == "isr"}
-    whole = {broker for broker in isr if can_lead(state, broker) and not deficit(state, number, broker).objects}
-    return _with_role(state, members, isr - whole, "out") if whole else members
 
 
 def _led(state: State, group: PlacementGroup) -> PlacementGroup:

@@ -13,9 +13,10 @@ All promises of `sim/oracle.py` hold as well: offsets, contents, repeats, states
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from spark_log.journal.broker_roots import BROKER_KEY
 from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG
 from spark_log.metadata import records as r
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER
@@ -83,12 +84,13 @@ class ReplicaOracle(Oracle):
             self._note_version(before)
             self.check()
 
-    def copied(self, key: str, content: Any) -> None:
-        """A copy was put on the root of a broker."""
+    def copied(self, key: str, content: Any, files: Mapping[str, Any]) -> None:
+        """A copy was put on a disk with these files, perhaps not on the one that should be there."""
         place = _place(key)
         self.contents.setdefault(place[1], content)
-        self.spoiled.discard(place)
-        self.collected.discard(place)
+        if place[0].encode() in files.get(BROKER_KEY, b""):
+            self.spoiled.discard(place)
+            self.collected.discard(place)
 
     def deleted(self, key: str, now: int) -> None:
         if key.startswith(DATA):

@@ -8,7 +8,7 @@ of its puts and deletes take effect long after the caller gave up.  Broker 0 is 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -38,7 +38,7 @@ class Disk:
 class RootWatcher(Watcher, Protocol):
     """Sees also what changes on the roots of brokers."""
 
-    def copied(self, key: str, content: Any) -> None: ...
+    def copied(self, key: str, content: Any, files: Mapping[str, Any]) -> None: ...
 
     def removed(self, key: str) -> None: ...
 
@@ -83,7 +83,7 @@ class Roots(Store):
                 assert not callable(op.chunks)
                 (content,) = op.chunks
                 files[op.key] = content
-                self._roots_watcher.copied(op.key, content)
+                self._roots_watcher.copied(op.key, content, files)
             case _:
                 raise NotImplementedError(f"{type(op).__name__} on the root of a broker")
         return None

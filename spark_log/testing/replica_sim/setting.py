@@ -10,8 +10,7 @@ import msgspec
 
 from spark_log.journal import commit_protocol, opening
 from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile
-from spark_log.journal.log_format import FORMAT_KEY
-from spark_log.journal.object_names import META, upload_epoch
+from spark_log.journal.object_names import FORMAT_KEY, META, upload_epoch
 from spark_log.journal.proposal import Context, DecisionRule, Proposal
 from spark_log.journal.store_operations import Steps
 from spark_log.journal.upkeep_limits import LIMITS

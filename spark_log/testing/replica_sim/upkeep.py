@@ -66,7 +66,10 @@ def propose(sim: ReplicaSimulation, view: View, command: Command) -> Steps[tuple
 
 
 def replicator(sim: ReplicaSimulation) -> Steps[None]:
-    """Copy to a root what it lacks, then let it join."""
+    """Copy to a root what it lacks, then let it join.
+
+    Steps of its own: the product's replicator has threads, because its roots may hang.
+    """
     view = yield from sim.load()
     while True:
         yield Sleep(sim.rng.choice((2, 30, 200)))
@@ -95,7 +98,8 @@ def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> 
     state, objects, bad, found = view.state, list[Object](), list[Copy](), list[Copy]()
     epoch = epoch_of(state, broker)
     assert epoch is not None
-    for name in _lacked(state, number, broker)[:COPIED_AT_ONCE]:
+    lacked = _lacked(state, number, broker)
+    for name in sim.rng.sample(lacked, min(COPIED_AT_ONCE, len(lacked))):
         known = copies_of(state, state.objects[name])
         assert known is not None
         if not known.brokers:  # no copy is known: it may have one all the same
