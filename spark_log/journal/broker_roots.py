@@ -161,6 +161,7 @@ class Roots(Mapping[int, ObjectStore]):
             return
         known = self._brokers()[broker]
         if again or (broker, known.directory) not in self._checked:
+            self._checked.discard((broker, known.directory))
             check_root(self.root(broker), self.cluster_id, broker, known.directory)
             self._checked.add((broker, known.directory))
 

@@ -27,6 +27,37 @@ class Deficit(NamedTuple):
     bytes: int = 0
 
 
+class Targets(NamedTuple):
+    """Where a writer puts the objects of a placement group.  Sent to tasks."""
+
+    group: int = OWN_GROUP
+    isr: tuple[tuple[int, int], ...] = ((OWN_BROKER, 0),)
+    """(broker, epoch) of the in-sync replicas."""
+    joining: tuple[tuple[int, int], ...] = ()
+    """The same for the replicas that are about to enter the ISR."""
+    least: int = 1
+    """`min.insync.replicas`: a writer does not wait long for others when this many in-sync replicas have an object."""
+
+    @property
+    def all(self) -> tuple[tuple[int, int], ...]:
+        """(broker, epoch) of all replicas that get the objects."""
+        return (*self.isr, *self.joining)
+
+
+def targets_of(state: State, group: int, least: int = 1) -> Targets:
+    """Where objects of a placement group are put: its active replicas that are in the ISR or joining it."""
+    if group == OWN_GROUP:
+        return Targets(least=least)
+    known = group_at(state, group)
+    return Targets(group, _with_epochs(state, known.isr), _with_epochs(state, known.joining), least)
+
+
+def _with_epochs(state: State, brokers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (one, epoch) for one in brokers if is_active(state, one) and (epoch := epoch_of(state, one)) is not None
+    )
+
+
 def is_active(state: State, broker: int) -> bool:
     """Whether a broker is registered and not fenced."""
     known = state.brokers.get(broker)

@@ -44,9 +44,9 @@ from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, SwapRecord, decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
-from spark_log.node.object_copies import copy_object
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
+from spark_log.store.object_copies import copy_object
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted
