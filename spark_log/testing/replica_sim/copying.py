@@ -38,6 +38,16 @@ def check_root(state: State, broker: int) -> Steps[None]:
         raise WrongRoot(f"broker {broker}")
 
 
+def check_root_again(state: State, broker: int) -> Steps[None]:
+    """After the puts: a disk may have been mounted or unmounted meanwhile."""
+    yield from check_root(state, broker)
+
+
+def is_damaged(content: Any) -> bool:
+    """Whether the checksum of a run is wrong."""
+    return DAMAGED in content
+
+
 def is_whole(state: State, broker: int, made: Object) -> Steps[bool]:
     """Whether a root has an object with its size."""
     found = yield Get(key_in(directory_of(state, broker), made.name), 0, None, broker)
@@ -52,7 +62,7 @@ def put_copies(sim: ReplicaSimulation, state: State, broker: int, objects: Itera
         for made in some:
             flicker(sim, broker)
             yield Put(key_in(directory_of(state, broker), made.name), (made.content,), broker)
-        yield from check_root(state, broker)
+        yield from check_root_again(state, broker)
         for made in some:
             if (yield from is_whole(state, broker, made)):
                 done.add(made.name)
@@ -109,7 +119,7 @@ def read_copy(sim: ReplicaSimulation, state: State, broker: int, name: str) -> S
         found = yield Get(key_in(directory_of(state, broker), name), 0, None, broker)
     except StorageUnavailable:
         return None
-    return None if found is None or DAMAGED in found else found
+    return None if found is None or is_damaged(found) else found
 
 
 def read_slice(

@@ -11,8 +11,9 @@ from spark_log.journal.store_operations import Sleep, Steps
 from spark_log.testing.replica_sim.oracle import Place
 from spark_log.testing.replica_sim.roots import Disk
 from spark_log.testing.replica_sim.setting import ReplicaSimulation
+from spark_log.testing.sim.content import Row
 
-DAMAGED = (("damaged",),)
+DAMAGED = ((0, Row("damaged", 0)),)
 """A run whose checksum is wrong."""
 DURATIONS = (5, 60, 400, 2500)
 FLICKERS = 0.01

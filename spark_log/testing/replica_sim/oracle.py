@@ -144,6 +144,10 @@ class ReplicaOracle(Oracle):
                 self._check_commit(record, before, after)
             case r.SwapRecord():
                 self._check_swap(record, before, after)
+            case r.FenceBrokerRecord():
+                for number, group in after.placement_groups.items():
+                    if before.placement_groups[number].isr and not group.isr:
+                        raise Violation(f"in sync: fencing broker {record.broker} left nobody in the ISR of {number}")
             case r.ReturnBrokerRecord():
                 self.spoiled -= self._looks.pop((record.broker, record.epoch, record.missing), set())
 
@@ -222,6 +226,16 @@ class ReplicaOracle(Oracle):
     def is_readable(self, state: State, name: str) -> bool:
         """Whether one of the brokers that a reader tries has an object."""
         return any(self.has_copy(state, broker, name) for broker in holders(state, state.objects[name]))
+
+    def unnoticed(self, state: State) -> list[str]:
+        """Copies that the state has and no disk."""
+        return [
+            f"{name} on broker {broker}"
+            for name, row in state.objects.items()
+            if (known := copies_of(state, row)) is not None
+            for broker in known.brokers
+            if not self.has_copy(state, broker, name)
+        ]
 
     def survivors(self, state: State, name: str) -> list[str]:
         """Current directories that have had an object, and still have it."""

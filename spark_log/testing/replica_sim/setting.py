@@ -101,7 +101,7 @@ class ReplicaSimulation(Simulation):
             directory=self.fresh("dir"),
             url=f"simulated://broker{broker}",
             rack=self.rng.choice(("", "x", "y")),
-            is_async=brokers == 4 and broker == 3 and self.rng.random() < 0.3,
+            is_async=brokers == 4 and broker == 3 and self.rng.random() < 0.6,
         )
 
     def _topic(self, name: str, brokers: int) -> DecisionRule:
@@ -150,6 +150,8 @@ class ReplicaSimulation(Simulation):
             for broker in group.replicas:
                 if deficit(state, number, broker).objects:
                     return f"broker {broker} lacks objects of group {number}"
+        if unnoticed := self.oracle.unnoticed(state):
+            return f"{unnoticed[0]} is not there"
         for name, row in state.objects.items():
             known = state.copies.get(row.copies)
             if known is not None and not known.brokers:

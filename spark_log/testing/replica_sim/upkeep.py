@@ -43,7 +43,6 @@ from spark_log.metadata.swaps import Rewrite, build_swap
 from spark_log.model import DataObject, Run, Slice
 from spark_log.testing.replica_sim import copying
 from spark_log.testing.replica_sim.copying import Held, Object, placed, put_copies, read_copy, read_slice
-from spark_log.testing.replica_sim.faults import DAMAGED
 from spark_log.testing.replica_sim.oracle import directory_of, key_in
 from spark_log.testing.replica_sim.setting import BY_HAND, ReplicaSimulation, broker_file
 from spark_log.testing.sim.content import PlacedRun
@@ -103,7 +102,7 @@ def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> 
         known = copies_of(state, state.objects[name])
         assert known is not None
         if not known.brokers:  # no copy is known: it may have one all the same
-            if (yield from read_copy(sim, state, broker, name)) is not None:
+            if (yield from has_unknown(sim, state, broker, name)):
                 found.append(Copy(name, broker, epoch))
             continue
         for source in holders(state, state.objects[name]):
@@ -126,6 +125,11 @@ def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> 
     return view
 
 
+def has_unknown(sim: ReplicaSimulation, state: State, broker: int, name: str) -> Steps[bool]:
+    """Whether a root has an object of which no copy is known."""
+    return (yield from read_copy(sim, state, broker, name)) is not None
+
+
 def is_bad(sim: ReplicaSimulation, state: State, broker: int, name: str) -> Steps[bool]:
     """Whether the right root has no good copy of an object."""
     try:
@@ -135,7 +139,7 @@ def is_bad(sim: ReplicaSimulation, state: State, broker: int, name: str) -> Step
         yield from copying.check_root(state, broker)
     except (StorageUnavailable, WrongRoot):
         return False
-    return found is None and (there is None or DAMAGED in there)
+    return found is None and (there is None or copying.is_damaged(there))
 
 
 def _ready_to_join(sim: ReplicaSimulation, state: State) -> Iterator[tuple[int, int]]:
@@ -240,8 +244,8 @@ def return_broker(sim: ReplicaSimulation, view: View, broker: int) -> Steps[View
         return view
     missing = tuple(missing_in(view.state, broker, names))
     sim.oracle.looked(broker, epoch, missing, names)
-    if sim.world.faults and sim.rng.random() < 0.2:
-        yield Sleep(sim.rng.choice((20, 300)))
+    if sim.world.faults and sim.rng.random() < 0.3:
+        yield Sleep(sim.rng.choice((20, 300, 2000)))
     view, reply = yield from propose(sim, view, ReturnBroker(broker=broker, epoch=epoch, missing=missing))
     sim.oracle.seen["returned"] += reply is True
     return view
