@@ -121,7 +121,8 @@ def test_a_root_that_fails_is_fenced_after_the_session_timeout(log: Log, tmp_pat
     assert rounds_until(prober, lambda report: report.returned).returned == (2,)
 
 
-def test_a_root_that_fails_for_a_moment_is_not_fenced(log: Log, tmp_path: Path) -> None:
+def test_a_root_that_fails_for_a_moment_is_not_fenced(tmp_path: Path) -> None:
+    log = replicated_log(tmp_path, **{**TIMEOUTS, "broker_session_timeout_ms": "5000"})
     orders, prober = control(log, tmp_path, 2), Prober(log)
     for _ in range(4):
         orders.write_text("fail")
