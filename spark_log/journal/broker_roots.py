@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -25,6 +25,7 @@ from spark_log.errors import (
     StorageError,
     UnsupportedVersion,
 )
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
 from spark_log.store.open import open_store
@@ -50,40 +51,6 @@ class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
 
 class WrongRoot(StorageError):
     """The root of a broker is not the broker's: not mounted, swapped, or of another log."""
-
-
-class RootOptions(NamedTuple):
-    """How the process opens roots."""
-
-    storage: tuple[tuple[str, Any], ...] = ()
-    """Storage options.  Those named `<broker>.<option>` are for the root of that broker, the others for the log's own
-    root, and for all roots with the same scheme."""
-    durability: str = "disk"
-
-    @classmethod
-    def of(cls, storage: Mapping[str, Any] | None, durability: str) -> RootOptions:
-        return cls(tuple(sorted((storage or {}).items())), durability)
-
-    def own(self) -> dict[str, Any]:
-        """The options of the log's own root."""
-        return {name: value for name, value in self.storage if not _broker_option(name)}
-
-    def of_broker(self, broker: int, url: str, own_url: str) -> dict[str, Any]:
-        """The options of the root of a broker."""
-        is_bucket = "://" in url and not url.startswith("file:")
-        same = is_bucket and url.partition(":")[0] == own_url.partition(":")[0]
-        return (self.own() if same else {}) | {
-            name.partition(".")[2]: value for name, value in self.storage if _broker_option(name) == str(broker)
-        }
-
-
-DEFAULT_OPTIONS = RootOptions()
-
-
-def _broker_option(name: str) -> str:
-    """The broker of an option `<broker>.<option>`; empty for others."""
-    broker, dot, _ = name.partition(".")
-    return broker if dot and broker.isdecimal() else ""
 
 
 class Roots(Mapping[int, ObjectStore]):
@@ -140,10 +107,13 @@ class Roots(Mapping[int, ObjectStore]):
         key = broker, url, known.directory
         store = self._opened.get(key)
         if store is None:
-            given = {**dict(known.options), **self._options.of_broker(broker, known.url, self.own.url)}
-            store = with_retries(open_store(url, given, self._options.durability), self.clock)
-            self._opened[key] = store
+            self._opened[key] = store = self.open(broker, url, dict(known.options))
         return store
+
+    def open(self, broker: int, url: str, registered: Mapping[str, str]) -> ObjectStore:
+        """The store at a URL, with the options of the root of a broker, which need not be registered."""
+        given = self._options.of_broker(broker, url, self.own.url, registered)
+        return with_retries(open_store(url, given, self._options.durability), self.clock)
 
     def sources(self, name: str) -> list[ObjectStore]:
         """Stores from which an object can be read, in the order in which they are tried."""
@@ -161,6 +131,7 @@ class Roots(Mapping[int, ObjectStore]):
             return
         known = self._brokers()[broker]
         if again or (broker, known.directory) not in self._checked:
+            self._checked.discard((broker, known.directory))
             check_root(self.root(broker), self.cluster_id, broker, known.directory)
             self._checked.add((broker, known.directory))
 
@@ -196,7 +167,12 @@ def read_broker_file(root: ObjectStore) -> BrokerFile | None:
 
 def write_broker_file(root: ObjectStore, file: BrokerFile) -> None:
     """Describe a root, in place of the description that it has."""
-    root.put(BROKER_KEY, [msgspec.json.encode(file) + b"\n"])
+    root.put(BROKER_KEY, [encode_broker_file(file)])
+
+
+def encode_broker_file(file: BrokerFile) -> bytes:
+    """The content of `meta/broker.json`."""
+    return msgspec.json.encode(file) + b"\n"
 
 
 class ReplicatedStore:

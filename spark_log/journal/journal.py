@@ -27,10 +27,11 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
-from spark_log.journal.broker_roots import ANY_ROOT, DEFAULT_OPTIONS, RootOptions, Roots
+from spark_log.journal.broker_roots import ANY_ROOT, Roots
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogReader, MetadataLog, View, decided
 from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import (
     OWN_ROOT,

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
 from spark_log.journal.broker_roots import ANY_ROOT, WrongRoot
+from spark_log.journal.replica_puts import put_replicas
 from spark_log.metadata.projection import Delta, Holdings
+from spark_log.metadata.replicas import Targets
 from spark_log.metadata.state import Leadership, State
 from spark_log.store.base import Chunks, ObjectStore
 
@@ -72,6 +74,16 @@ class Put(NamedTuple):
     chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
     """Or a function that generates them for each attempt."""
     root: int = METADATA
+
+
+class PutReplicas(NamedTuple):
+    """Put under a unique name to all replicas of a placement group.  Answer: a `Placed`."""
+
+    key: str
+    chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
+    """As in `Put`."""
+    targets: Targets
+    root: int = OWN_ROOT
 
 
 class List(NamedTuple):
@@ -226,7 +238,7 @@ class Link(Protocol):
         """Close unused connections."""
 
 
-StoreOp: TypeAlias = Get | PutNew | Put | List | Delete | Sweep | StoreTime
+StoreOp: TypeAlias = Get | PutNew | Put | PutReplicas | List | Delete | Sweep | StoreTime
 Op: TypeAlias = StoreOp | Sleep | Ask | AskTopics | Decide | Refresh
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
@@ -381,6 +393,8 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
     if isinstance(op, Sleep):
         return clock.sleep_ms(op.milliseconds)
     assert not isinstance(op, Ask | AskTopics | Decide | Refresh), f"{type(op).__name__} is not for a store"
+    if isinstance(op, PutReplicas):
+        return put_replicas(stores.objects, op.targets, op.key, op.chunks, clock)
     store = stores.at(op.root)
     if isinstance(op, PutNew):
         try:

@@ -1,7 +1,8 @@
 """Replay of brokers, replicas and copies: the part of `replay` that changes them.  Total and deterministic.
 
-A replica in the ISR lacks no object of its group, except the last one of a group, which stays although it lacks some.
-`_admitted` is the only way in: at a return, for a replica that lacks nothing, and afterwards for joining replicas.
+A replica in the ISR is active and lacks no object of its group.  If there is no such replica, one stays that is fenced
+or lacks some.  `_settled` keeps this rule: it runs after every change of copies and brokers.  A commit needs no run: whoever
+did not get its objects has left.
 """
 
 from __future__ import annotations
@@ -14,8 +15,17 @@ from typing import Any
 from msgspec.structs import replace as moved
 
 from spark_log.metadata import records as r
-from spark_log.metadata.replica_state import OWN_BROKER, OWN_GROUP, Broker, Copies, Member, PlacementGroup, Role
-from spark_log.metadata.replicas import can_lead, copies_of, deficit, is_active, is_current, next_leader
+from spark_log.metadata.replica_state import (
+    NO_LEADER,
+    OWN_BROKER,
+    OWN_GROUP,
+    Broker,
+    Copies,
+    Member,
+    PlacementGroup,
+    Role,
+)
+from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_current, next_leader
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.model import DataObject, Placed
 
@@ -61,18 +71,20 @@ class _Recount:
 
     state: State
     made: int = field(init=False)
-    _numbers: dict[tuple[int, tuple[int, ...]], int] = field(init=False)
+    _numbers: dict[tuple[int, tuple[int, ...]], int] = field(init=False, default_factory=dict)
     _changes: dict[int, list[int]] = field(init=False, default_factory=lambda: defaultdict(lambda: [0, 0]))
     new: dict[int, Copies] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         self.made = self.state.copies_made
-        self._numbers = {(c.group, c.brokers): number for number, c in sorted(self.state.copies.items(), reverse=True)}
 
     def number(self, group: int, brokers: tuple[int, ...]) -> int:
         """The key of these holders; 0 for group 0."""
         if group == OWN_GROUP:
             return 0
+        if not self._numbers:
+            rows = sorted(self.state.copies.items(), reverse=True)  # of equal ones, the first
+            self._numbers.update({(known.group, known.brokers): number for number, known in rows})
         number = self._numbers.get((group, brokers))
         if number is None:
             self.made = number = self.made + 1
@@ -106,8 +118,10 @@ def placed_rows(
 ) -> tuple[State, dict[str, ObjectRow]] | None:
     """The rows of new objects, and the state with their copies counted.  Objects without entries get no row.
 
-    None if an object has no copy that counts.
+    None if an object has no copy that counts, or if `placed` is not for these objects.
     """
+    if placed and len(placed) != len(objects):
+        return None
     counts, rows = _Recount(state), dict[str, ObjectRow]()
     for number, (made, entries) in enumerate(zip(objects, live, strict=True)):
         where = placed[number] if placed else Placed(OWN_GROUP)
@@ -171,20 +185,20 @@ def with_missed(state: State, placed: Sequence[Placed], upload_epoch: int) -> St
 
 def _missed(state: State, member: Member, upload_epoch: int) -> Member:
     if member.since > upload_epoch:  # the writer did not know that it had to put there
-        return member._replace(role="joining", since=state.version)
+        return member._replace(role="joining")
     kept = member.misses if state.time - member.missed < MISSES_KEPT_MS else 0
     return Member(member.broker, "out", state.version, state.time, kept + 1)
 
 
 def swapped_copies(state: State, dropped: Iterable[ObjectRow], placed: Sequence[Placed]) -> State:
-    """After a swap: objects that were dropped are not counted any more, and joining replicas may lack nothing now."""
+    """After a swap: objects that were dropped are not counted any more, and replicas may lack nothing now."""
     counts, gone = _Recount(state), list(dropped)
     for row in gone:
         counts.add(row.copies, row.size, -1)
     groups = {copies.group for row in gone if (copies := copies_of(state, row)) is not None}
     if not groups and not placed:
         return state
-    return _admitted(counts.result(), groups | {where.group for where in placed} - {OWN_GROUP})
+    return _settled(counts.result(), groups | {where.group for where in placed} - {OWN_GROUP})
 
 
 def replay_held(state: State, record: r.HeldRecord) -> State | None:
@@ -192,17 +206,7 @@ def replay_held(state: State, record: r.HeldRecord) -> State | None:
 
 
 def replay_missing(state: State, record: r.MissingRecord) -> State | None:
-    state = _recopied(state, record.copies, held=False) or state
-    for number, group in sorted(state.placement_groups.items()):
-        # Whoever lacks an object is not in sync, unless it is the last one.
-        lacking = {one for one in group.isr if deficit(state, number, one).objects}
-        members = tuple(
-            Member(member.broker, "out", state.version) if member.broker in lacking else member
-            for member in group.members
-        )
-        if lacking and lacking != set(group.isr):
-            state = _with_group(state, number, members)
-    return state
+    return _recopied(state, record.copies, held=False)
 
 
 def _recopied(state: State, copies: Iterable[r.Copy], *, held: bool) -> State | None:
@@ -223,7 +227,7 @@ def _recopied(state: State, copies: Iterable[r.Copy], *, held: bool) -> State | 
         groups.add(group)
     if not rows:
         return None
-    return _admitted(replace(counts.result(), objects=state.objects.update(rows)), groups)
+    return _settled(replace(counts.result(), objects=state.objects.update(rows)), groups)
 
 
 def _holders(state: State, counts: _Recount, row: ObjectRow) -> tuple[int, tuple[int, ...]] | None:
@@ -254,7 +258,9 @@ def replay_register(state: State, record: r.RegisterBrokerRecord) -> State:
         }
     )
     state = replace(state, brokers=state.brokers.set(record.broker, new), copies=copies)
-    return _entered(state, record.broker, again=True)
+    for number in _groups_with(state, record.broker):
+        state = _with_roles(state, number, {record.broker: "out"})
+    return _entered(state, record.broker)
 
 
 def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:
@@ -263,26 +269,7 @@ def replay_fence(state: State, record: r.FenceBrokerRecord) -> State | None:
         return None
     known = known._replace(fenced=True, reason=record.reason, since=state.time)
     state = replace(state, brokers=state.brokers.set(record.broker, known))
-    for number in _groups_with(state, record.broker):
-        state = _left(state, number, record.broker)
-    return state
-
-
-def _left(state: State, number: int, broker: int) -> State:
-    """A broker leaves the ISR of a group, unless it is the last one and no other replica lacks nothing."""
-    group = state.placement_groups[number]
-    if group.isr == (broker,):
-        others = {
-            one
-            for one in group.replicas
-            if one != broker and can_lead(state, one) and not deficit(state, number, one).objects
-        }
-        if not others:
-            return _with_group(state, number, group.members)
-        members = _with_role(state, group.members, others, "isr")
-    else:
-        members = group.members
-    return _with_group(state, number, _with_role(state, members, {broker}, "out"))
+    return _settled(state, _groups_with(state, record.broker))
 
 
 def replay_return(state: State, record: r.ReturnBrokerRecord) -> State | None:
@@ -292,22 +279,16 @@ def replay_return(state: State, record: r.ReturnBrokerRecord) -> State | None:
     gone = [r.Copy(name, record.broker, record.epoch) for name in record.missing]
     state = replay_missing(state, r.MissingRecord(copies=tuple(gone))) or state
     known = known._replace(fenced=False, reason="", epoch=state.version, since=state.time)
-    return _entered(replace(state, brokers=state.brokers.set(record.broker, known)), record.broker, again=False)
+    return _entered(replace(state, brokers=state.brokers.set(record.broker, known)), record.broker)
 
 
-def _entered(state: State, broker: int, *, again: bool) -> State:
-    """A broker is active now: it is in sync where it lacks nothing.
-
-    again:  its directory is new, so it is in no ISR before.
-    """
-    for number in _groups_with(state, broker):
-        members = state.placement_groups[number].members
-        if again:
-            members = _with_role(state, members, {broker}, "out")
-        if can_lead(state, broker) and not deficit(state, number, broker).objects:
-            members = _with_role(state, members, {broker}, "isr")
-        state = _with_group(state, number, members)
-    return state
+def _entered(state: State, broker: int) -> State:
+    """A broker is active now: it is in sync where it lacks nothing."""
+    groups = _groups_with(state, broker)
+    for number in groups:
+        if can_lead(state, broker) and broker not in deficits(state, number):
+            state = _with_roles(state, number, {broker: "isr"})
+    return _settled(state, groups)
 
 
 def replay_remove(state: State, record: r.RemoveBrokerRecord) -> State | None:
@@ -328,9 +309,8 @@ def replay_join(state: State, record: r.JoinIsrRecord) -> State:
         group = state.placement_groups.get(number)
         if group is None or not can_lead(state, broker):
             continue
-        waiting = {member.broker for member in group.members if member.role == "out"} & {broker}
-        state = _with_group(state, number, _with_role(state, group.members, waiting, "joining"))
-        state = _admitted(state, [number])
+        if broker not in group.isr:
+            state = _settled(_with_roles(state, number, {broker: "joining"}), [number])
     return state
 
 
@@ -338,19 +318,20 @@ def replay_elect(state: State, record: r.ElectLeaderRecord) -> State | None:
     group = state.placement_groups.get(record.group)
     if group is None or record.leader not in group.replicas or not can_lead(state, record.leader):
         return None
-    members = group.members
-    if record.leader not in group.isr:  # unclean: what it lacks was acknowledged, and may be lost
-        members = _with_role(state, members, set(group.isr), "out")
-        members = _with_role(state, members, {record.leader}, "isr")
-    if group.leader == record.leader and members == group.members:
+    if group.leader == record.leader or (record.leader not in group.isr and group.leader != NO_LEADER):
         return None
-    led = PlacementGroup(members, record.leader, group.leader_epoch + 1)
+    if record.leader not in group.isr:  # unclean: what it lacks was acknowledged, and may be lost
+        roles: dict[int, Role] = {**dict.fromkeys(group.isr, "out"), record.leader: "isr"}
+        group = _with_roles(state, record.group, roles).placement_groups[record.group]
+    led = PlacementGroup(group.members, record.leader, state.placement_groups[record.group].leader_epoch + 1)
     return replace(state, placement_groups=state.placement_groups.set(record.group, led))
 
 
-def replay_reset(state: State, record: r.ResetReplicasRecord) -> State:
+def replay_reset(state: State, record: r.ResetReplicasRecord) -> State | None:
     """Keys of copies that objects still have are never used again, so they mean the log's own root."""
     none = State()
+    if not (state.brokers or state.placement_groups or state.assignments or state.copies):
+        return None
     return replace(
         state,
         brokers=none.brokers,
@@ -364,25 +345,40 @@ def _groups_with(state: State, broker: int) -> list[int]:
     return sorted(number for number, group in state.placement_groups.items() if broker in group.replicas)
 
 
-def _admitted(state: State, groups: Iterable[int]) -> State:
-    """Joining replicas that lack nothing are in sync."""
+def _settled(state: State, groups: Iterable[int]) -> State:
+    """Groups after a change of copies or brokers, in which the ISR is again as the rule says.
+
+    Joining replicas that lack nothing enter.  If no member is active without a deficit, each active replica without one
+    enters, joining or not.
+    """
     for number in sorted(groups):
-        group = state.placement_groups[number]
-        ready = {
-            broker
-            for broker in group.joining
-            if is_active(state, broker) and not deficit(state, number, broker).objects
+        group, lacking = state.placement_groups[number], deficits(state, number)
+        active = {broker for broker in group.replicas if can_lead(state, broker)}
+        fit = active - lacking.keys()
+        entering = fit if fit.isdisjoint(group.isr) else fit.intersection(group.joining)
+        isr = fit.intersection(group.isr) | entering
+        if not isr and group.isr:
+            isr = {min(group.isr, key=lambda one: (one not in active, lacking.get(one, 0), one != group.leader))}
+        roles: dict[int, Role] = {
+            member.broker: "isr" if member.broker in isr else "joining"
+            for member in group.members
+            if member.broker in isr or (member.role == "joining" and member.broker in active)
         }
-        if ready:
-            state = _with_group(state, number, _with_role(state, group.members, ready, "isr"))
+        state = _with_roles(state, number, {**dict.fromkeys(group.replicas, "out"), **roles})
     return state
 
 
-def _with_role(state: State, members: tuple[Member, ...], brokers: set[int], role: Role) -> tuple[Member, ...]:
-    return tuple(
-        member._replace(role=role, since=state.version) if member.broker in brokers and member.role != role else member
-        for member in members
+def _with_roles(state: State, number: int, roles: Mapping[int, Role]) -> State:
+    """A group in which some replicas have other roles, with the leader that follows from them."""
+    before = state.placement_groups[number]
+    return _with_group(
+        state, number, tuple(_in_role(state, one, roles.get(one.broker, one.role)) for one in before.members)
     )
+
+
+def _in_role(state: State, member: Member, role: Role) -> Member:
+    entered_or_left = (member.role == "out") != (role == "out")
+    return member._replace(role=role, since=state.version if entered_or_left else member.since)
 
 
 def _with_group(state: State, number: int, members: tuple[Member, ...]) -> State:

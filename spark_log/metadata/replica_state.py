@@ -47,7 +47,7 @@ class Member(NamedTuple):
     broker: int
     role: Role
     since: int = 0
-    """Version at which it got the role."""
+    """Version since which it is out, or since which writers wait for it."""
     missed: int = 0
     """The log's time when it last missed a write; 0: never."""
     misses: int = 0

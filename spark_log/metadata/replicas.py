@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
+from spark_log.metadata.projection import is_projected
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN,
@@ -24,6 +25,37 @@ class Deficit(NamedTuple):
 
     objects: int = 0
     bytes: int = 0
+
+
+class Targets(NamedTuple):
+    """Where a writer puts the objects of a placement group.  Sent to tasks."""
+
+    group: int = OWN_GROUP
+    isr: tuple[tuple[int, int], ...] = ((OWN_BROKER, 0),)
+    """(broker, epoch) of the in-sync replicas."""
+    joining: tuple[tuple[int, int], ...] = ()
+    """The same for the replicas that are about to enter the ISR."""
+    least: int = 1
+    """`min.insync.replicas`: a writer does not wait long for others when this many in-sync replicas have an object."""
+
+    @property
+    def all(self) -> tuple[tuple[int, int], ...]:
+        """(broker, epoch) of all replicas that get the objects."""
+        return (*self.isr, *self.joining)
+
+
+def targets_of(state: State, group: int, least: int = 1) -> Targets:
+    """Where objects of a placement group are put: its active replicas that are in the ISR or joining it."""
+    if group == OWN_GROUP:
+        return Targets(least=least)
+    known = group_at(state, group)
+    return Targets(group, _with_epochs(state, known.isr), _with_epochs(state, known.joining), least)
+
+
+def _with_epochs(state: State, brokers: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple(
+        (one, epoch) for one in brokers if is_active(state, one) and (epoch := epoch_of(state, one)) is not None
+    )
 
 
 def is_active(state: State, broker: int) -> bool:
@@ -81,16 +113,20 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
 
     First the leader of its group, then other active brokers with a copy, in replica order; then fenced ones.  Without
     any known copy: all replicas of the group, because a copy that was found damaged may have been repaired.
+
+    The row of a client that holds some topics may be older than its state.  So other replicas follow, and at last the first
+    one again, which is not passed over if it fails for some time only.
     """
     found = copies_of(state, row)
-    if found is None:
-        # The row of a client that holds some topics may be older than its state: the copies are anywhere.
+    if found is None:  # in the log's own root, unless the row is old
         others = sorted(state.brokers, key=lambda broker: (not is_active(state, broker), broker)) if row.copies else ()
         return tuple(dict.fromkeys((OWN_BROKER, *others)))
     group = state.placement_groups[found.group]
     order = {broker: number for number, broker in enumerate((group.leader, *group.replicas))}
     some = found.brokers or group.replicas
-    return tuple(sorted(some, key=lambda broker: (not is_active(state, broker), order.get(broker, len(order)))))
+    known = sorted(some, key=lambda broker: (not is_active(state, broker), order.get(broker, len(order))))
+    others = [broker for broker in group.replicas if broker not in some] if is_projected(state) else []
+    return (*known, *others, *(known[:1] if others else ()))
 
 
 def deficit(state: State, number: int, broker: int) -> Deficit:
@@ -98,6 +134,18 @@ def deficit(state: State, number: int, broker: int) -> Deficit:
     lacking = list(lacked(state, number, broker))
     copies = [state.copies[one] for one in lacking]
     return Deficit(sum(c.objects for c in copies), sum(c.bytes for c in copies))
+
+
+def deficits(state: State, number: int) -> dict[int, int]:
+    """The replicas of a group that lack objects, with the number of these."""
+    found: dict[int, int] = {}
+    replicas = group_at(state, number).replicas
+    for copies in state.copies.values():
+        if copies.group == number and copies.brokers:
+            for broker in replicas:
+                if broker not in copies.brokers:
+                    found[broker] = found.get(broker, 0) + copies.objects
+    return found
 
 
 def lacked(state: State, number: int, broker: int) -> Iterator[int]:

@@ -35,8 +35,8 @@ from spark_log.errors import (
 from spark_log.journal.checkpointing import checkpoint, damaged_between, truncate
 from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
-from spark_log.journal.log_format import FORMAT_KEY, Format, parse_format
-from spark_log.journal.object_names import CHECKPOINTS, DATA, META, log_key
+from spark_log.journal.log_format import Format, parse_format
+from spark_log.journal.object_names import CHECKPOINTS, DATA, FORMAT_KEY, META, log_key
 from spark_log.journal.opening import KEPT_CHECKPOINTS, WAVE_MAX, View
 from spark_log.journal.proposal import Context
 from spark_log.journal.storage_log import StorageLog, begin_log
@@ -44,9 +44,9 @@ from spark_log.journal.store_operations import Get, Steps, Stores, run
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, SwapRecord, decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.state import State
-from spark_log.node.object_copies import copy_object
 from spark_log.node.rewrite import Progress
 from spark_log.store.base import ObjectStore
+from spark_log.store.object_copies import copy_object
 from spark_log.store.probe import probe
 from spark_log.store.retry import with_retries
 from spark_log.text import counted

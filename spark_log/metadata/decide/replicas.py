@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from msgspec import structs
 
 from spark_log import text
 from spark_log.errors import (
@@ -32,6 +35,8 @@ from spark_log.metadata.replicas import (
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.model import Placed
 from spark_log.settings import cluster_config
+
+AnyPlaced = TypeVar("AnyPlaced", r.CommitRecord, r.SwapRecord)
 
 BROKERS_MAX = 1000
 WAITED_FOR_MS = 3_600_000
@@ -127,21 +132,54 @@ def check_replicas(state: State, commit: r.CommitRecord) -> None:
 
     Raises LeaderNotAvailable, NotEnoughReplicas; InvalidRequest for an object of another group than its records.
     """
-    groups = _groups(state, commit)
-    placed = {where.group for where in commit.placed}
-    if wrong := set(groups) - placed - {OWN_GROUP}:
+    _check_places(state, commit)
+    least = _least(state, commit)
+    for number, held in sorted(held_by_all(state, commit.placed).items()):
+        _check_group(state, commit, number, held, least.get(number, 1))
+
+
+def without_places(record: AnyPlaced) -> AnyPlaced:
+    """The record as in a log without brokers, if all of its objects are in the log's own root."""
+    if all(where.group == OWN_GROUP for where in record.placed) and len(record.placed) == len(record.objects):
+        return structs.replace(record, placed=()) if record.placed else record
+    return record
+
+
+def _check_places(state: State, commit: r.CommitRecord) -> None:
+    """Raises InvalidRequest unless each object is in the group of its slices.  Those of pieces are in an index."""
+    where = [one.group for one in commit.placed] if commit.placed else [OWN_GROUP] * len(commit.objects)
+    _check_numbers(state, commit, where)
+    wrong = {
+        group
+        for number, run in commit.slices
+        if (group := group_number(state, (run.topic_id, run.partition))) != where[number]
+    }
+    wrong |= {group_number(state, (topic_id, number)) for topic_id, number, _ in commit.pieces}.difference(
+        where, {OWN_GROUP}
+    )
+    if wrong:
+        raise _misplaced("a commit", wrong)
+
+
+def _check_numbers(state: State, record: r.CommitRecord | r.SwapRecord, where: Sequence[int]) -> None:
+    if len(where) != len(record.objects):
         raise InvalidRequest(
-            f"the objects of a commit are not where the replicas of its partitions are (placement groups {_ids(wrong)}): "
-            "upload the data again"
+            f"a commit names {text.counted(len(record.objects), 'object')} and {text.counted(len(where), 'place')}: "
+            "expected the same number"
         )
-    held = held_by_all(state, commit.placed)
-    for number, least in sorted(groups.items()):
-        if number != OWN_GROUP:
-            _check_group(state, commit, number, held[number], least)
+    if unknown := {one for one in where if one != OWN_GROUP and one not in state.placement_groups}:
+        raise InvalidRequest(f"placement groups {_ids(unknown)} do not exist (any more): upload the data again")
 
 
-def _groups(state: State, commit: r.CommitRecord) -> dict[int, int]:
-    """The groups of the commit's partitions, with the highest `min.insync.replicas` of the topics in each."""
+def _misplaced(what: str, groups: set[int]) -> InvalidRequest:
+    return InvalidRequest(
+        f"the objects of {what} are not where the replicas of its partitions are (placement groups {_ids(groups)}): "
+        "upload the data again"
+    )
+
+
+def _least(state: State, commit: r.CommitRecord) -> dict[int, int]:
+    """By group of the commit's partitions: the highest `min.insync.replicas` of the topics in it."""
     keys = {(run.topic_id, run.partition) for _, run in commit.slices} | {(t, p) for t, p, _ in commit.pieces}
     found: dict[int, int] = {}
     for key in keys:
@@ -154,7 +192,7 @@ def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozen
     group = group_at(state, number)
     if group.leader == NO_LEADER:
         raise LeaderNotAvailable(
-            f"no in-sync replica of brokers {_ids(group.replicas)} is active ({_whys(state, group.isr)}): bring one "
+            f"no in-sync replica of brokers {_ids(group.replicas)} is active ({_whys(state, group.replicas)}): bring one "
             "back, or choose another leader by `pylog elect unclean`, which may lose records"
         )
     have = [broker for broker in group.isr if broker in held]
@@ -171,6 +209,35 @@ def _check_group(state: State, commit: r.CommitRecord, number: int, held: frozen
         f"(replicas: {_ids(group.replicas)}; {_whys(state, group.replicas)})",
         lacking=lacking,
     )
+
+
+def has_copies(state: State, swap: r.SwapRecord) -> bool:
+    """Whether the new objects of a swap have the copies that they need.
+
+    Raises InvalidRequest for an object of another group than its partitions.
+    """
+    _check_swap_places(state, swap)
+    old = [row for name in swap.removed if (row := state.objects.get(name)) is not None]
+    placed = all(counted(state, where) is not None for where in swap.placed)
+    return placed and not lacking_for_swap(state, swap.placed, old)
+
+
+def _check_swap_places(state: State, swap: r.SwapRecord) -> None:
+    places = [one.group for one in swap.placed] if swap.placed else [OWN_GROUP] * len(swap.objects)
+    _check_numbers(state, swap, places)
+    where = {made.name: group for made, group in zip(swap.objects, places, strict=True)}
+    groups = {(one.topic_id, one.partition): group_number(state, (one.topic_id, one.partition)) for one in swap.changes}
+    indexes = {piece.object for change in swap.changes for piece in change.pieces}
+    wrong = {group for name, group in where.items() if name not in indexes}.difference(groups.values())
+    wrong |= {
+        groups[change.topic_id, change.partition]
+        for change in swap.changes
+        for entry in change.slices
+        if where.get(entry.object, groups[change.topic_id, change.partition])
+        != groups[change.topic_id, change.partition]
+    }
+    if wrong:
+        raise _misplaced("a swap", wrong)
 
 
 def lacking_for_swap(state: State, placed: Sequence[Placed], old: Sequence[ObjectRow]) -> dict[int, tuple[int, ...]]:
@@ -263,7 +330,7 @@ def decide_remove(state: State, broker: int) -> Decision[None]:
         )
         raise InvalidRequest(
             f"broker {broker} has replicas of {text.counted(len(named), 'topic')} ({', '.join(named[:3])}): delete the "
-            "topics, or wait until deleted ones are collected"
+            "topics, and wait until upkeep has removed the records of deleted ones"
         )
     return Decision((record,), None)
 
@@ -279,6 +346,10 @@ def decide_elect(state: State, number: int, leader: int, *, unclean: bool) -> De
         raise InvalidRequest(
             f"broker {leader} is not in sync ({_ids(group.isr)}): wait until it is, or elect it by `pylog elect "
             "unclean`, which may lose records"
+        )
+    if leader not in group.isr and group.leader != NO_LEADER:
+        raise InvalidRequest(
+            f"placement group {number} has a leader, broker {group.leader}: an unclean election is for a group without one"
         )
     return decide_if_changed(state, r.ElectLeaderRecord(group=number, leader=leader))
 
