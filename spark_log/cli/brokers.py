@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,12 +11,12 @@ from spark_log.cli.base import Noun, confirmed, guarded, pass_session, storage_o
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
 from spark_log.cli.session import CommandSession
-from spark_log.cli.topics import notes_said
+from spark_log.cli.topics import notes_said, partitions_named
 from spark_log.positions import format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
-    from spark_log.client.administering.broker_views import BrokerDescription
+    from spark_log.client.log import Log
     from spark_log.model import TopicPartition
 
 broker_id = click.argument("broker", metavar="ID", type=int)
@@ -60,20 +60,27 @@ def list_brokers(session: CommandSession) -> None:
     Example:
       pylog broker list
     """
-    rows = [_row(one) for one in session.connect().admin.describe_cluster().brokers]
-    columns = ["broker", "state", "rack", "leads", "replicas", "objects", "bytes", "lag", "lag_bytes", "root"]
+    rows = [one._asdict() for one in session.connect().admin.describe_cluster().brokers]
+    columns = [
+        "broker",
+        "state",
+        "rack",
+        "leads",
+        "replicas",
+        "objects",
+        "bytes",
+        "lacking_objects",
+        "lacking_bytes",
+        "root",
+    ]
     emit_rows(session, columns, rows, wide=["epoch", "directory", "reason"])
-
-
-def _row(one: BrokerDescription) -> dict[str, Any]:
-    return {**one._asdict(), "lag": one.lag_objects}
 
 
 @verb(broker)
 @broker_id
 @pass_session
 def describe(session: CommandSession, broker: int) -> None:
-    """Show a broker, and what it has of each topic.
+    """Show a broker, and the partitions that have a replica on it.
 
     \b
     Example:
@@ -83,12 +90,11 @@ def describe(session: CommandSession, broker: int) -> None:
     found = next((one for one in admin.describe_cluster().brokers if one.broker == broker), None)
     if found is None:
         raise click.UsageError(f"broker {broker} is not registered: `pylog broker list` shows those that are")
-    topics = [one._asdict() for one in admin.describe_log_dirs()[broker]]
-    fields = {name: value for name, value in _row(found).items() if name != "since"}
-    fields["since"] = format_timestamp_ms(found.since) if found.since else None
-    emit_parts(
-        session, fields, {"topics": Table(["topic", "partitions", "objects", "bytes", "lag", "lag_bytes"], topics)}
-    )
+    since = format_timestamp_ms(found.since) if found.since else None
+    sizes = admin.describe_log_dirs()[broker].partitions
+    rows = [{"topic": tp.topic, "partition": tp.partition, "bytes": size} for tp, size in sorted(sizes.items())]
+    fields = {**found._asdict(), "since": since}
+    emit_parts(session, fields, {"partitions": Table(["topic", "partition", "bytes"], rows)})
 
 
 @verb(broker)
@@ -214,7 +220,7 @@ def unclean(session: CommandSession, topic: str | None, dry_run: bool, yes: bool
 
 def _elect(session: CommandSession, kind: str, topic: str | None) -> None:
     log = session.connect()
-    done = log.admin.elect_leaders(kind, _partitions(topic))
+    done = log.admin.elect_leaders(kind, _partitions(log, topic))
     rows = [{"topic": tp.topic, "partition": tp.partition, "leader": leader} for tp, leader in sorted(done.items())]
     if rows or session.structured:
         emit_rows(session, ["topic", "partition", "leader"], rows)
@@ -222,13 +228,11 @@ def _elect(session: CommandSession, kind: str, topic: str | None) -> None:
         click.echo(f"nothing to change: {counted(0, 'leader')} elected")
 
 
-def _partitions(text: str | None) -> str | TopicPartition | None:
-    """A topic, one of its partitions, or all."""
-    from spark_log.model import TopicPartition
-
-    if text is None or ":" not in text:
-        return text
-    name, _, number = text.rpartition(":")
-    if not number.isdecimal():
+def _partitions(log: Log, text: str | None) -> list[TopicPartition] | None:
+    """The partitions of a topic, or one of them; None: all."""
+    if text is None:
+        return None
+    name, colon, number = text.rpartition(":")
+    if colon and not number.isdecimal():
         raise click.UsageError(f"{text!r}: expected TOPIC or TOPIC:PARTITION, such as orders:3")
-    return TopicPartition(name, int(number))
+    return partitions_named(log, name if colon else text, int(number) if colon else None)

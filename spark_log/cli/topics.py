@@ -19,7 +19,7 @@ from spark_log.positions import Position, format_timestamp_ms
 from spark_log.text import counted
 
 if TYPE_CHECKING:
-    from spark_log.client.administering.admin import PartitionDescription
+    from spark_log.client.administering.descriptions import PartitionDescription
     from spark_log.client.log import Log
     from spark_log.metadata.state import State
     from spark_log.model import TopicPartition
