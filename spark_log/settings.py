@@ -286,6 +286,12 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "Compaction leaves segments alone whose newest record is younger. At most `max.compaction.lag.ms`.",
     ),
     ConfigSpec(
+        "min.insync.replicas",
+        1,
+        Whole(1, INT_MAX, "replicas"),
+        "A commit succeeds only if this many in-sync replicas have its records; at most the replication factor.",
+    ),
+    ConfigSpec(
         "retention.bytes",
         -1,
         _bytes(-1),
@@ -309,12 +315,6 @@ TOPIC_CONFIGS: Mapping[str, ConfigSpec] = _table(
         _ms(1),
         "Maximum time span of the records of a merged segment, because retention removes whole segments. An eighth of "
         "`retention.ms` if that is less.",
-    ),
-    ConfigSpec(
-        "min.insync.replicas",
-        1,
-        Whole(1, INT_MAX, "replicas"),
-        "A commit succeeds only if this many in-sync replicas have its records; at most the replication factor.",
     ),
     _without_effect(
         "file.delete.delay.ms", 60000, _ms(0), "`gc.fence.age.ms` of the log decides when files are deleted."
@@ -361,7 +361,7 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "broker.heartbeat.interval.ms",
         2000,
         _ms(1, INT_MAX),
-        "How often the coordinator and `pylog replicate --every` check that each broker's root can be written and read.",
+        "How often the coordinator and `pylog replicate --every` check that the root of each broker can be written and read.",
     ),
     ConfigSpec(
         "broker.session.timeout.ms",
@@ -416,8 +416,8 @@ CLUSTER_CONFIGS: Mapping[str, ConfigSpec] = _table(
         "replica.lag.time.max.ms",
         30000,
         _ms(1),
-        "A replica that missed a write joins its ISR again when it lacks no record older than this, and this long after "
-        "the write; the time doubles each time that it misses another one within an hour.",
+        "A replica that missed a write may join its ISR again this long after the write, and when it lacks no record that "
+        "is older than this. The time after the write doubles with each further miss within an hour.",
     ),
     ConfigSpec(
         "streaming.identity.retention.ms",

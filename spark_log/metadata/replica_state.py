@@ -17,7 +17,7 @@ OWN_GROUP = 0
 NO_LEADER = -1
 
 Role = Literal["isr", "joining", "out"]
-"""Of a replica in its group.  Writers wait for the ISR and for joining replicas; the replicator copies to the others."""
+"""Of a replica in its group.  Writers wait for `isr` and `joining`; the replicator copies to all."""
 
 
 class Broker(NamedTuple):

@@ -21,7 +21,7 @@ from spark_log.settings import topic_config
 
 
 class Deficit(NamedTuple):
-    """What a replica of a group lacks, although another broker has it."""
+    """The objects that a replica of a group lacks, although another broker has them."""
 
     objects: int = 0
     bytes: int = 0
@@ -114,8 +114,8 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
     First the leader of its group, then other active brokers with a copy, in replica order; then fenced ones.  Without
     any known copy: all replicas of the group, because a copy that was found damaged may have been repaired.
 
-    The row of a client that holds some topics may be older than its state.  So other replicas follow, and at last the first
-    one again, which is not passed over if it fails for some time only.
+    The row of a client that holds some topics may be older than its state.  So other replicas follow, and at last the
+    first one again, which is not passed over if it fails for some time only.
     """
     found = copies_of(state, row)
     if found is None:  # in the log's own root, unless the row is old
@@ -130,7 +130,7 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
 
 
 def deficit(state: State, number: int, broker: int) -> Deficit:
-    """What a replica of a group lacks.  Objects without any known good copy are left out."""
+    """The objects that a replica of a group lacks.  Those without any known good copy are left out."""
     lacking = list(lacked(state, number, broker))
     copies = [state.copies[one] for one in lacking]
     return Deficit(sum(c.objects for c in copies), sum(c.bytes for c in copies))

@@ -133,8 +133,9 @@ def decide_set_configs(state: State, name: str | None, changes: Mapping[str, str
     if name is not None:
         result = {key: value for key, value in {**current, **new}.items() if value is not None}
         check_together(result)
-        replicas = len(group_at(state, group_number(state, (topic_id, 0))).replicas)
-        check_min_insync(name, int(topic_config(result, "min.insync.replicas")), replicas)
+        if "min.insync.replicas" in values:  # an earlier pylog may have stored any
+            replicas = len(group_at(state, group_number(state, (topic_id, 0))).replicas)
+            check_min_insync(name, int(topic_config(result, "min.insync.replicas")), replicas)
     return Decision((r.SetConfigsRecord(topic_id=topic_id, configs=new),), None)
 
 
