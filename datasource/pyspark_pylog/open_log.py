@@ -17,8 +17,8 @@ from pyspark_pylog.planned_log import PlannedLog, Roots
 from spark_log.client.open_journal import open_journal, storage_url
 from spark_log.clock import Clock
 from spark_log.errors import StorageUnavailable
-from spark_log.journal.broker_roots import RootOptions
 from spark_log.journal.journal import Journal
+from spark_log.journal.root_options import RootOptions
 from spark_log.net.address import is_coordinator
 from spark_log.store.open import open_store
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from spark_log.journal.broker_roots import RootOptions
 from spark_log.journal.broker_roots import Roots as BrokerRoots
+from spark_log.journal.root_options import RootOptions
 from spark_log.metadata.replica_state import Broker
 from spark_log.store.base import ObjectStore
 from spark_log.store.open import open_store
