@@ -33,7 +33,7 @@ from spark_log.client.administering.transactional_ids import (
     list_transactions,
 )
 from spark_log.client.reading.resolve import offsets_for_times, partition_of, resolve
-from spark_log.client.topics import new_topic_id
+from spark_log.client.topics import create_command, new_topic_id
 from spark_log.client.validate import new_topics, partition_count, partition_keys, several, times_ms
 from spark_log.errors import InvalidRequest
 from spark_log.groups.messages import LeaveGroupRequest, LeavingMember
@@ -46,7 +46,6 @@ from spark_log.metadata.commands import (
     AbortTransaction,
     AddPartitions,
     CommitOffsets,
-    CreateTopic,
     DeleteOffsets,
     DeleteTopic,
     InitProducer,
@@ -97,19 +96,14 @@ class Admin:
         Gives a UserWarning for configs that are accepted but have no effect.
 
         validate_only:  check the topics without creating them; the ids that are returned are then not used.
-        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig; InvalidRequest if a topic is named
-        twice.
+        Raises TopicAlreadyExists, InvalidTopic, InvalidPartitions, InvalidConfig, InvalidReplicationFactor,
+        InvalidReplicaAssignment; InvalidRequest if a topic is named twice.
         """
         wanted = [(topic, new_topic_id(self._journal)) for topic in new_topics("create_topics", topics)]
         for topic, _ in wanted:
             self._warn(validate_topic_configs(topic.configs)[1])
 
-        commands = {
-            topic.name: CreateTopic(
-                name=topic.name, partitions=topic.num_partitions, configs=dict(topic.configs), topic_id=topic_id
-            )
-            for topic, topic_id in wanted
-        }
+        commands = {topic.name: create_command(topic, topic_id) for topic, topic_id in wanted}
         if len(commands) < len(wanted):
             raise InvalidRequest("create_topics: a topic is named twice")
         if validate_only:
