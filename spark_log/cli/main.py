@@ -6,6 +6,7 @@ import click
 
 from spark_log.cli.base import Root, Verb, common_options
 from spark_log.cli.bench import bench
+from spark_log.cli.brokers import broker, elect
 from spark_log.cli.cluster import cluster
 from spark_log.cli.consume import consume
 from spark_log.cli.erase import erase
@@ -64,7 +65,7 @@ def completion(shell: str) -> None:
 
 SECTIONS: tuple[tuple[str, tuple[click.Command, ...]], ...] = (
     ("Every day", (topic, produce, consume, group)),
-    ("Administration", (serve, cluster, config, producer, transaction)),
+    ("Administration", (serve, cluster, config, broker, elect, producer, transaction)),
     ("Upkeep", (maintain, replicate, merge, gc, checkpoint, verify, repair, mirror, recover)),
     ("Inspection", (plan, segment, metadata)),
     ("Tools", (bench, completion)),
