@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 
@@ -25,11 +24,12 @@ from spark_log.errors import (
     StorageError,
     UnsupportedVersion,
 )
+from spark_log.journal.read_sources import BoundedStore, from_sources
 from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
-from spark_log.store.open import open_store
-from spark_log.store.retry import with_retries, with_retries_for
+from spark_log.store.open import is_local, open_store
+from spark_log.store.retry import with_retries
 
 logger = logging.getLogger("spark_log")
 
@@ -38,6 +38,8 @@ ANY_ROOT = -2
 BROKER_KEY = "meta/broker.json"
 OTHER_SOURCE_MS = 2_000
 """How long a read waits for a root if there is another one to try."""
+LATE_MS = 30_000
+"""After such a wait, other roots are tried first for this long."""
 
 
 class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +78,9 @@ class Roots(Mapping[int, ObjectStore]):
         self.cluster_id = cluster_id
         self.clock = clock or SystemClock()
         self._brokers, self._holders, self._options = brokers, holders, options
+        self.rack = options.rack
+        self._late: dict[int, int] = {}
+        """Until when other roots are tried before that of a broker, on the monotonic clock."""
         self._opened: dict[tuple[int, str, str], ObjectStore] = {}
         self._checked: set[tuple[int, str]] = set()
         """(broker, directory) of the roots whose description was right when this process first used them."""
@@ -116,11 +121,35 @@ class Roots(Mapping[int, ObjectStore]):
         return with_retries(open_store(url, given, self._options.durability), self.clock)
 
     def sources(self, name: str) -> list[ObjectStore]:
-        """Stores from which an object can be read, in the order in which they are tried."""
+        """Stores from which an object can be read, in the order in which they are tried.
+
+        Those in the reader's rack come first, and those that failed lately last.  If there are several, each of their
+        reads has a time limit.
+        """
         brokers = self._brokers()
-        known = [broker for broker in self._holders(name) if broker == OWN_BROKER or broker in brokers]
-        stores = [self[broker] for broker in known or [OWN_BROKER]]
-        return [with_retries_for(store, self.clock, OTHER_SOURCE_MS) for store in stores[:-1]] + stores[-1:]
+        known = [broker for broker in self._holders(name) if broker == OWN_BROKER or broker in brokers] or [OWN_BROKER]
+        known = list(dict.fromkeys(known))
+        if len(known) == 1:
+            return [self[known[0]]]
+        now = self.clock.monotonic_ms()
+        known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not self._is_near(broker, brokers)))
+        return [self._bounded(broker) for broker in known]
+
+    def _is_near(self, broker: int, brokers: Mapping[int, Broker]) -> bool:
+        """Whether it is in the rack of the reader, if that has one, and is active."""
+        known = brokers.get(broker)
+        return bool(self.rack) and known is not None and known.rack == self.rack and not known.fenced
+
+    def _bounded(self, broker: int) -> BoundedStore:
+        def is_late() -> None:
+            self._late[broker] = self.clock.monotonic_ms() + LATE_MS
+
+        return BoundedStore(self[broker], self.clock, OTHER_SOURCE_MS, is_late)
+
+    @property
+    def local(self) -> bool:
+        """Whether the reads of all roots take microseconds."""
+        return self.own.local and all(is_local(known.url) for known in self._brokers().values())
 
     def check(self, broker: int, *, again: bool = False) -> None:
         """Check that a root is that of its broker; once in a process, unless `again`.
@@ -191,14 +220,14 @@ class ReplicatedStore:
 
     @property
     def local(self) -> bool:
-        return self._roots.own.local
+        return self._roots.local
 
     def sources(self, key: str) -> list[ObjectStore]:
         """As `Roots.sources`."""
         return self._roots.sources(key)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        return self._read(key, lambda store: store.get(key, start, end))
+        return from_sources(key, self.sources(key), lambda store: store.get(key, start, end))
 
     def size(self, key: str) -> int | None:
         def known(store: ObjectStore) -> int:
@@ -208,18 +237,9 @@ class ReplicatedStore:
             return size
 
         try:
-            return self._read(key, known)
+            return from_sources(key, self.sources(key), known)
         except ObjectNotFound:
             return None
-
-    def _read(self, key: str, read: Callable[[ObjectStore], Any]) -> Any:
-        *others, last = self._roots.sources(key)
-        for store in others:
-            try:
-                return read(store)
-            except (StorageError, KeyError) as error:
-                logger.warning("%s: trying another copy", error)
-        return read(last)
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
         self._roots.own.put(key, chunks)

@@ -102,9 +102,10 @@ class Journal:
         return {} if self._one_root else self.newest.brokers
 
     def _holders(self, name: str) -> Sequence[int]:
+        """A row may be absent because a later version has dropped the object, or because only some topics are held."""
         state = self.newest
         row = state.objects.get(name)
-        return (OWN_ROOT,) if row is None else holders(state, row)
+        return (OWN_ROOT, *sorted(self._brokers())) if row is None else holders(state, row)
 
     def _opened(self) -> View:
         try:

@@ -22,10 +22,12 @@ class RootOptions(NamedTuple):
     """Storage options.  Those named `<broker>.<option>` are for the root of that broker, the others for the log's own
     root, and for all roots with the same scheme."""
     durability: str = "disk"
+    rack: str = ""
+    """Where the process is: it reads from brokers in the same rack first."""
 
     @classmethod
-    def of(cls, storage: Mapping[str, Any] | None, durability: str) -> RootOptions:
-        return cls(tuple(sorted((storage or {}).items())), durability)
+    def of(cls, storage: Mapping[str, Any] | None, durability: str, rack: str = "") -> RootOptions:
+        return cls(tuple(sorted((storage or {}).items())), durability, rack)
 
     def own(self) -> dict[str, Any]:
         """The options of the log's own root."""
