@@ -18,7 +18,7 @@ from spark_log.metadata import replay, replay_replicas
 from spark_log.metadata.decide import replicas as decide
 from spark_log.metadata.decide import upkeep as decide_upkeep
 from spark_log.metadata.replica_state import Member, PlacementGroup
-from spark_log.metadata.replicas import can_lead, copies_of, epoch_of, holders, is_active, next_leader
+from spark_log.metadata.replicas import can_lead, copies_of, epoch_of, holders, is_active, is_current, next_leader
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.testing.replica_sim import copying, oracle, upkeep
 from spark_log.testing.sim.constants import Mutation, Patch, patched
@@ -155,6 +155,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "any_broker_epoch": Mutation(
         "a copy that was put before the last return of its broker does not count",
         (Patch(replay_replicas, "is_current", _any_epoch),),
+    ),
+    "fenced_counts": Mutation(
+        "a copy on a fenced broker does not count", (Patch(replay_replicas, "_counts", is_current),)
     ),
     "below_min": Mutation(
         "a commit needs `min.insync.replicas` members of the ISR",

@@ -20,7 +20,7 @@ from spark_log.testing.sim.world import Violation
 
 STEPS_MAX = 60_000
 """Steps with faults."""
-HEALED_MS = 300_000
+HEALED_MS = 150_000
 """Within this time after the faults, all replicas are in sync."""
 
 

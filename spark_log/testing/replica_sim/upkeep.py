@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from msgspec.structs import replace as with_values
 
@@ -13,7 +14,7 @@ from spark_log.journal.broker_roots import BROKER_KEY, WrongRoot
 from spark_log.journal.object_names import DATA, data_key
 from spark_log.journal.opening import View
 from spark_log.journal.proposal import Proposal
-from spark_log.journal.store_operations import Delete, Get, List, Put, Sleep, Steps
+from spark_log.journal.store_operations import Delete, Get, List, Op, Put, Sleep, Steps
 from spark_log.metadata.command import Command
 from spark_log.metadata.commands import Swap
 from spark_log.metadata.decide.replicas import lacking_for_swap
@@ -47,6 +48,8 @@ from spark_log.testing.replica_sim.oracle import directory_of, key_in
 from spark_log.testing.replica_sim.setting import BY_HAND, ReplicaSimulation, broker_file
 from spark_log.testing.sim.content import PlacedRun
 from spark_log.testing.sim.world import Violation
+
+Result = TypeVar("Result")
 
 SWAP_TRIES = 5
 COPIED_AT_ONCE = 4
@@ -121,7 +124,7 @@ def _replicate(sim: ReplicaSimulation, view: View, number: int, broker: int) -> 
         view, reply = yield from propose(sim, view, AddCopies(copies=tuple(found)))
         sim.oracle.seen["copied"] += len(found) * (reply is True)
     if bad:
-        view, _ = yield from propose(sim, view, RemoveCopies(copies=tuple(bad)))
+        view = yield from remove_copies(sim, view, bad)
     return view
 
 
@@ -140,6 +143,17 @@ def is_bad(sim: ReplicaSimulation, state: State, broker: int, name: str) -> Step
     except (StorageUnavailable, WrongRoot):
         return False
     return found is None and (there is None or copying.is_damaged(there))
+
+
+def remove_copies(sim: ReplicaSimulation, view: View, bad: Sequence[Copy]) -> Steps[View]:
+    """Record copies that are damaged or absent."""
+    view, _ = yield from propose(sim, view, RemoveCopies(copies=tuple(bad)))
+    for name, broker, epoch in bad:
+        known = copies_of(view.state, view.state.objects[name]) if name in view.state.objects else None
+        same = known is not None and broker in known.brokers and epoch_of(view.state, broker) == epoch
+        if same and not sim.oracle.has_copy(view.state, broker, name):
+            raise Violation(f"noticed: {name} on broker {broker} is bad, and the log still has it")
+    return view
 
 
 def _ready_to_join(sim: ReplicaSimulation, state: State) -> Iterator[tuple[int, int]]:
@@ -170,7 +184,7 @@ def scrubber(sim: ReplicaSimulation) -> Steps[None]:
                 if not sim.oracle.has_copy(state, broker, name) and (yield from is_bad(sim, state, broker, name)):
                     bad.append(Copy(name, broker, epoch_of(state, broker) or 0))
         if bad:
-            view, _ = yield from propose(sim, view, RemoveCopies(copies=tuple(bad)))
+            view = yield from remove_copies(sim, view, bad)
 
 
 # --------------------------------------------------------------------------------------------------------------- probing
@@ -332,23 +346,56 @@ def _swap_targets(state: State, number: int, old: Sequence[Slice]) -> set[int]:
 
 
 def collector(sim: ReplicaSimulation, broker: int) -> Steps[None]:
-    """Delete garbage of one root."""
-    view = yield from sim.load()
+    """Delete garbage of one root, as the product does; now and then as a new process, which remembers nothing."""
+    view, directory, memory = (yield from sim.load()), "", None
     while True:
         yield Sleep(sim.rng.choice((100, 1000)))
         view = yield from sim.refresh(view)
-        state = view.state
-        prefix = f"{directory_of(state, broker)}/" if broker else ""
+        if not is_active(view.state, broker):
+            continue
+        if sim.rng.random() < 0.1 or directory != directory_of(view.state, broker):
+            directory, memory = directory_of(view.state, broker), None
+        if sim.world.faults and sim.rng.random() < 0.2:
+            yield Sleep(sim.rng.choice((50, 1000, sim.age)))
+        collecting = garbage_collection.collect(view.state, sim.context, memory, broker)
         try:
-            yield from copying.check_root(state, broker)
-            listed = yield List(prefix + DATA, broker)
-            names = yield from garbage_collection.garbage(state, [key.removeprefix(prefix) for key in listed])
-            if sim.world.faults and sim.rng.random() < 0.2:
-                yield Sleep(sim.rng.choice((50, 1000, sim.age)))
-            for name in names or ():
-                yield Delete([prefix + name], broker)
+            yield from copying.check_root(view.state, broker)
+            _, memory = yield from in_directory(collecting, directory)
         except (StorageUnavailable, WrongRoot):
             continue
+
+
+def in_directory(steps: Steps[Result], directory: str) -> Steps[Result]:
+    """Steps on the root of a broker, whose copies are in a directory of it."""
+    prefix, answer, failed = f"{directory}/" if directory else "", None, None
+    while True:
+        try:
+            request = steps.throw(failed) if failed is not None else steps.send(answer)
+        except StopIteration as stop:
+            result: Result = stop.value
+            return result
+        answer = failed = None
+        try:
+            if isinstance(request, list):
+                answer = yield [_prefixed(op, prefix) for op in request]
+                answer = [_without(one, prefix) for one in answer]
+            else:
+                answer = _without((yield _prefixed(request, prefix)), prefix)
+        except Exception as raised:  # noqa: BLE001  thrown into the steps, which raise it
+            failed = raised
+
+
+def _prefixed(op: Op, prefix: str) -> Op:
+    match op:
+        case List():
+            return op._replace(prefix=prefix + op.prefix)
+        case Delete():
+            return op._replace(keys=[prefix + key for key in op.keys])
+    return op
+
+
+def _without(answer: Any, prefix: str) -> Any:
+    return [key.removeprefix(prefix) for key in answer] if isinstance(answer, list) else answer
 
 
 def keeper(sim: ReplicaSimulation) -> Steps[None]:
