@@ -69,18 +69,19 @@ class Roots(Mapping[int, ObjectStore]):
         holders: Callable[[str], Sequence[int]],
         options: RootOptions = DEFAULT_OPTIONS,
         clock: Clock | None = None,
+        late: dict[int, int] | None = None,
     ) -> None:
         """
         brokers:  the registered ones.
         holders:  brokers from which an object can be read, in the order in which they are tried.
+        late:     until when other roots are tried before that of a broker, on the monotonic clock; this changes it.
         """
         self.own = own
         self.cluster_id = cluster_id
         self.clock = clock or SystemClock()
         self._brokers, self._holders, self._options = brokers, holders, options
         self.rack = options.rack
-        self._late: dict[int, int] = {}
-        """Until when other roots are tried before that of a broker, on the monotonic clock."""
+        self._late: dict[int, int] = {} if late is None else late
         self._opened: dict[tuple[int, str, str], ObjectStore] = {}
         self._checked: set[tuple[int, str]] = set()
         """(broker, directory) of the roots whose description was right when this process first used them."""
@@ -126,14 +127,23 @@ class Roots(Mapping[int, ObjectStore]):
         Those in the reader's rack come first, and those that failed lately last.  If there are several, each of their
         reads has a time limit.
         """
-        brokers = self._brokers()
-        known = [broker for broker in self._holders(name) if broker == OWN_BROKER or broker in brokers] or [OWN_BROKER]
-        known = list(dict.fromkeys(known))
+        brokers, known = self._brokers(), self.brokers_of(name)
         if len(known) == 1:
             return [self[known[0]]]
         now = self.clock.monotonic_ms()
         known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not self._is_near(broker, brokers)))
         return [self._bounded(broker) for broker in known]
+
+    def brokers_of(self, name: str) -> list[int]:
+        """Registered brokers from which an object can be read, wherever the reader is."""
+        brokers = self._brokers()
+        known = [broker for broker in self._holders(name) if broker == OWN_BROKER or broker in brokers]
+        return list(dict.fromkeys(known)) or [OWN_BROKER]
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """The registered brokers."""
+        return self._brokers()
 
     def _is_near(self, broker: int, brokers: Mapping[int, Broker]) -> bool:
         """Whether it is in the rack of the reader, if that has one, and is active."""
@@ -212,19 +222,19 @@ class ReplicatedStore:
     """
 
     def __init__(self, roots: Roots) -> None:
-        self._roots = roots
+        self.roots = roots
 
     @property
     def url(self) -> str:
-        return self._roots.own.url
+        return self.roots.own.url
 
     @property
     def local(self) -> bool:
-        return self._roots.local
+        return self.roots.local
 
     def sources(self, key: str) -> list[ObjectStore]:
         """As `Roots.sources`."""
-        return self._roots.sources(key)
+        return self.roots.sources(key)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return from_sources(key, self.sources(key), lambda store: store.get(key, start, end))
@@ -242,25 +252,25 @@ class ReplicatedStore:
             return None
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._roots.own.put(key, chunks)
+        self.roots.own.put(key, chunks)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        return self._roots.own.put_new(key, data)
+        return self.roots.own.put_new(key, data)
 
     def list(self, prefix: str) -> list[str]:
-        return self._roots.own.list(prefix)
+        return self.roots.own.list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
-        self._roots.own.delete(keys)
+        self.roots.own.delete(keys)
 
     def written_ms(self, key: str) -> int | None:
-        return self._roots.own.written_ms(key)
+        return self.roots.own.written_ms(key)
 
     def sweep(self, prefix: str, before_ms: int) -> int:
-        return self._roots.own.sweep(prefix, before_ms)
+        return self.roots.own.sweep(prefix, before_ms)
 
     def fingerprint(self) -> str:
-        return self._roots.own.fingerprint()
+        return self.roots.own.fingerprint()
 
 
 def sources_of(store: ObjectStore, name: str) -> list[ObjectStore]:
