@@ -75,8 +75,8 @@ def journal_of(location: Location, *, create: bool = False) -> Journal:
 def kept_journal(location: Location, *, create: bool = False) -> Journal:
     """The log's journal, with `newest` at the end of the log; a coordinator is asked once per process where its storage
     is."""
-    own = RootOptions.of(location.storage, location.durability).own()
-    root = open_store(storage_url(location.url, location.token), own, location.durability).url
+    options = RootOptions.of(dict(location.storage), location.durability).own()
+    root = open_store(storage_url(location.url, location.token), options, location.durability).url
     return KEPT.refreshed(_key(location, root), lambda: journal_of(location, create=create), peek=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from spark_log.client.reading.plan import SliceRead
@@ -28,11 +29,12 @@ class Roots:
 
     def store(self, broker: int = 0) -> ObjectStore:
         """The objects in the root of a broker."""
-        return with_retries(open_store(dict(self.urls)[broker], self.options().own(), self.durability))
+        return with_retries(open_store(dict(self.urls)[broker], self.options.own(), self.durability))
 
-    def options(self, rack: str = "") -> RootOptions:
-        """How to open all roots of the log."""
-        return RootOptions.of(dict(self.storage), self.durability, rack)
+    @property
+    def options(self) -> RootOptions:
+        """How roots are opened."""
+        return RootOptions.of(dict(self.storage), self.durability)
 
 
 class HoldersByState(Mapping[str, tuple[int, ...]]):
@@ -54,10 +56,6 @@ class HoldersByState(Mapping[str, tuple[int, ...]]):
         return dict, ()
 
 
-_late: dict[str, dict[int, int]] = {}
-"""By cluster id, for `BrokerRoots`: the tasks of a process learn only once which roots do not answer."""
-
-
 @dataclass(frozen=True, slots=True)
 class PlannedLog:
     """A log, and the version of it that the driver planned by."""
@@ -70,7 +68,7 @@ class PlannedLog:
     cluster_id: str
     version: int
     brokers: tuple[tuple[int, Broker], ...] = ()
-    """The registered ones."""
+    """The registered brokers by id."""
     rack: str = ""
     """Where the tasks are (`client.rack`)."""
     holders: Mapping[str, tuple[int, ...]] = field(default_factory=dict, repr=False, compare=False)
@@ -91,17 +89,17 @@ class PlannedLog:
 
     def objects(self) -> ObjectStore:
         """The objects of the log, from any of its roots."""
-        own = self.roots.store()
         if not self.brokers:
-            return own
-        brokers, holders = dict(self.brokers), self.holders
-        anywhere = (OWN_BROKER, *sorted(brokers, key=lambda broker: (brokers[broker].fenced, broker)))
-        roots = BrokerRoots(
-            own,
-            self.cluster_id,
-            lambda: brokers,
-            lambda name: holders.get(name, anywhere),
-            self.roots.options(self.rack),
-            late=_late.setdefault(self.cluster_id, {}),
-        )
-        return ReplicatedStore(roots)
+            return self.roots.store()
+        return ReplicatedStore(self.broker_roots(), self.holders, self.rack)
+
+    def broker_roots(self) -> BrokerRoots:
+        """The roots of all brokers, which a process opens and checks once."""
+        return _broker_roots(self.roots, self.cluster_id, self.brokers)
+
+
+@lru_cache(maxsize=8)
+def _broker_roots(roots: Roots, cluster_id: str, brokers: tuple[tuple[int, Broker], ...]) -> BrokerRoots:
+    known = dict(brokers)
+    anywhere = (OWN_BROKER, *sorted(known, key=lambda broker: (known[broker].fenced, broker)))
+    return BrokerRoots(roots.store(), cluster_id, lambda: known, lambda name: anywhere, roots.options)

@@ -69,19 +69,18 @@ class Roots(Mapping[int, ObjectStore]):
         holders: Callable[[str], Sequence[int]],
         options: RootOptions = DEFAULT_OPTIONS,
         clock: Clock | None = None,
-        late: dict[int, int] | None = None,
     ) -> None:
         """
         brokers:  the registered ones.
         holders:  brokers from which an object can be read, in the order in which they are tried.
-        late:     until when other roots are tried before that of a broker, on the monotonic clock; this changes it.
         """
         self.own = own
         self.cluster_id = cluster_id
         self.clock = clock or SystemClock()
         self._brokers, self._holders, self._options = brokers, holders, options
         self.rack = options.rack
-        self._late: dict[int, int] = {} if late is None else late
+        self._late: dict[int, int] = {}
+        """Until when other roots are tried before that of a broker, on the monotonic clock."""
         self._opened: dict[tuple[int, str, str], ObjectStore] = {}
         self._checked: set[tuple[int, str]] = set()
         """(broker, directory) of the roots whose description was right when this process first used them."""
@@ -121,34 +120,32 @@ class Roots(Mapping[int, ObjectStore]):
         given = self._options.of_broker(broker, url, self.own.url, registered)
         return with_retries(open_store(url, given, self._options.durability), self.clock)
 
-    def sources(self, name: str) -> list[ObjectStore]:
+    def sources(self, name: str, holders: Sequence[int] | None = None, rack: str = "") -> list[ObjectStore]:
         """Stores from which an object can be read, in the order in which they are tried.
+
+        holders:  the brokers that have it, if the caller knows them.
+        rack:     of the reader; empty: that of the process.
 
         Those in the reader's rack come first, and those that failed lately last.  If there are several, each of their
         reads has a time limit.
         """
-        brokers, known = self._brokers(), self.brokers_of(name)
+        brokers, known, rack = self._brokers(), self.brokers_of(name, holders), rack or self.rack
         if len(known) == 1:
             return [self[known[0]]]
         now = self.clock.monotonic_ms()
-        known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not self._is_near(broker, brokers)))
+        known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not _is_near(brokers.get(broker), rack)))
         return [self._bounded(broker) for broker in known]
 
-    def brokers_of(self, name: str) -> list[int]:
+    def brokers_of(self, name: str, holders: Sequence[int] | None = None) -> list[int]:
         """Registered brokers from which an object can be read, wherever the reader is."""
-        brokers = self._brokers()
-        known = [broker for broker in self._holders(name) if broker == OWN_BROKER or broker in brokers]
+        brokers, some = self._brokers(), self._holders(name) if holders is None else holders
+        known = [broker for broker in some if broker == OWN_BROKER or broker in brokers]
         return list(dict.fromkeys(known)) or [OWN_BROKER]
 
     @property
     def brokers(self) -> Mapping[int, Broker]:
         """The registered brokers."""
         return self._brokers()
-
-    def _is_near(self, broker: int, brokers: Mapping[int, Broker]) -> bool:
-        """Whether it is in the rack of the reader, if that has one, and is active."""
-        known = brokers.get(broker)
-        return bool(self.rack) and known is not None and known.rack == self.rack and not known.fenced
 
     def _bounded(self, broker: int) -> BoundedStore:
         def is_late() -> None:
@@ -173,6 +170,11 @@ class Roots(Mapping[int, ObjectStore]):
             self._checked.discard((broker, known.directory))
             check_root(self.root(broker), self.cluster_id, broker, known.directory)
             self._checked.add((broker, known.directory))
+
+
+def _is_near(known: Broker | None, rack: str) -> bool:
+    """Whether a broker is active, and in the rack of a reader that has one."""
+    return bool(rack) and known is not None and known.rack == rack and not known.fenced
 
 
 def check_root(root: ObjectStore, cluster_id: str, broker: int, directory: str) -> None:
@@ -221,8 +223,13 @@ class ReplicatedStore:
     bytes are noticed by who decodes them, and read again from the next of `sources`.
     """
 
-    def __init__(self, roots: Roots) -> None:
+    def __init__(self, roots: Roots, holders: Mapping[str, Sequence[int]] | None = None, rack: str = "") -> None:
+        """
+        holders:  by object, the brokers that have it, instead of what the roots know.
+        rack:     of the reader.
+        """
         self.roots = roots
+        self._known, self._rack = holders or {}, rack
 
     @property
     def url(self) -> str:
@@ -234,7 +241,7 @@ class ReplicatedStore:
 
     def sources(self, key: str) -> list[ObjectStore]:
         """As `Roots.sources`."""
-        return self.roots.sources(key)
+        return self.roots.sources(key, self._known.get(key), self._rack)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return from_sources(key, self.sources(key), lambda store: store.get(key, start, end))
