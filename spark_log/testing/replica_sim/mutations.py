@@ -136,7 +136,7 @@ def _ignored(state: State, record: object) -> None:
 
 def _known_holders(state: State, row: ObjectRow) -> tuple[int, ...]:
     known = copies_of(state, row)
-    return holders(state, row) if known is None or known.brokers else ()
+    return tuple(broker for broker in holders(state, row) if known is None or broker in known.brokers)
 
 
 def _any_garbage(state: State, names: Iterable[str]) -> Steps[list[str]]:
@@ -222,7 +222,7 @@ MUTATIONS: Mapping[str, Mutation] = {
         (Patch(copying, "is_damaged", lambda content: False),),
     ),
     "unknown_unread": Mutation(
-        "an object without a known copy is read from all replicas",
+        "an object whose known copies are lost is read from the other replicas",
         (Patch(copying, "holders", _known_holders), Patch(oracle, "holders", _known_holders)),
     ),
     "unknown_stay": Mutation(

@@ -1,4 +1,4 @@
-"""Copies on the root of a fenced broker: found by the simulation of replicas (`sim/replica_sim`)."""
+"""Copies on the root of a fenced broker, and those that the state does not know: found by the simulation of replicas (`sim/replica_sim`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from spark_log.metadata.decide.commits import decide_commit
 from spark_log.metadata.decide.topics import decide_create_topic
 from spark_log.metadata.decide.upkeep import bootstrap_records
 from spark_log.metadata.records import CommitRecord, Copy
-from spark_log.metadata.replica_commands import AddCopies, FenceBroker, RegisterBroker, ReturnBroker
-from spark_log.metadata.replicas import deficit
+from spark_log.metadata.replica_commands import AddCopies, FenceBroker, RegisterBroker, RemoveCopies, ReturnBroker
+from spark_log.metadata.replicas import deficit, holders
 from spark_log.model import Placed
 from tests.unit.metadata.history import History
 
@@ -56,6 +56,15 @@ def test_a_copy_that_was_made_while_the_broker_was_fenced_is_not_recorded(log: H
     log.do(lambda state, now: decide_commit(state, commit))
     log.do(FenceBroker(broker=1, epoch=epoch))
     assert not log.do(AddCopies(copies=(Copy(commit.objects[0].name, 1, epoch),)))
+
+
+def test_other_replicas_are_read_at_last(log: History, topic: str) -> None:
+    """A late report of a damaged copy takes one away that was repaired meanwhile; then the other copies are lost."""
+    epoch = log.state.brokers[1].epoch
+    commit = _placed(log.upload((topic, 0, 1)), (0, 0), (1, epoch))
+    log.do(lambda state, now: decide_commit(state, commit))
+    log.do(RemoveCopies(copies=(Copy(commit.objects[0].name, 0, 0),)))
+    assert holders(log.state, log.state.objects[commit.objects[0].name]) == (1, 0, 1)
 
 
 def _placed(commit: CommitRecord, *held: tuple[int, int]) -> CommitRecord:
