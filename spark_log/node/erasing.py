@@ -181,6 +181,7 @@ def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str
         activity="erasing from",
         open_spool=open_spool,
         on_failure=wanted.failures,
+        on_waiting=wanted.failures,
         progress=wanted.progress,
         keep=wanted.keep,
     )
@@ -202,7 +203,8 @@ def erase(state: State, context: Context, wanted: Erasing, checked: Iterable[str
         tries = 0 if done or trimmed else tries + 1
         if tries >= SWAP_TRIES:
             raise ConcurrentChange(
-                f"erasing from {wanted.topic}: other processes rewrite the same slices all the time; run it again"
+                f"erasing from {wanted.topic}: other processes rewrite the same slices all the time, or a broker does not "
+                "take the new objects, which is logged; run it again"
             )
         state = yield Refresh()
 
