@@ -1,96 +1,108 @@
-"""Spark's writes to topics with replicas: executors put to all roots, and the driver commits who has what."""
+"""Reads of a log with copies on several roots: the plan ships where they are, and tasks go on with another copy."""
 
 from __future__ import annotations
 
 import shutil
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from pyspark_pylog.open_log import journal_of, planned_log
+from pyspark_pylog.options.parse import Location
+from pyspark_pylog.source.read_task import ReadTask
 
 import spark_log
-from spark_log.metadata.replicas import copies_of
-from spark_log.testing.broker_roots import register_broker
+from spark_log.client.administering.brokers import add_broker
+from spark_log.client.log import Log
+from tests.client.replicated import commit_copies, create_replicated, with_copies
+from tests.spark.builders import load, load_stream, values
+from tests.spark.driver import Frame, Stream
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> Iterator[spark_log.Log]:
-    """Brokers 0, 1 and 2, and a topic "t" with four partitions and a replica of each on each."""
-    with spark_log.connect(tmp_path / "log") as log:
-        for broker in (1, 2):
-            register_broker(log, broker, str(tmp_path / f"broker{broker}"))
-        log.admin.create_topics([spark_log.NewTopic("t", 4, replica_assignment=dict.fromkeys(range(4), (0, 1, 2)))])
-        yield log
+def roots(tmp_path: Path) -> list[Path]:
+    return [tmp_path / "disk1", tmp_path / "disk2"]
 
 
-def held(log: spark_log.Log) -> list[tuple[int, ...]]:
-    """Who has each object of the topic."""
-    state = log.journal.refresh()
-    return [copies.brokers for row in state.objects.values() if (copies := copies_of(state, row)) is not None]
+def _lose_own(log: Log) -> None:
+    shutil.rmtree(Path(log.url.removeprefix("file://")) / "data")
 
 
-def values(log: spark_log.Log) -> list[int]:
-    return sorted(int(value) for value in log.read("t", columns=["value"]).column("value").to_pylist())
+def test_tasks_know_the_copies_of_their_objects_alone(log: Log, url: str, roots: list[Path]) -> None:
+    with_copies(log, roots)
+    first, second = commit_copies(log, "t", [b"a"], held=(0, 2)), commit_copies(log, "t", [b"b"], held=(2,))
+    journal = journal_of(Location(url=url, storage={}, rack="r"))
+    planned = planned_log(Location(url=url, storage={}, rack="r"), journal)
+    assert [broker for broker, _ in planned.brokers] == [1, 2] and planned.rack == "r"
+    reads = log.plan("t")
+    assert ReadTask(0, planned, reads[:1]).log.holders == {first: (0, 2)}
+    assert ReadTask(0, planned, reads).log.holders == {first: (0, 2), second: (2,)}
 
 
-def write(frame: DataFrame, log: spark_log.Log, **options: str) -> None:
-    (
-        frame.selectExpr("cast(cast(id as string) as binary) as value")
-        .write.format("pylog")
-        .mode("append")
-        .options(topic="t", **options)
-        .save(log.url)
-    )
+def test_a_log_without_brokers_ships_what_it_did(log: Log, url: str) -> None:
+    """The same plan, and reads of the root itself."""
+    log.append("t", [{"value": "a"}])
+    planned = planned_log(Location(url=url, storage={}), journal_of(Location(url=url, storage={})))
+    assert (planned.brokers, planned.holders) == ((), {})
+    assert ReadTask(0, planned, log.plan("t")).log is planned
 
 
-def test_the_tasks_of_a_batch_put_to_all_roots(spark: SparkSession, log: spark_log.Log, tmp_path: Path) -> None:
-    write(spark.range(0, 100, 1, 4), log)
-    assert values(log) == list(range(100))
-    assert held(log) == [(0, 1, 2)] * 4
-    shutil.rmtree(tmp_path / "log" / "data")
-    assert values(log) == list(range(100)), "the other roots have them"
+@pytest.mark.parametrize("held", [(0, 1, 2), (1, 2), (2,)])
+def test_a_batch_reads_any_copy(log: Log, url: str, roots: list[Path], held: tuple[int, ...]) -> None:
+    """The own root is lost, and with it the objects that were there alone."""
+    with_copies(log, roots)
+    for number in range(4):
+        commit_copies(log, "t", [b"%d" % number], held=held)
+    frame = Frame(url)
+    if 0 in held:
+        _lose_own(log)
+    assert frame.run() == [("t-0", number) for number in range(4)]
+    commit_copies(log, "t", [b"4"], held=held[-1:])
+    assert frame.run("2") == [("t-0", number) for number in range(5)], "what was added is on a root that the plan knows"
 
 
-def test_a_batch_succeeds_without_a_root(spark: SparkSession, log: spark_log.Log, tmp_path: Path) -> None:
-    """With a version of an application: it is written once, on the roots that are left."""
-    (tmp_path / "broker2").rename(tmp_path / "unmounted")
-    for _ in range(2):
-        write(spark.range(0, 10, 1, 2), log, txnAppId="app", txnVersion="1")
-    assert values(log) == list(range(10))
-    assert held(log) == [(0, 1)] * 2
-    assert log.journal.state.placement_groups[1].isr == (0, 1)
+def test_records_on_a_broker_that_came_after_the_plan(log: Log, url: str, roots: list[Path], tmp_path: Path) -> None:
+    """The task asks the newest state for its root."""
+    with_copies(log, roots)
+    create_replicated(log.journal, "u", (0, 1))
+    commit_copies(log, "u", [b"a"])
+    frame = Frame(url, None, subscribePattern="u.*")
+    add_broker(log.journal, 3, str(tmp_path / "disk3"))
+    create_replicated(log.journal, "u2", (0, 3))
+    commit_copies(log, "u2", [b"b"], held=(3,))
+    assert frame.run() == [("u-0", 0), ("u2-0", 0)]
 
 
-def test_the_driver_completes_what_its_tasks_missed(spark: SparkSession, log: spark_log.Log, tmp_path: Path) -> None:
-    """All three roots are required, and one was there for no task: it is back before the commit."""
-    log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "3"}})
-    root, away = tmp_path / "broker2", tmp_path / "unmounted"
-    root.rename(away)
-    back = threading.Timer(6, lambda: away.rename(root))
-    back.start()
-    write(spark.range(0, 10, 1, 2), log)
-    back.join()
-    assert values(log) == list(range(10))
-    assert held(log) == [(0, 1, 2)] * 2
-    assert log.journal.state.placement_groups[1].isr == (0, 1, 2)
+def test_a_stream_and_its_first_view_read_any_copy(log: Log, url: str, roots: list[Path]) -> None:
+    with_copies(log, roots)
+    stream, latest = Stream(url), Stream(url, startingOffsets="latest-per-key")
+    commit_copies(log, "t", [b"a", b"b"])
+    commit_copies(log, "t", [b"c"], held=(1, 2))
+    _lose_own(log)
+    assert stream.run() == [("t-0", 0), ("t-0", 1), ("t-0", 2)]
+    assert latest.run() == [("t-0", 2)]
 
 
-@pytest.mark.parametrize("way", ["sink", "foreachBatch"])
-def test_a_stream_writes_to_all_roots(spark: SparkSession, log: spark_log.Log, tmp_path: Path, way: str) -> None:
-    log.append("in", [{"value": b"%d" % number} for number in range(20)])
-    stream = spark.readStream.format("pylog").option("subscribe", "in").option("startingOffsets", "earliest")
-    frame = stream.load(log.url).select("value")
-    writer = frame.writeStream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-    if way == "sink":
-        query = writer.format("pylog").option("topic", "t").start(log.url)
-    else:
-        sink: Callable[[DataFrame, int], None] = spark_log.sink(
-            log.url, topic="t", checkpoint=str(tmp_path / "checkpoint")
-        )
-        query = writer.foreachBatch(sink).start()
-    query.awaitTermination(120)
-    assert query.exception() is None
-    assert values(log) == list(range(20))
-    assert set(held(log)) == {(0, 1, 2)}
+def test_queries_go_on_when_a_root_is_lost(
+    spark: SparkSession, log: Log, url: str, roots: list[Path], tmp_path: Path, s3: Callable[[], Any]
+) -> None:
+    """The own root and a bucket; the keys of the bucket come as an option for this broker."""
+    bucket = s3()
+    keys = {f"1.{name}": value for name, value in bucket.options.items() if name != "endpoint_url"}
+    mine = spark_log.connect(url, keys)
+    add_broker(mine.journal, 1, f"{bucket.url}/log", storage_options={"endpoint_url": bucket.options["endpoint_url"]})
+    create_replicated(mine.journal, "t", (0, 1))
+    for number in range(5):
+        commit_copies(mine, "t", [b"%d" % number])
+    options = {f"storage.{name}": value for name, value in keys.items()}
+    frame = load(spark, url, "t", **options)
+    _lose_own(log)
+    assert sorted(values(frame)) == [b"%d" % number for number in range(5)]
+    read = load_stream(spark, url, "t", startingOffsets="earliest", **options)
+    query = read.select("value").writeStream.format("memory").queryName("copies").trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    assert spark.table("copies").count() == 5
