@@ -101,12 +101,12 @@ def test_indexes_of_replicated_partitions_are_in_the_own_root(log: Log) -> None:
 
 
 def test_compaction_and_erasure_keep_the_copies(log: Log) -> None:
-    create(log, ALL, cleanup_policy="compact", min_cleanable_dirty_ratio="0.0")
+    create(log, ALL, cleanup_policy="compact", min_cleanable_dirty_ratio="0", segment_ms="1")
     append(log, 12)
     maintain_once(log)
     assert set(segments(log)) == {ALL}
     assert len(log.read("t")) < 12
-    log.admin.erase("t", keys=[b"k1"])
+    log.admin.erase_records("t", keys=[b"k1"])
     assert b"k1" not in log.read("t").column("key").to_pylist()
     assert set(segments(log)) == {ALL}
 
