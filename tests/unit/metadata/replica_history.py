@@ -27,7 +27,7 @@ from tests.unit.metadata.history import History, run
 
 
 class ReplicaHistory(History):
-    """A log at the newest level.  Broker 0 is there; a broker's directories are `d<broker>.0`, `d<broker>.1`, …"""
+    """A log at the newest level.  Broker 0 is there."""
 
     def __init__(self, *brokers: int) -> None:
         super().__init__()
@@ -41,7 +41,13 @@ class ReplicaHistory(History):
 
     def add(self, broker: int, *, rack: str = "", is_async: bool = False) -> None:
         self.command(
-            RegisterBroker(broker=broker, directory=f"d{broker}.0", url=f"/b{broker}", rack=rack, is_async=is_async)
+            RegisterBroker(
+                broker=broker,
+                directory=f"d{broker}.{len(self.batches)}",
+                url=f"/b{broker}",
+                rack=rack,
+                is_async=is_async,
+            )
         )
 
     def renew(self, broker: int, *, lose_data: bool = False, is_async: bool = False) -> None:
@@ -62,8 +68,7 @@ class ReplicaHistory(History):
         return bool(self.command(FenceBroker(broker=broker, reason="it does not answer")))
 
     def back(self, broker: int, missing: tuple[str, ...] = ()) -> bool:
-        epoch = epoch_of(self.state, broker)
-        assert epoch is not None
+        epoch = epoch_of(self.state, broker) or 0
         return bool(self.command(ReturnBroker(broker=broker, epoch=epoch, missing=missing)))
 
     def topic(self, *replicas: tuple[int, ...], name: str = "t", **configs: str) -> str:

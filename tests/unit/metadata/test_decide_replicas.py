@@ -379,7 +379,7 @@ def test_a_broker_is_registered_once() -> None:
     """A retry changes nothing; another directory, root or id is named in the error."""
     log = ReplicaHistory(1)
     version = log.state.version
-    log.command(RegisterBroker(broker=1, directory="d1.0", url="/b1"))
+    log.command(RegisterBroker(broker=1, directory=log.state.brokers[1].directory, url="/b1"))
     assert log.state.version == version
     for command, said in (
         (RegisterBroker(broker=1, directory="new", url="/b1"), "broker 1 is registered already, with /b1: .*replace 1"),
