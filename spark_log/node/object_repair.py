@@ -6,11 +6,13 @@ that the log refers to in it can be read and has the right checksums.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_log.client.log import Log
-from spark_log.errors import InvalidRequest
+from spark_log.errors import InvalidRequest, StorageError
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Piece
 from spark_log.metadata.state import State, TopicKey
@@ -19,6 +21,8 @@ from spark_log.node.rewrite import Progress
 from spark_log.node.verify import Problem, is_whole, resolve, verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.object_copies import copy_object
+
+logger = logging.getLogger("spark_log")
 
 Entries = dict[str, list[tuple[TopicKey, Slice | Piece]]]
 """By object, what the state refers to in it."""
@@ -62,11 +66,25 @@ def _replaced(journal: Journal, source: ObjectStore, names: Sequence[str], progr
     entries = _entries(journal, state, names)
     for number, (name, found) in enumerate(sorted(entries.items())):
         if not is_whole(journal.objects, state, name, found) and is_whole(source, state, name, found):
-            copy_object(source, journal.objects, name, state.objects[name].size)
+            _put_copies(journal, source, name, state.objects[name].size)
             _remove_if_dropped(journal, name)
             yield name
         if progress is not None:
             progress("repair", number + 1, len(entries))
+
+
+def _put_copies(journal: Journal, source: ObjectStore, name: str, size: int) -> None:
+    """Put an object to each root that should have it; one of them is enough.  Raises the error of the last one."""
+    brokers = journal.roots.brokers_of(name)
+    failed = 0
+    for broker in brokers:
+        try:
+            copy_object(source, journal.roots[broker], name, size)
+        except StorageError as error:
+            failed += 1
+            if failed == len(brokers):
+                raise
+            logger.warning("%s was not repaired on broker %d: %s", name, broker, error)
 
 
 def _entries(journal: Journal, state: State, names: Sequence[str]) -> Entries:
@@ -86,7 +104,9 @@ def _remove_if_dropped(journal: Journal, name: str) -> None:
     """Garbage collection may have passed while this process was stopped: then nobody else would delete the object."""
     state = journal.refresh()
     if name not in state.objects and name not in state.dropped:
-        journal.objects.delete([name])
+        for broker in journal.roots.brokers_of(name):
+            with suppress(StorageError):
+                journal.roots[broker].delete([name])
 
 
 def _with_reason(state: State, problem: Problem, source: ObjectStore) -> Problem:
