@@ -6,23 +6,20 @@ that the log refers to in it can be read and has the right checksums.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from spark_log.client.log import Log
-from spark_log.errors import InvalidRequest, StorageError
+from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.records import Piece
+from spark_log.metadata.replicas import copies_of, is_active
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import Slice
 from spark_log.node.rewrite import Progress
 from spark_log.node.verify import Problem, is_whole, resolve, verify
 from spark_log.store.base import ObjectStore
 from spark_log.store.object_copies import copy_object
-
-logger = logging.getLogger("spark_log")
 
 Entries = dict[str, list[tuple[TopicKey, Slice | Piece]]]
 """By object, what the state refers to in it."""
@@ -65,26 +62,14 @@ def _replaced(journal: Journal, source: ObjectStore, names: Sequence[str], progr
     state = journal.refresh()
     entries = _entries(journal, state, names)
     for number, (name, found) in enumerate(sorted(entries.items())):
-        if not is_whole(journal.objects, state, name, found) and is_whole(source, state, name, found):
-            _put_copies(journal, source, name, state.objects[name].size)
-            _remove_if_dropped(journal, name)
+        damaged = [store for store in _stores(journal, state, name) if not is_whole(store, state, name, found)]
+        if damaged and is_whole(source, state, name, found):
+            for store in damaged:
+                copy_object(source, store, name, state.objects[name].size)
+                _remove_if_dropped(journal, store, name)
             yield name
         if progress is not None:
             progress("repair", number + 1, len(entries))
-
-
-def _put_copies(journal: Journal, source: ObjectStore, name: str, size: int) -> None:
-    """Put an object to each root that should have it; one of them is enough.  Raises the error of the last one."""
-    brokers = journal.roots.brokers_of(name)
-    failed = 0
-    for broker in brokers:
-        try:
-            copy_object(source, journal.roots[broker], name, size)
-        except StorageError as error:
-            failed += 1
-            if failed == len(brokers):
-                raise
-            logger.warning("%s was not repaired on broker %d: %s", name, broker, error)
 
 
 def _entries(journal: Journal, state: State, names: Sequence[str]) -> Entries:
@@ -100,13 +85,23 @@ def _entries(journal: Journal, state: State, names: Sequence[str]) -> Entries:
     return entries
 
 
-def _remove_if_dropped(journal: Journal, name: str) -> None:
+def _stores(journal: Journal, state: State, name: str) -> list[ObjectStore]:
+    """Where an object has to be: the active brokers with a copy, or without any known copy, all its replicas.
+
+    The replicator then finds the copies that the log does not know.
+    """
+    copies = copies_of(state, state.objects[name])
+    if copies is None:
+        return [journal.objects]
+    brokers = copies.brokers or state.placement_groups[copies.group].replicas
+    return [journal.roots[broker] for broker in brokers if is_active(state, broker)]
+
+
+def _remove_if_dropped(journal: Journal, store: ObjectStore, name: str) -> None:
     """Garbage collection may have passed while this process was stopped: then nobody else would delete the object."""
     state = journal.refresh()
     if name not in state.objects and name not in state.dropped:
-        for broker in journal.roots.brokers_of(name):
-            with suppress(StorageError):
-                journal.roots[broker].delete([name])
+        store.delete([name])
 
 
 def _with_reason(state: State, problem: Problem, source: ObjectStore) -> Problem:
