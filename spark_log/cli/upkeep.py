@@ -99,6 +99,13 @@ def _say(session: CommandSession, report: MaintainReport) -> None:
         f"{counted(report.truncated, 'old record')}, "
         f"{counted(report.pins, 'pin')} and {counted(report.unfinished, 'unfinished file')} deleted"
     )
+    if report.copied or report.joined:
+        text += f"; {counted(report.copied, 'copy', 'copies')} made for brokers ({size_text(report.copied_bytes)})"
+        text += f", {counted(report.joined, 'replica')} joined"
+    for broker in report.returned_brokers:
+        text += f"; broker {broker} is back"
+    for fenced in report.fenced_brokers:
+        text += f"; fenced {fenced}"
     if report.waiting:
         text += f"; {counted(report.waiting, 'object')} can be deleted after {duration_text(report.fence_age_ms)} (gc.fence.age.ms)"
     if report.uncleaned:

@@ -236,10 +236,13 @@ class Prober:
                 return False
             task, root.returning = root.returning, None
             try:
-                return task.result()
+                is_back = task.result()
             except (SparkLogError, OSError, KeyError) as error:
                 logger.warning("broker %d stays fenced: %s", root.broker, error)
                 return False
+            if is_back:
+                logger.warning("broker %d is back", root.broker)
+            return is_back
         if root.task is None and root.failing_ms is None and root.known.reason.startswith(SINCE_REASON):
             broker, journal = root.broker, self._journal
             root.returning = Task(lambda: return_broker(journal, broker), f"pylog-return-{broker}")

@@ -9,9 +9,8 @@ Roots may hang.  So each broker has a thread, each copy another one, and a round
 from __future__ import annotations
 
 import logging
-import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from spark_log.client.log import Log
@@ -292,35 +291,6 @@ def time_of(state: State, version: int) -> int:
     """The log's time at a version, or somewhat before it, in ms."""
     at = bisect_right(state.times, (version, 1 << 62))
     return state.times[max(0, at - 1)][1]
-
-
-def replicate_every(
-    log: Log,
-    interval_ms: int,
-    *,
-    bytes_per_s: int | None = None,
-    brokers: Iterable[int] | None = None,
-    has_ended: Callable[[], bool] = lambda: False,
-) -> Iterator[ReplicationReport]:
-    """Rounds every `interval_ms`, or without a pause while there is more to copy.
-
-    The first round raises; later failures are logged.
-    """
-    replicator, first = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers), True
-    while not has_ended():
-        began = time.monotonic()
-        try:
-            report = replicator.round()
-        except SparkLogError as error:
-            if first:
-                raise
-            logger.warning("replication of %s failed, retrying: %s", log.url, error)
-        else:
-            yield report
-            if report.busy:
-                continue
-        first = False
-        time.sleep(max(0.0, interval_ms / 1000 - (time.monotonic() - began)))
 
 
 def _text(error: Exception) -> str:

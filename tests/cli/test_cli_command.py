@@ -89,6 +89,7 @@ def test_the_verbs_are_those_of_this_version() -> None:
         "producer list",
         "recover",
         "repair",
+        "replicate",
         "segment dump",
         "serve",
         "topic alter",
