@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import Noun, confirmed, guarded, pass_session, storage_option, verb
+from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
 from spark_log.cli.session import CommandSession
@@ -89,7 +89,7 @@ def describe(session: CommandSession, broker: int) -> None:
     admin = session.connect().admin
     found = next((one for one in admin.describe_cluster().brokers if one.broker == broker), None)
     if found is None:
-        raise click.UsageError(f"broker {broker} is not registered: `pylog broker list` shows those that are")
+        raise Failed(f"broker {broker} is not registered: `pylog broker list` shows those that are")
     since = format_timestamp_ms(found.since) if found.since else None
     sizes = admin.describe_log_dirs()[broker].partitions
     rows = [{"topic": tp.topic, "partition": tp.partition, "bytes": size} for tp, size in sorted(sizes.items())]
