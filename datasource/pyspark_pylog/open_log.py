@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 from pyspark_pylog.driver_log import notice
 from pyspark_pylog.options.parse import Location, ReadOptions
-from pyspark_pylog.planned_log import PlannedLog, Roots
+from pyspark_pylog.planned_log import HoldersByState, PlannedLog, Roots
 from spark_log.client.open_journal import open_journal, storage_url
 from spark_log.clock import Clock
 from spark_log.errors import StorageUnavailable
@@ -82,8 +83,12 @@ def kept_journal(location: Location, *, create: bool = False) -> Journal:
 def planned_log(location: Location, journal: Journal, version: int | None = None) -> PlannedLog:
     """The log at a version, for tasks; None: that of the journal's state."""
     version = journal.state.version if version is None else version
-    brokers = tuple(sorted(journal.newest.brokers.items()))
-    return PlannedLog(*_key(location, journal.objects.url), journal.cluster_id, version, brokers)
+    roots = journal.roots
+    log = PlannedLog(*_key(location, roots.own.url), journal.cluster_id, version)
+    if not roots.brokers:
+        return log
+    brokers = tuple(sorted(roots.brokers.items()))
+    return replace(log, brokers=brokers, rack=location.rack, holders=HoldersByState(roots))
 
 
 def _key(location: Location, root: str) -> Key:

@@ -120,25 +120,32 @@ class Roots(Mapping[int, ObjectStore]):
         given = self._options.of_broker(broker, url, self.own.url, registered)
         return with_retries(open_store(url, given, self._options.durability), self.clock)
 
-    def sources(self, name: str) -> list[ObjectStore]:
+    def sources(self, name: str, holders: Sequence[int] | None = None, rack: str = "") -> list[ObjectStore]:
         """Stores from which an object can be read, in the order in which they are tried.
+
+        holders:  the brokers that have it, if the caller knows them.
+        rack:     of the reader; empty: that of the process.
 
         Those in the reader's rack come first, and those that failed lately last.  If there are several, each of their
         reads has a time limit.
         """
-        brokers = self._brokers()
-        known = [broker for broker in self._holders(name) if broker == OWN_BROKER or broker in brokers] or [OWN_BROKER]
-        known = list(dict.fromkeys(known))
+        brokers, known, rack = self._brokers(), self.brokers_of(name, holders), rack or self.rack
         if len(known) == 1:
             return [self[known[0]]]
         now = self.clock.monotonic_ms()
-        known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not self._is_near(broker, brokers)))
+        known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not _is_near(brokers.get(broker), rack)))
         return [self._bounded(broker) for broker in known]
 
-    def _is_near(self, broker: int, brokers: Mapping[int, Broker]) -> bool:
-        """Whether it is in the rack of the reader, if that has one, and is active."""
-        known = brokers.get(broker)
-        return bool(self.rack) and known is not None and known.rack == self.rack and not known.fenced
+    def brokers_of(self, name: str, holders: Sequence[int] | None = None) -> list[int]:
+        """Registered brokers from which an object can be read, wherever the reader is."""
+        brokers, some = self._brokers(), self._holders(name) if holders is None else holders
+        known = [broker for broker in some if broker == OWN_BROKER or broker in brokers]
+        return list(dict.fromkeys(known)) or [OWN_BROKER]
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """The registered brokers."""
+        return self._brokers()
 
     def _bounded(self, broker: int) -> BoundedStore:
         def is_late() -> None:
@@ -163,6 +170,11 @@ class Roots(Mapping[int, ObjectStore]):
             self._checked.discard((broker, known.directory))
             check_root(self.root(broker), self.cluster_id, broker, known.directory)
             self._checked.add((broker, known.directory))
+
+
+def _is_near(known: Broker | None, rack: str) -> bool:
+    """Whether a broker is active, and in the rack of a reader that has one."""
+    return bool(rack) and known is not None and known.rack == rack and not known.fenced
 
 
 def check_root(root: ObjectStore, cluster_id: str, broker: int, directory: str) -> None:
@@ -211,20 +223,25 @@ class ReplicatedStore:
     bytes are noticed by who decodes them, and read again from the next of `sources`.
     """
 
-    def __init__(self, roots: Roots) -> None:
-        self._roots = roots
+    def __init__(self, roots: Roots, holders: Mapping[str, Sequence[int]] | None = None, rack: str = "") -> None:
+        """
+        holders:  by object, the brokers that have it, instead of what the roots know.
+        rack:     of the reader.
+        """
+        self.roots = roots
+        self._known, self._rack = holders or {}, rack
 
     @property
     def url(self) -> str:
-        return self._roots.own.url
+        return self.roots.own.url
 
     @property
     def local(self) -> bool:
-        return self._roots.local
+        return self.roots.local
 
     def sources(self, key: str) -> list[ObjectStore]:
         """As `Roots.sources`."""
-        return self._roots.sources(key)
+        return self.roots.sources(key, self._known.get(key), self._rack)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return from_sources(key, self.sources(key), lambda store: store.get(key, start, end))
@@ -242,25 +259,25 @@ class ReplicatedStore:
             return None
 
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._roots.own.put(key, chunks)
+        self.roots.own.put(key, chunks)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        return self._roots.own.put_new(key, data)
+        return self.roots.own.put_new(key, data)
 
     def list(self, prefix: str) -> list[str]:
-        return self._roots.own.list(prefix)
+        return self.roots.own.list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
-        self._roots.own.delete(keys)
+        self.roots.own.delete(keys)
 
     def written_ms(self, key: str) -> int | None:
-        return self._roots.own.written_ms(key)
+        return self.roots.own.written_ms(key)
 
     def sweep(self, prefix: str, before_ms: int) -> int:
-        return self._roots.own.sweep(prefix, before_ms)
+        return self.roots.own.sweep(prefix, before_ms)
 
     def fingerprint(self) -> str:
-        return self._roots.own.fingerprint()
+        return self.roots.own.fingerprint()
 
 
 def sources_of(store: ObjectStore, name: str) -> list[ObjectStore]:

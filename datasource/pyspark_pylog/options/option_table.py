@@ -63,6 +63,13 @@ READING = (
         "end means the end",
     ),
     Option(
+        "client.rack",
+        "BS",
+        "",
+        "the rack, zone or region in which the tasks run: of the brokers that have a copy of an object, tasks read from "
+        "one in this rack first",
+    ),
+    Option(
         "startingTimestamp",
         "BS",
         "",
@@ -282,7 +289,13 @@ SHARED = (
         "value of `PYLOG_TOKEN`",
         "the token for a coordinator that requires one",
     ),
-    Option("storage.*", "BSWT", "", "passed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …"),
+    Option(
+        "storage.*",
+        "BSWT",
+        "",
+        "passed to fsspec: `storage.key`, `storage.secret`, `storage.endpoint_url`, …; `storage.1.key` is for the root of "
+        "broker 1",
+    ),
     Option(
         "kafka.isolation.level",
         "BS",
