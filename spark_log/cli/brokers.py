@@ -35,7 +35,9 @@ def broker() -> None:
 @click.option("--async", "is_async", is_flag=True, help="No write waits for it: it gets its copies later.")
 @root_options
 @pass_session
-def add(session: CommandSession, broker: int, root: str, rack: str | None, is_async: bool, options: Mapping[str, str]) -> None:
+def add(
+    session: CommandSession, broker: int, root: str, rack: str | None, is_async: bool, options: Mapping[str, str]
+) -> None:
     """Register a broker, in which topics can have replicas.
 
     All clients reach its root under this URL.  Give secrets of its storage to each client, as storage options ID.KEY,
