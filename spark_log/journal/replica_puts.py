@@ -2,8 +2,8 @@
 
 A put that is not done one second after `min.insync.replicas` of the ISR are, or after half of the time that they took
 if that is more, counts as missed.  Each put runs in a daemon thread: a root that hangs delays neither the others nor
-the end of the process.  Before its first put to the root of a broker, a process checks that it is that broker's; after
-each put it checks that again, and the size of the object, because a mount may have come or gone in between.
+the end of the process.  Before its first put to the root of a broker, a process checks that it is that broker's (on a
+disk, before each put); after each put it checks that again, and the size of the object, because a mount may have come or gone in between.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ GRACE_MS = 1000
 """A put may take this much longer than those of the first `min.insync.replicas`."""
 STUCK_MS = 60_000
 """A put that sends nothing for this long is not waited for, although there are not enough others."""
+
+COPY_MS, BYTES_PER_MS = 10_000, 10_000
+"""A copy may take this long, and a millisecond more for so many bytes, before its root is passed over."""
 
 Data: TypeAlias = Sequence[Bytes] | Callable[[], Iterable[Bytes]]
 """The bytes of an object, or a function that generates them for each attempt."""
@@ -176,12 +179,33 @@ def copy_to(
     return [one for one in targets if one in ended and ended[one] is None]
 
 
+def copy_missing(
+    roots: Mapping[int, ObjectStore],
+    name: str,
+    size: int,
+    where: Placed,
+    lacking: Sequence[Replica],
+    clock: Clock,
+    until_ms: float = math.inf,
+) -> Placed:
+    """Copy an object from a replica that has it to those that lack it; returns where it is then."""
+    assert isinstance(roots, Roots), "a log with placement groups has brokers"
+    limit_ms = COPY_MS + size / BYTES_PER_MS
+    for source, _ in where.held:
+        targets = [one for one in lacking if one[0] != source]
+        if done := copy_to(roots, source, targets, name, size, clock, until_ms, limit_ms):
+            brokers = {broker for broker, _ in done}
+            # A copy under an older epoch of the same broker is replaced.
+            return Placed(where.group, (*(one for one in where.held if one[0] not in brokers), *done))
+    return where
+
+
 def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -> None:
     """Copy an object from the root of a broker to that of another one.
 
     Raises StorageError, WrongRoot; CorruptObject if the source has other bytes.
     """
-    _check(roots, target)
+    _check_before(roots, target)
     origin = _root(roots, source)
     if copy_object(origin, _root(roots, target), name, size) is None:
         raise ObjectNotFound(f"{origin.url}/{name} is not there", key=name)
@@ -198,7 +222,7 @@ def _put(roots: Roots, broker: int, name: str, data: _SharedData) -> None:
             sent += len(chunk)
             yield chunk
 
-    _check(roots, broker)
+    _check_before(roots, broker)
     _root(roots, broker).put(name, Chunks(counted))
     _check_put(roots, broker, name, sent)
     data.size = sent
@@ -215,6 +239,12 @@ def _check_put(roots: Roots, broker: int, name: str, size: int) -> None:
             f"{_root(roots, broker).url}/{name} has {'no' if found is None else found} bytes after {size} were put: "
             "was the disk mounted or unmounted meanwhile?"
         )
+
+
+def _check_before(roots: Roots, broker: int) -> None:
+    """Check a root before a put: once in a process, and on disks, where that takes microseconds, each time.  A put
+    would create the folders of a disk that is not mounted any more."""
+    _check(roots, broker, again=_root(roots, broker).local)
 
 
 def _check(roots: Roots, broker: int, *, again: bool = False) -> None:

@@ -45,12 +45,13 @@ def commit_copies(log: Log, topic: str, values: Sequence[bytes], held: Iterable[
     rows = [{"key": b"k", "value": value, "partition": 0} for value in values]
     uploaded = upload_rows(journal, topic, rows, state.version)
     (made,) = uploaded.objects
-    own = journal.roots.own
+    stores = {broker: journal.roots[broker] for broker in group.replicas}
+    source = next(store for store in stores.values() if store.size(made.name) == made.size)
     for broker in holders:
-        if broker:
-            assert copy_object(own, journal.roots[broker], made.name, made.size) == made.size
-    if 0 not in holders:
-        own.delete([made.name])
+        if stores[broker].size(made.name) is None:
+            assert copy_object(source, stores[broker], made.name, made.size) == made.size
+    for broker in set(group.replicas) - set(holders):
+        stores[broker].delete([made.name])
     where = Placed(number, tuple((broker, epoch_of(state, broker) or 0) for broker in holders))
     commit = CommitRecord(
         producer=journal.context.unique(),

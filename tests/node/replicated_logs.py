@@ -74,7 +74,7 @@ def put(log: Log, held: Sequence[int], rows: int = 10, *, width: int = 100, topi
     now_ms = log.journal.context.clock.now_ms()
     values = [b"%d-%d" % (at, number) + random.Random(number).randbytes(width) for number in range(rows)]
     for some in conform(pa.table({"value": values}), now_us=now_ms * 1000):
-        uploader.append(topic_spec(state, topic), some, now_ms, 0)
+        uploader.append(topic_spec(state, topic)._replace(groups=()), some, now_ms, 0)
     uploaded = uploader.finish()
     ((name, _, _),) = uploaded.objects
     for broker in held:

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from spark_log.errors import NotEnoughReplicas, StorageUnavailable
 from spark_log.journal.journal import Journal
-from spark_log.journal.replica_puts import Replica, copy_to
+from spark_log.journal.replica_puts import COPY_MS, copy_missing
 from spark_log.metadata.records import CommitRecord
-from spark_log.metadata.replicas import is_active, targets_of
+from spark_log.metadata.replicas import targets_of
 from spark_log.metadata.state import State
 from spark_log.model import DataObject, Placed
 from spark_log.text import counted
@@ -26,8 +26,6 @@ logger = logging.getLogger("spark_log")
 
 PARALLEL = 4
 """Objects that are copied at a time."""
-COPY_MS, BYTES_PER_MS = 10_000, 10_000
-"""A copy may take this long, and a millisecond more for so many bytes, before its root is passed over."""
 
 
 def copied(journal: Journal, commit: CommitRecord, error: NotEnoughReplicas, until_ms: float) -> CommitRecord:
@@ -39,15 +37,13 @@ def copied(journal: Journal, commit: CommitRecord, error: NotEnoughReplicas, unt
         journal.refresh(round(until_ms))
     state, hung = journal.newest, set[int]()
     placed = {made.name: where for made, where in zip(commit.objects, commit.placed, strict=True)}
-    sizes = {made.name: made for made in commit.objects}
-    wanted = [(sizes[name], brokers) for name, brokers in sorted(error.lacking.items())]
+    wanted = [(made, error.lacking[made.name]) for made in commit.objects if made.name in error.lacking]
     with ThreadPoolExecutor(PARALLEL, thread_name_prefix="pylog-copies") as pool:
-        done = pool.map(
-            lambda one: _copied(journal, state, one[0], one[1], placed[one[0].name], hung, until_ms), wanted
+        done = list(
+            pool.map(lambda one: _copied(journal, state, one[0], one[1], placed[one[0].name], hung, until_ms), wanted)
         )
-        made = {one.name: new for (one, _), new in zip(wanted, done, strict=True)}
-    _log(sizes, made)
-    now = {name: _with_copies(where, made.get(name, ())) for name, where in placed.items()}
+    now = placed | {one.name: where for (one, _), where in zip(wanted, done, strict=True)}
+    _log(commit, placed, now)
     return replace(commit, placed=tuple(now[one.name] for one in commit.objects))
 
 
@@ -59,40 +55,29 @@ def _copied(
     where: Placed,
     hung: set[int],
     until_ms: float,
-) -> Sequence[Replica]:
-    """Copy an object to brokers; returns those that have it then.
+) -> Placed:
+    """Where an object is after it was copied to brokers as far as they answer.
 
     hung:  brokers that are passed over, because a copy to them did not end.
     """
-    clock, limit_ms = journal.context.clock, COPY_MS + made.size / BYTES_PER_MS
-    targets = [one for one in targets_of(state, where.group).all if one[0] in brokers]
-    for source, _ in sorted(where.held, key=lambda one: not is_active(state, one[0])):
-        waiting = [one for one in targets if one[0] not in hung and one[0] != source]
-        if not waiting:
-            return ()
-        before = clock.monotonic_ms()
-        done = copy_to(journal.roots, source, waiting, made.name, made.size, clock, until_ms, limit_ms)
-        if clock.monotonic_ms() - before >= limit_ms:
-            hung.update(broker for broker, epoch in waiting if (broker, epoch) not in done)
-        if done:
-            return done
-    return ()
+    clock = journal.context.clock
+    targets = [one for one in targets_of(state, where.group).all if one[0] in brokers and one[0] not in hung]
+    if not targets:
+        return where
+    before = clock.monotonic_ms()
+    new = copy_missing(journal.roots, made.name, made.size, where, targets, clock, until_ms)
+    if clock.monotonic_ms() - before >= COPY_MS:
+        hung.update(broker for broker, epoch in targets if (broker, epoch) not in new.held)
+    return new
 
 
-def _with_copies(where: Placed, new: Sequence[Replica]) -> Placed:
-    """With the new copies.  A copy under another epoch of the same broker is replaced."""
-    brokers = {broker for broker, _ in new}
-    return Placed(where.group, (*(one for one in where.held if one[0] not in brokers), *new))
-
-
-def _log(objects: Mapping[str, DataObject], made: Mapping[str, Sequence[Replica]]) -> None:
-    copies = sum(map(len, made.values()))
+def _log(commit: CommitRecord, before: Mapping[str, Placed], now: Mapping[str, Placed]) -> None:
+    new = {made: {*now[made.name].held} - {*before[made.name].held} for made in commit.objects}
+    copies = sum(map(len, new.values()))
     if copies:
-        size = sum(objects[name].size * len(new) for name, new in made.items())
-        brokers = sorted({broker for new in made.values() for broker, _ in new})
         logger.warning(
             "%s of objects (%d bytes) that are not committed yet went to brokers %s, which had missed them",
             counted(copies, "copy", "copies"),
-            size,
-            ", ".join(map(str, brokers)),
+            sum(made.size * len(some) for made, some in new.items()),
+            ", ".join(map(str, sorted({broker for some in new.values() for broker, _ in some}))),
         )
