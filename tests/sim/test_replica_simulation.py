@@ -12,6 +12,7 @@ from spark_log.testing.simulation import replay_command
 SEEDS = 6
 NOTICED_IN = {
     "any_broker_epoch": 8,
+    "async_in_isr": 6,
     "below_min": 1,
     "nobody_stays": 1,
     "swap_anywhere": 1,
@@ -22,6 +23,7 @@ NOTICED_IN = {
     "collects_dropped": 5,
     "fenced_counts": 19,
     "sizes_unchecked": 1,
+    "unknown_stay": 51,
 }
 """A seed that notices that a rule is missing; 0 where none is named.  `--mutations` finds new ones."""
 TRIES = 3

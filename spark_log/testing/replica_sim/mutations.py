@@ -18,9 +18,9 @@ from spark_log.metadata import replay, replay_replicas
 from spark_log.metadata.decide import replicas as decide
 from spark_log.metadata.decide import upkeep as decide_upkeep
 from spark_log.metadata.replica_state import Member, PlacementGroup
-from spark_log.metadata.replicas import can_lead, copies_of, epoch_of, holders, is_active, is_current, next_leader
-from spark_log.metadata.state import ObjectRow, State
-from spark_log.testing.replica_sim import copying, oracle, upkeep
+from spark_log.metadata.replicas import can_lead, epoch_of, is_active, is_current, next_leader
+from spark_log.metadata.state import State
+from spark_log.testing.replica_sim import copying, upkeep
 from spark_log.testing.sim.constants import Mutation, Patch, patched
 
 
@@ -113,14 +113,6 @@ def _keeps_copies(state: State, record: r.RegisterBrokerRecord) -> State:
     return replace(replay_replicas.replay_register(state, record), copies=state.copies)
 
 
-def _returns_any(state: State, record: r.ReturnBrokerRecord) -> State | None:
-    known = state.brokers.get(record.broker)
-    epoch = record.epoch if known is None else known.epoch
-    return replay_replicas.replay_return(
-        state, r.ReturnBrokerRecord(broker=record.broker, epoch=epoch, missing=record.missing)
-    )
-
-
 def _not_fenced(state: State, record: r.FenceBrokerRecord) -> State | None:
     """The broker is fenced, and stays in the ISRs."""
     after = replay_replicas.replay_fence(state, record)
@@ -132,11 +124,6 @@ def _ignored(state: State, record: object) -> None:
 
 
 # -------------------------------------------------------------------------------------------------------- reads, deletes
-
-
-def _known_holders(state: State, row: ObjectRow) -> tuple[int, ...]:
-    known = copies_of(state, row)
-    return tuple(broker for broker in holders(state, row) if known is None or broker in known.brokers)
 
 
 def _any_garbage(state: State, names: Iterable[str]) -> Steps[list[str]]:
@@ -198,10 +185,6 @@ MUTATIONS: Mapping[str, Mutation] = {
     "returns_blindly": Mutation(
         "a broker returns without the copies that its root lacks", (Patch(upkeep, "missing_in", lambda *_: []),)
     ),
-    "returns_any": Mutation(
-        "a return is void if the broker has returned since its root was listed",
-        (_replaying(r.ReturnBrokerRecord, _returns_any),),
-    ),
     "keeps_copies": Mutation(
         "a broker with a new directory has no copies", (_replaying(r.RegisterBrokerRecord, _keeps_copies),)
     ),
@@ -220,10 +203,6 @@ MUTATIONS: Mapping[str, Mutation] = {
     "checksums_unchecked": Mutation(
         "a reader checks what it reads, and goes on to the next copy",
         (Patch(copying, "is_damaged", lambda content: False),),
-    ),
-    "unknown_unread": Mutation(
-        "an object whose known copies are lost is read from the other replicas",
-        (Patch(copying, "holders", _known_holders), Patch(oracle, "holders", _known_holders)),
     ),
     "unknown_stay": Mutation(
         "a replicator looks for objects without a known copy", (Patch(upkeep, "has_unknown", _false),)

@@ -26,19 +26,24 @@ HEALED_MS = 150_000
 
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
-    sim = ReplicaSimulation(seed, transcript=transcript)
-    with patched(sim.patches()), mutated(mutation):
-        try:
-            _simulate(sim)
-            violation = ""
-        except Violation as broken:
-            violation = str(broken)
-        except (SparkLogError, KeyError, IndexError, AssertionError) as error:
-            violation = f"error: {type(error).__name__}: {error}"
-        finally:
-            sim.world.close()
+    with mutated(mutation):
+        sim = ReplicaSimulation(seed, transcript=transcript)
+        with patched(sim.patches()):
+            violation = _verdict(sim)
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
     return Result(seed, violation, counts, sim.world.transcript())
+
+
+def _verdict(sim: ReplicaSimulation) -> str:
+    try:
+        _simulate(sim)
+    except Violation as broken:
+        return str(broken)
+    except (SparkLogError, KeyError, IndexError, AssertionError) as error:
+        return f"error: {type(error).__name__}: {error}"
+    finally:
+        sim.world.close()
+    return ""
 
 
 def _simulate(sim: ReplicaSimulation) -> None:
