@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _child(*arguments: str) -> str:
-    """In a process of its own, so that memory is of one state only."""
+    """In another process, so that memory is of one state only."""
     command = [sys.executable, __file__, *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from spark_log.client.validate import url_text
 from spark_log.errors import InvalidRequest, NoLog
-from spark_log.journal.broker_roots import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.journal import Journal
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.net.address import Target, is_coordinator, parse_target
 from spark_log.net.client import HttpLink, check_cluster
 from spark_log.store.base import ObjectStore

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
 
 import msgspec
 
@@ -25,10 +24,12 @@ from spark_log.errors import (
     StorageError,
     UnsupportedVersion,
 )
+from spark_log.journal.read_sources import BoundedStore, from_sources
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
 from spark_log.store.base import Bytes, ObjectStore
-from spark_log.store.open import open_store
-from spark_log.store.retry import with_retries, with_retries_for
+from spark_log.store.open import is_local, open_store
+from spark_log.store.retry import with_retries
 
 logger = logging.getLogger("spark_log")
 
@@ -37,6 +38,8 @@ ANY_ROOT = -2
 BROKER_KEY = "meta/broker.json"
 OTHER_SOURCE_MS = 2_000
 """How long a read waits for a root if there is another one to try."""
+LATE_MS = 30_000
+"""After such a wait, other roots are tried first for this long."""
 
 
 class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,40 +53,6 @@ class BrokerFile(msgspec.Struct, frozen=True, kw_only=True):
 
 class WrongRoot(StorageError):
     """The root of a broker is not the broker's: not mounted, swapped, or of another log."""
-
-
-class RootOptions(NamedTuple):
-    """How the process opens roots."""
-
-    storage: tuple[tuple[str, Any], ...] = ()
-    """Storage options.  Those named `<broker>.<option>` are for the root of that broker, the others for the log's own
-    root, and for all roots with the same scheme."""
-    durability: str = "disk"
-
-    @classmethod
-    def of(cls, storage: Mapping[str, Any] | None, durability: str) -> RootOptions:
-        return cls(tuple(sorted((storage or {}).items())), durability)
-
-    def own(self) -> dict[str, Any]:
-        """The options of the log's own root."""
-        return {name: value for name, value in self.storage if not _broker_option(name)}
-
-    def of_broker(self, broker: int, url: str, own_url: str) -> dict[str, Any]:
-        """The options of the root of a broker."""
-        is_bucket = "://" in url and not url.startswith("file:")
-        same = is_bucket and url.partition(":")[0] == own_url.partition(":")[0]
-        return (self.own() if same else {}) | {
-            name.partition(".")[2]: value for name, value in self.storage if _broker_option(name) == str(broker)
-        }
-
-
-DEFAULT_OPTIONS = RootOptions()
-
-
-def _broker_option(name: str) -> str:
-    """The broker of an option `<broker>.<option>`; empty for others."""
-    broker, dot, _ = name.partition(".")
-    return broker if dot and broker.isdecimal() else ""
 
 
 class Roots(Mapping[int, ObjectStore]):
@@ -109,6 +78,9 @@ class Roots(Mapping[int, ObjectStore]):
         self.cluster_id = cluster_id
         self.clock = clock or SystemClock()
         self._brokers, self._holders, self._options = brokers, holders, options
+        self.rack = options.rack
+        self._late: dict[int, int] = {}
+        """Until when other roots are tried before that of a broker, on the monotonic clock."""
         self._opened: dict[tuple[int, str, str], ObjectStore] = {}
         self._checked: set[tuple[int, str]] = set()
         """(broker, directory) of the roots whose description was right when this process first used them."""
@@ -140,17 +112,51 @@ class Roots(Mapping[int, ObjectStore]):
         key = broker, url, known.directory
         store = self._opened.get(key)
         if store is None:
-            given = {**dict(known.options), **self._options.of_broker(broker, known.url, self.own.url)}
-            store = with_retries(open_store(url, given, self._options.durability), self.clock)
-            self._opened[key] = store
+            self._opened[key] = store = self.open(broker, url, dict(known.options))
         return store
 
-    def sources(self, name: str) -> list[ObjectStore]:
-        """Stores from which an object can be read, in the order in which they are tried."""
-        brokers = self._brokers()
-        known = [broker for broker in self._holders(name) if broker == OWN_BROKER or broker in brokers]
-        stores = [self[broker] for broker in known or [OWN_BROKER]]
-        return [with_retries_for(store, self.clock, OTHER_SOURCE_MS) for store in stores[:-1]] + stores[-1:]
+    def open(self, broker: int, url: str, registered: Mapping[str, str]) -> ObjectStore:
+        """The store at a URL, with the options of the root of a broker, which need not be registered."""
+        given = self._options.of_broker(broker, url, self.own.url, registered)
+        return with_retries(open_store(url, given, self._options.durability), self.clock)
+
+    def sources(self, name: str, holders: Sequence[int] | None = None, rack: str = "") -> list[ObjectStore]:
+        """Stores from which an object can be read, in the order in which they are tried.
+
+        holders:  the brokers that have it, if the caller knows them.
+        rack:     of the reader; empty: that of the process.
+
+        Those in the reader's rack come first, and those that failed lately last.  If there are several, each of their
+        reads has a time limit.
+        """
+        brokers, known, rack = self._brokers(), self.brokers_of(name, holders), rack or self.rack
+        if len(known) == 1:
+            return [self[known[0]]]
+        now = self.clock.monotonic_ms()
+        known.sort(key=lambda broker: (self._late.get(broker, 0) > now, not _is_near(brokers.get(broker), rack)))
+        return [self._bounded(broker) for broker in known]
+
+    def brokers_of(self, name: str, holders: Sequence[int] | None = None) -> list[int]:
+        """Registered brokers from which an object can be read, wherever the reader is."""
+        brokers, some = self._brokers(), self._holders(name) if holders is None else holders
+        known = [broker for broker in some if broker == OWN_BROKER or broker in brokers]
+        return list(dict.fromkeys(known)) or [OWN_BROKER]
+
+    @property
+    def brokers(self) -> Mapping[int, Broker]:
+        """The registered brokers."""
+        return self._brokers()
+
+    def _bounded(self, broker: int) -> BoundedStore:
+        def is_late() -> None:
+            self._late[broker] = self.clock.monotonic_ms() + LATE_MS
+
+        return BoundedStore(self[broker], self.clock, OTHER_SOURCE_MS, is_late)
+
+    @property
+    def local(self) -> bool:
+        """Whether the reads of all roots take microseconds."""
+        return self.own.local and all(is_local(known.url) for known in self._brokers().values())
 
     def check(self, broker: int, *, again: bool = False) -> None:
         """Check that a root is that of its broker; once in a process, unless `again`.
@@ -164,6 +170,11 @@ class Roots(Mapping[int, ObjectStore]):
             self._checked.discard((broker, known.directory))
             check_root(self.root(broker), self.cluster_id, broker, known.directory)
             self._checked.add((broker, known.directory))
+
+
+def _is_near(known: Broker | None, rack: str) -> bool:
+    """Whether a broker is active, and in the rack of a reader that has one."""
+    return bool(rack) and known is not None and known.rack == rack and not known.fenced
 
 
 def check_root(root: ObjectStore, cluster_id: str, broker: int, directory: str) -> None:
@@ -197,7 +208,12 @@ def read_broker_file(root: ObjectStore) -> BrokerFile | None:
 
 def write_broker_file(root: ObjectStore, file: BrokerFile) -> None:
     """Describe a root, in place of the description that it has."""
-    root.put(BROKER_KEY, [msgspec.json.encode(file) + b"\n"])
+    root.put(BROKER_KEY, [encode_broker_file(file)])
+
+
+def encode_broker_file(file: BrokerFile) -> bytes:
+    """The content of `meta/broker.json`."""
+    return msgspec.json.encode(file) + b"\n"
 
 
 class ReplicatedStore:
@@ -207,23 +223,28 @@ class ReplicatedStore:
     bytes are noticed by who decodes them, and read again from the next of `sources`.
     """
 
-    def __init__(self, roots: Roots) -> None:
-        self._roots = roots
+    def __init__(self, roots: Roots, holders: Mapping[str, Sequence[int]] | None = None, rack: str = "") -> None:
+        """
+        holders:  by object, the brokers that have it, instead of what the roots know.
+        rack:     of the reader.
+        """
+        self.roots = roots
+        self._known, self._rack = holders or {}, rack
 
     @property
     def url(self) -> str:
-        return self._roots.own.url
+        return self.roots.own.url
 
     @property
     def local(self) -> bool:
-        return self._roots.own.local
+        return self.roots.local
 
     def sources(self, key: str) -> list[ObjectStore]:
         """As `Roots.sources`."""
-        return self._roots.sources(key)
+        return self.roots.sources(key, self._known.get(key), self._rack)
 
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
-        return self._read(key, lambda store: store.get(key, start, end))
+        return from_sources(key, self.sources(key), lambda store: store.get(key, start, end))
 
     def size(self, key: str) -> int | None:
         def known(store: ObjectStore) -> int:
@@ -233,39 +254,30 @@ class ReplicatedStore:
             return size
 
         try:
-            return self._read(key, known)
+            return from_sources(key, self.sources(key), known)
         except ObjectNotFound:
             return None
 
-    def _read(self, key: str, read: Callable[[ObjectStore], Any]) -> Any:
-        *others, last = self._roots.sources(key)
-        for store in others:
-            try:
-                return read(store)
-            except (StorageError, KeyError) as error:
-                logger.warning("%s: trying another copy", error)
-        return read(last)
-
     def put(self, key: str, chunks: Iterable[Bytes]) -> None:
-        self._roots.own.put(key, chunks)
+        self.roots.own.put(key, chunks)
 
     def put_new(self, key: str, data: bytes) -> bool:
-        return self._roots.own.put_new(key, data)
+        return self.roots.own.put_new(key, data)
 
     def list(self, prefix: str) -> list[str]:
-        return self._roots.own.list(prefix)
+        return self.roots.own.list(prefix)
 
     def delete(self, keys: Iterable[str]) -> None:
-        self._roots.own.delete(keys)
+        self.roots.own.delete(keys)
 
     def written_ms(self, key: str) -> int | None:
-        return self._roots.own.written_ms(key)
+        return self.roots.own.written_ms(key)
 
     def sweep(self, prefix: str, before_ms: int) -> int:
-        return self._roots.own.sweep(prefix, before_ms)
+        return self.roots.own.sweep(prefix, before_ms)
 
     def fingerprint(self) -> str:
-        return self._roots.own.fingerprint()
+        return self.roots.own.fingerprint()
 
 
 def sources_of(store: ObjectStore, name: str) -> list[ObjectStore]:

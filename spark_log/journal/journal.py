@@ -27,10 +27,11 @@ from spark_log.errors import (
     StorageError,
     StorageUnavailable,
 )
-from spark_log.journal.broker_roots import ANY_ROOT, DEFAULT_OPTIONS, RootOptions, Roots
+from spark_log.journal.broker_roots import ANY_ROOT, Roots
 from spark_log.journal.fork_safety import renew_after_fork
 from spark_log.journal.metadata_log import LogReader, MetadataLog, View, decided
 from spark_log.journal.proposal import Context, Proposal, is_led_elsewhere, unanswered
+from spark_log.journal.root_options import DEFAULT_OPTIONS, RootOptions
 from spark_log.journal.storage_log import open_storage_log
 from spark_log.journal.store_operations import (
     OWN_ROOT,
@@ -101,9 +102,10 @@ class Journal:
         return {} if self._one_root else self.newest.brokers
 
     def _holders(self, name: str) -> Sequence[int]:
+        """A row may be absent because a later version has dropped the object, or because only some topics are held."""
         state = self.newest
         row = state.objects.get(name)
-        return (OWN_ROOT,) if row is None else holders(state, row)
+        return (OWN_ROOT, *sorted(self._brokers())) if row is None else holders(state, row)
 
     def _opened(self) -> View:
         try:

@@ -2,8 +2,8 @@
 
 A put that is not done one second after `min.insync.replicas` of the ISR are, or after half of the time that they took
 if that is more, counts as missed.  Each put runs in a daemon thread: a root that hangs delays neither the others nor
-the end of the process.  Before its first put to the root of a broker, a process checks that it is that broker's; after
-each put it checks that again, and the size of the object, because a mount may have come or gone in between.
+the end of the process.  Before its first put to the root of a broker, a process checks that it is that broker's (on a
+disk, before each put); after each put it checks that again, and the size of the object, because a mount may have come or gone in between.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
@@ -38,6 +39,9 @@ GRACE_MS = 1000
 STUCK_MS = 60_000
 """A put that sends nothing for this long is not waited for, although there are not enough others."""
 
+COPY_MS, BYTES_PER_MS = 10_000, 10_000
+"""A copy may take this long, and a millisecond more for so many bytes, before its root is passed over."""
+
 Data: TypeAlias = Sequence[Bytes] | Callable[[], Iterable[Bytes]]
 """The bytes of an object, or a function that generates them for each attempt."""
 Replica: TypeAlias = tuple[int, int]
@@ -63,37 +67,60 @@ def put_replicas(roots: Mapping[int, ObjectStore], targets: Targets, name: str, 
     """Put an object to the replicas of its group, and return which of them have it.  They may be fewer than `least`.
 
     roots:  those of a journal, unless the group is that of the log's own root.
-    Raises as `put_to` does.
+    Raises as `ReplicaPut` and its `outcome` do.
     """
     if targets.group == OWN_GROUP:
         roots[OWN_BROKER].put(name, Chunks(chunks) if callable(chunks) else chunks)
         return Placed(OWN_GROUP)
     assert isinstance(roots, Roots), "a log with placement groups has brokers"
-    return retry_missed(roots, targets, name, put_to(roots, targets, name, chunks, clock), clock)
+    put = ReplicaPut(roots, targets, name, chunks, clock)
+    return put.retry_missed(put.outcome())
 
 
-def put_to(
-    roots: Roots, targets: Targets, name: str, chunks: Data, clock: Clock, until_ms: float = math.inf
-) -> Outcome:
-    """Put an object to the replicas of a group with brokers, without a second try.
+class ReplicaPut:
+    """A put of one object to the replicas of a group with brokers; its threads begin immediately."""
 
-    until_ms:  deadline on the monotonic clock.
-    Raises LeaderNotAvailable if no in-sync replica is active; the error of a replica that refuses the request, if fewer
-    than `least` have the object; and the error of a replica if none has it.
-    """
-    if not targets.isr:
-        raise LeaderNotAvailable(
-            f"no in-sync replica of placement group {targets.group} is active: `pylog broker list` shows why; nothing "
-            "was written"
-        )
-    data = _SharedData(chunks, clock)
-    jobs = {one: partial(_put, roots, one[0], name, data) for one in targets.all}
-    ended = _Race(targets, jobs, clock, until_ms).wait(lambda: data.moved_ms)
-    outcome = _outcome(targets, ended, data.size)
-    for broker, error in sorted(outcome.missed.items()):
-        logger.warning("broker %d missed the put of %s: %s", broker, name, error or "it had not ended")
-    _check_held(targets, name, outcome)
-    return outcome
+    def __init__(
+        self, roots: Roots, targets: Targets, name: str, chunks: Data, clock: Clock, until_ms: float = math.inf
+    ) -> None:
+        """
+        until_ms:  deadline on the monotonic clock.
+        Raises LeaderNotAvailable if no in-sync replica is active.
+        """
+        if not targets.isr:
+            raise LeaderNotAvailable(
+                f"no in-sync replica of placement group {targets.group} is active: `pylog broker list` shows why; "
+                "nothing was written"
+            )
+        self._roots, self._targets, self.name, self._clock, self._until_ms = roots, targets, name, clock, until_ms
+        self._data = _SharedData(chunks, clock)
+        jobs = {one: partial(_put, roots, one[0], name, self._data) for one in targets.all}
+        self._race = _Race(targets.all, jobs, clock, until_ms, among=targets.isr, least=targets.least)
+
+    def outcome(self) -> Outcome:
+        """Wait for the puts.
+
+        Raises the error of a replica that refuses the request, if fewer than `least` have the object; and the error of
+        a replica if none has it.
+        """
+        ended = self._race.wait(lambda: self._data.moved_ms)
+        outcome = _outcome(self._targets, ended, self._data.size)
+        for broker, error in sorted(outcome.missed.items()):
+            logger.warning("broker %d missed the put of %s: %s", broker, self.name, error or "it had not ended")
+        _check_held(self._targets, self.name, outcome)
+        return outcome
+
+    def retry_missed(self, outcome: Outcome) -> Placed:
+        """Try once more what failed, by copies from a replica that has the object.  Puts that have not ended go on, and
+        count as missed.
+        """
+        group, targets = self._targets.group, self._targets.all
+        failed = [one for one in targets if outcome.missed.get(one[0]) is not None]
+        held = {*outcome.held}
+        if failed:
+            origin, size = outcome.held[0][0], outcome.size
+            held.update(copy_to(self._roots, origin, failed, self.name, size, self._clock, self._until_ms))
+        return Placed(group, tuple(one for one in targets if one in held))
 
 
 def _outcome(targets: Targets, ended: Mapping[Replica, Exception | None], size: int) -> Outcome:
@@ -112,19 +139,65 @@ def _check_held(targets: Targets, name: str, outcome: Outcome) -> None:
         raise errors[0] if errors else StorageUnavailable(f"{name}: no put to brokers {brokers} has ended")
 
 
-def retry_missed(
-    roots: Roots, targets: Targets, name: str, outcome: Outcome, clock: Clock, until_ms: float = math.inf
-) -> Placed:
-    """Try once more what failed, by copies from a replica that has the object.  Puts that have not ended go on, and
-    count as missed.
+@dataclass(frozen=True, slots=True)
+class ReplicaPuts:
+    """How a writer puts objects of placement groups with brokers."""
+
+    roots: Roots
+    targets: Callable[[int], Targets]
+    """Where objects of a group are put."""
+    clock: Clock
+    until_ms: float = math.inf
+    """Deadline on the monotonic clock."""
+
+    def begin(self, group: int, least: int, name: str, chunks: Data) -> ReplicaPut:
+        """least:  the highest `min.insync.replicas` of the topics of the object.  Raises as `ReplicaPut` does."""
+        targets = self.targets(group)._replace(least=least)
+        return ReplicaPut(self.roots, targets, name, chunks, self.clock, self.until_ms)
+
+
+def copy_to(
+    roots: Roots,
+    source: int,
+    targets: Sequence[Replica],
+    name: str,
+    size: int,
+    clock: Clock,
+    until_ms: float = math.inf,
+    wait_ms: float = GRACE_MS,
+) -> list[Replica]:
+    """Copy an object from the root of a broker to those of others, together; returns those that have it then.
+
+    wait_ms:  how long they are waited for.
     """
-    failed = tuple(one for one in targets.all if outcome.missed.get(one[0]) is not None)
-    if not failed:
-        return Placed(targets.group, outcome.held)
-    jobs = {one: partial(copy_replica, roots, outcome.held[0][0], one[0], name, outcome.size) for one in failed}
-    race = _Race(targets._replace(isr=failed, joining=(), least=0), jobs, clock, until_ms)
-    again = [one for one, error in race.wait(clock.monotonic_ms).items() if error is None]
-    return Placed(targets.group, tuple(one for one in targets.all if one in outcome.held or one in again))
+    jobs = {one: partial(copy_replica, roots, source, one[0], name, size) for one in targets}
+    race = _Race(targets, jobs, clock, min(until_ms, clock.monotonic_ms() + wait_ms))
+    ended = race.wait(clock.monotonic_ms)
+    for (broker, _), error in sorted(ended.items()):
+        if error is not None:
+            logger.warning("%s was not copied to broker %d: %s", name, broker, error)
+    return [one for one in targets if one in ended and ended[one] is None]
+
+
+def copy_missing(
+    roots: Mapping[int, ObjectStore],
+    name: str,
+    size: int,
+    where: Placed,
+    lacking: Sequence[Replica],
+    clock: Clock,
+    until_ms: float = math.inf,
+) -> Placed:
+    """Copy an object from a replica that has it to those that lack it; returns where it is then."""
+    assert isinstance(roots, Roots), "a log with placement groups has brokers"
+    limit_ms = COPY_MS + size / BYTES_PER_MS
+    for source, _ in where.held:
+        targets = [one for one in lacking if one[0] != source]
+        if done := copy_to(roots, source, targets, name, size, clock, until_ms, limit_ms):
+            brokers = {broker for broker, _ in done}
+            # A copy under an older epoch of the same broker is replaced.
+            return Placed(where.group, (*(one for one in where.held if one[0] not in brokers), *done))
+    return where
 
 
 def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -> None:
@@ -132,7 +205,7 @@ def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -
 
     Raises StorageError, WrongRoot; CorruptObject if the source has other bytes.
     """
-    _check(roots, target)
+    _check_before(roots, target)
     origin = _root(roots, source)
     if copy_object(origin, _root(roots, target), name, size) is None:
         raise ObjectNotFound(f"{origin.url}/{name} is not there", key=name)
@@ -149,7 +222,7 @@ def _put(roots: Roots, broker: int, name: str, data: _SharedData) -> None:
             sent += len(chunk)
             yield chunk
 
-    _check(roots, broker)
+    _check_before(roots, broker)
     _root(roots, broker).put(name, Chunks(counted))
     _check_put(roots, broker, name, sent)
     data.size = sent
@@ -166,6 +239,12 @@ def _check_put(roots: Roots, broker: int, name: str, size: int) -> None:
             f"{_root(roots, broker).url}/{name} has {'no' if found is None else found} bytes after {size} were put: "
             "was the disk mounted or unmounted meanwhile?"
         )
+
+
+def _check_before(roots: Roots, broker: int) -> None:
+    """Check a root before a put: once in a process, and on disks, where that takes microseconds, each time.  A put
+    would create the folders of a disk that is not mounted any more."""
+    _check(roots, broker, again=_root(roots, broker).local)
 
 
 def _check(roots: Roots, broker: int, *, again: bool = False) -> None:
@@ -206,30 +285,44 @@ class _SharedData:
 
 
 class _Race:
-    """Jobs for the replicas of a group, each in a thread, and the rule that says how long they are waited for."""
+    """Jobs, each in a daemon thread, and the rule that says how long they are waited for."""
 
     def __init__(
-        self, targets: Targets, jobs: Mapping[Replica, Callable[[], None]], clock: Clock, until_ms: float
+        self,
+        replicas: Sequence[Replica],
+        jobs: Mapping[Replica, Callable[[], None]],
+        clock: Clock,
+        until_ms: float,
+        *,
+        among: Sequence[Replica] = (),
+        least: int = 1,
     ) -> None:
-        self._targets, self._clock, self._until_ms = targets, clock, until_ms
+        """
+        among, least:  when this many of these have ended without an error, the others get a short time more.
+        """
+        self._count, self._clock, self._until_ms = len(replicas), clock, until_ms
+        self._among, self._least = frozenset(among), min(least, len(among)) or len(replicas)
         self._change = threading.Condition()
         self._ended: dict[Replica, Exception | None] = {}
         """The jobs that have ended, with their errors."""
         self._began = clock.monotonic_ms()
         self._enough_ms: int | None = None
-        """When enough in-sync replicas were done."""
-        for replica, job in jobs.items():
-            run = partial(self._run, replica, job)
+        """When enough jobs were done."""
+        for replica in replicas:
+            run = partial(self._run, replica, jobs[replica])
             threading.Thread(target=run, name=f"pylog-put-{replica[0]}", daemon=True).start()
 
     def _run(self, replica: Replica, job: Callable[[], None]) -> None:
         error: Exception | None = None
         try:
             job()
-        except Exception as raised:  # noqa: BLE001  judged by `outcome`
+        except Exception as raised:  # noqa: BLE001  judged by who waits
             error = raised
         with self._change:
             self._ended[replica] = error
+            done = sum(one in self._among and error is None for one, error in self._ended.items())
+            if self._enough_ms is None and done >= self._least:
+                self._enough_ms = self._clock.monotonic_ms()
             self._change.notify_all()
 
     def wait(self, moved_ms: Callable[[], int]) -> dict[Replica, Exception | None]:
@@ -238,23 +331,15 @@ class _Race:
         moved_ms:  when any of them last made progress.
         """
         with self._change:
-            while len(self._ended) < len(self._targets.all):
+            while len(self._ended) < self._count:
                 now = self._clock.monotonic_ms()
-                limit = min(self._limit(now, moved_ms()), self._until_ms)
+                limit = min(self._limit(moved_ms()), self._until_ms)
                 if now >= limit:
                     break
                 self._change.wait((limit - now) / 1000)
             return dict(self._ended)
 
-    def _limit(self, now: int, moved_ms: int) -> float:
-        if self._enough_ms is None and self._done() >= min(self._targets.least, len(self._targets.isr)):
-            self._enough_ms = now
+    def _limit(self, moved_ms: int) -> float:
         if self._enough_ms is None:
             return moved_ms + STUCK_MS
         return self._enough_ms + max(GRACE_MS, (self._enough_ms - self._began) / 2)
-
-    def _done(self) -> int:
-        return sum(self._ended.get(one, _NOT_ENDED) is None for one in self._targets.isr)
-
-
-_NOT_ENDED = Exception()

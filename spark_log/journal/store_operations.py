@@ -22,10 +22,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
 from spark_log.journal.broker_roots import ANY_ROOT, WrongRoot
-from spark_log.journal.replica_puts import put_replicas
+from spark_log.journal.replica_puts import copy_missing, put_replicas
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.replicas import Targets
 from spark_log.metadata.state import Leadership, State
+from spark_log.model import Placed
 from spark_log.store.base import Chunks, ObjectStore
 
 logger = logging.getLogger("spark_log")
@@ -83,6 +84,18 @@ class PutReplicas(NamedTuple):
     chunks: Sequence[bytes] | Callable[[], Iterable[bytes]]
     """As in `Put`."""
     targets: Targets
+    root: int = OWN_ROOT
+
+
+class CopyReplicas(NamedTuple):
+    """Copy an object to replicas that lack it.  Answer: a `Placed`, with those that have it now."""
+
+    key: str
+    size: int
+    placed: Placed
+    """Where it is."""
+    lacking: Sequence[tuple[int, int]]
+    """(broker, epoch)."""
     root: int = OWN_ROOT
 
 
@@ -241,7 +254,7 @@ class Link(Protocol):
         """Close unused connections."""
 
 
-StoreOp: TypeAlias = Get | PutNew | Put | PutReplicas | List | Delete | Sweep | StoreTime
+StoreOp: TypeAlias = Get | PutNew | Put | PutReplicas | CopyReplicas | List | Delete | Sweep | StoreTime
 Op: TypeAlias = StoreOp | Sleep | Ask | AskTopics | Decide | Refresh
 Steps: TypeAlias = Generator[Op | list[Op], Any, Result]
 
@@ -398,6 +411,8 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
     assert not isinstance(op, Ask | AskTopics | Decide | Refresh), f"{type(op).__name__} is not for a store"
     if isinstance(op, PutReplicas):
         return put_replicas(stores.objects, op.targets, op.key, op.chunks, clock)
+    if isinstance(op, CopyReplicas):
+        return copy_missing(stores.objects, op.key, op.size, op.placed, op.lacking, clock)
     store = stores.at(op.root)
     if isinstance(op, PutNew):
         try:

@@ -13,11 +13,12 @@ partitions:  topic_id: string, partition, start, end, edition: int64
 
 from __future__ import annotations
 
+import heapq
 import re
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate, chain, pairwise, repeat
 from operator import itemgetter
@@ -173,6 +174,11 @@ class ObjectBlock(Block[str, ObjectRow]):
     @cached_property
     def size(self) -> int:
         return sum(self._numbers[0])
+
+    def with_copies(self, keys: Collection[int]) -> Iterator[tuple[str, ObjectRow]]:
+        """The rows whose `copies` is one of `keys`, in order; no others are made."""
+        found = np.flatnonzero(np.isin(np.asarray(self._numbers[3]), list(keys)))
+        return ((self.key(at), self.value(at)) for at in found.tolist())
 
     def place(self, key: str) -> int:
         try:
@@ -441,6 +447,18 @@ def stored_bytes(objects: LayeredMap[str, ObjectRow]) -> int:
         total -= base[name].size if name in base else 0
         total += 0 if isinstance(row, Removal) else row.size
     return total
+
+
+def rows_with_copies(objects: LayeredMap[str, ObjectRow], keys: Collection[int]) -> Iterator[tuple[str, ObjectRow]]:
+    """The objects whose `copies` is one of `keys`, in order of their names, so those with the oldest upload first.
+
+    Looks at a block when its rows are asked for, and makes no other rows.
+    """
+    base: Any = objects.base
+    changed = sorted((name, row) for name, row in objects.changed() if row.copies in keys)
+    blocks = (block.with_copies(keys) for block in base.blocks) if base else ()
+    stored = (row for row in chain.from_iterable(blocks) if row[0] not in objects.changes)
+    return heapq.merge(stored, changed, key=itemgetter(0))
 
 
 def fold(

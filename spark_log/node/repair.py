@@ -19,8 +19,17 @@ from hashlib import blake2b
 from spark_log.clock import Clock, SystemClock
 from spark_log.errors import ConcurrentChange, CorruptObject, InvalidRequest, NoLog, SparkLogError
 from spark_log.journal.checkpointing import checkpoint, damaged_between
-from spark_log.journal.log_format import FORMAT_KEY, FORMAT_VERSION, Format, parse_format, put_format
-from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META, checkpoint_version, log_key, log_version
+from spark_log.journal.log_format import FORMAT_VERSION, Format, parse_format, put_format
+from spark_log.journal.object_names import (
+    CHECKPOINTS,
+    DATA,
+    FORMAT_KEY,
+    LOG,
+    META,
+    checkpoint_version,
+    log_key,
+    log_version,
+)
 from spark_log.journal.opening import View, open_view, state_in
 from spark_log.journal.proposal import Context
 from spark_log.journal.store_operations import OWN_ROOT, Delete, Get, List, Put, Steps, Stores, run

@@ -23,14 +23,18 @@ from spark_log.metadata.replay import replay_records
 from spark_log.metadata.replay_replicas import counted, held_by_all, lacking_isr
 from spark_log.metadata.replica_state import NO_LEADER, OWN_BROKER, OWN_GROUP
 from spark_log.metadata.replicas import (
+    Targets,
     can_lead,
+    copies_of,
     epoch_of,
     group_at,
     group_number,
+    is_active,
     last_copies,
     min_insync,
     place,
     rack_ring,
+    targets_of,
 )
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.model import Placed
@@ -256,6 +260,29 @@ def lacking_for_swap(state: State, placed: Sequence[Placed], old: Sequence[Objec
             if broker not in held[copies.group] and _is_waited_for(state, broker):
                 found.setdefault(copies.group, set()).add(broker)
     return {number: tuple(sorted(brokers)) for number, brokers in found.items()}
+
+
+def swap_targets(state: State, group: int, old: Sequence[ObjectRow]) -> Targets | None:
+    """Where the new objects of a swap are put, so that it fits; None if a replica that must have them is fenced.
+
+    old:  the objects that are replaced.
+    """
+    targets = targets_of(state, group)
+    if group == OWN_GROUP:
+        return targets
+    holders = {
+        broker for row in old if (c := copies_of(state, row)) is not None and c.group == group for broker in c.brokers
+    }
+    known = {broker for broker, _ in targets.all}
+    more = tuple(
+        (broker, epoch)
+        for broker in sorted(holders - known)
+        if is_active(state, broker) and (epoch := epoch_of(state, broker)) is not None
+    )
+    targets = targets._replace(joining=(*targets.joining, *more), least=len(targets.isr))
+    if not targets.isr or lacking_for_swap(state, [Placed(group, targets.all)], old):
+        return None
+    return targets
 
 
 def _is_waited_for(state: State, broker: int) -> bool:

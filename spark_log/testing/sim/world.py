@@ -25,6 +25,7 @@ from spark_log.journal.object_names import CHECKPOINTS, DATA, LOG, META
 from spark_log.journal.store_operations import (
     Answered,
     Ask,
+    CopyReplicas,
     Delete,
     Get,
     List,
@@ -142,6 +143,8 @@ class Store:
                 return PutAnswer.CREATED
             case StoreTime():
                 return now
+            case CopyReplicas():
+                return Placed(op.placed.group, tuple(sorted({*op.placed.held, *op.lacking})))
             case Put() | PutReplicas():
                 self.writes += 1
                 content = _content(op)
