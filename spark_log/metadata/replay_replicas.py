@@ -1,8 +1,8 @@
 """Replay of brokers, replicas and copies: the part of `replay` that changes them.  Total and deterministic.
 
 A replica in the ISR is active and lacks no object of its group.  If there is no such replica, one stays that is fenced
-or lacks some.  `_settled` keeps this rule: it runs after every change of copies and brokers.  A commit needs no run: the
-replicas that did not get its objects have left.
+or lacks some.  `_settled` keeps this rule: it runs after every change of copies and brokers.  A commit needs no run:
+the replicas that did not get its objects have left.
 """
 
 from __future__ import annotations
