@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spark_log.cli.base import Noun, confirmed, guarded, pass_session, storage_option, verb
+from spark_log.cli.base import Failed, Noun, confirmed, guarded, pass_session, storage_option, verb
 from spark_log.cli.completion import complete_topics
 from spark_log.cli.output import Table, emit_line, emit_parts, emit_rows
 from spark_log.cli.session import CommandSession
@@ -25,17 +25,19 @@ root_options = storage_option("--root-option", "the broker's root, without secre
 
 @click.group(cls=Noun)
 def broker() -> None:
-    """Add, list, fence, replace and remove brokers: the roots that have copies of records."""
+    """Add, list, fence, replace and remove brokers."""
 
 
 @verb(broker)
 @broker_id
 @click.option("--root", metavar="URL", required=True, help="An empty folder, or an empty prefix of a bucket.")
-@click.option("--rack", metavar="NAME", default="", help="Replicas of a partition are on different racks, if possible.")
+@click.option("--rack", metavar="NAME", help="Replicas of a partition are on different racks, if possible.")
 @click.option("--async", "is_async", is_flag=True, help="No write waits for it: it gets its copies later.")
 @root_options
 @pass_session
-def add(session: CommandSession, broker: int, root: str, rack: str, is_async: bool, options: Mapping[str, str]) -> None:
+def add(
+    session: CommandSession, broker: int, root: str, rack: str | None, is_async: bool, options: Mapping[str, str]
+) -> None:
     """Register a broker, in which topics can have replicas.
 
     All clients reach its root under this URL.  Give secrets of its storage to each client, as storage options ID.KEY,
@@ -47,8 +49,8 @@ def add(session: CommandSession, broker: int, root: str, rack: str, is_async: bo
       pylog broker add 2 --root s3://bucket-b/log --rack b
     """
     with notes_said():
-        session.connect().admin.add_broker(broker, root, rack=rack, storage_options=options, is_async=is_async)
-    emit_line(session, f"broker {broker} added at {root}", {"broker": broker, "root": root, "rack": rack})
+        session.connect().admin.add_broker(broker, root, rack=rack or "", storage_options=options, is_async=is_async)
+    emit_line(session, f"broker {broker} added at {root}", {"broker": broker, "root": root, "rack": rack or ""})
 
 
 @verb(broker, "list")
@@ -89,7 +91,7 @@ def describe(session: CommandSession, broker: int) -> None:
     admin = session.connect().admin
     found = next((one for one in admin.describe_cluster().brokers if one.broker == broker), None)
     if found is None:
-        raise click.UsageError(f"broker {broker} is not registered: `pylog broker list` shows those that are")
+        raise Failed(f"broker {broker} is not registered: `pylog broker list` shows those that are")
     since = format_timestamp_ms(found.since) if found.since else None
     sizes = admin.describe_log_dirs()[broker].partitions
     rows = [{"topic": tp.topic, "partition": tp.partition, "bytes": size} for tp, size in sorted(sizes.items())]
@@ -146,9 +148,9 @@ def remove(session: CommandSession, broker: int, dry_run: bool, yes: bool) -> No
 
 @verb(broker)
 @broker_id
-@click.option("--reason", metavar="TEXT", default="", help="Shown while it is fenced.")
+@click.option("--reason", metavar="TEXT", help="Shown while it is fenced.")
 @pass_session
-def fence(session: CommandSession, broker: int, reason: str) -> None:
+def fence(session: CommandSession, broker: int, reason: str | None) -> None:
     """Take a broker out of all ISRs, before its disk is taken away.
 
     It stays fenced until you unfence it.
@@ -157,7 +159,7 @@ def fence(session: CommandSession, broker: int, reason: str) -> None:
     Example:
       pylog broker fence 1 --reason "new disk at 10:00"
     """
-    done = session.connect().admin.fence_broker(broker, reason)
+    done = session.connect().admin.fence_broker(broker, reason or "")
     text = f"broker {broker} {'fenced' if done else 'was fenced already'}"
     emit_line(session, text, {"broker": broker, "fenced": done})
 

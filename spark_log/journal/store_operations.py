@@ -248,7 +248,10 @@ class Link(Protocol):
         """
 
     def objects(self, holder: Leadership, names: Sequence[str]) -> Mapping[str, tuple[int, int, int]]:
-        """Size, index position and key of the copies of objects; those that are gone are left out.  Raises CoordinatorNotAvailable."""
+        """Size, index position and key of the copies of objects; those that are gone are left out.
+
+        Raises CoordinatorNotAvailable.
+        """
 
     def close(self) -> None:
         """Close unused connections."""

@@ -1,8 +1,8 @@
 """Replay of brokers, replicas and copies: the part of `replay` that changes them.  Total and deterministic.
 
 A replica in the ISR is active and lacks no object of its group.  If there is no such replica, one stays that is fenced
-or lacks some.  `_settled` keeps this rule: it runs after every change of copies and brokers.  A commit needs no run: the
-replicas that did not get its objects have left.
+or lacks some.  `_settled` keeps this rule: it runs after every change of copies and brokers.  A commit needs no run:
+the replicas that did not get its objects have left.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_log.metadata.replica_state import (
     PlacementGroup,
     Role,
 )
-from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_current, next_leader
+from spark_log.metadata.replicas import can_lead, copies_of, deficits, is_active, is_current, next_leader
 from spark_log.metadata.state import ObjectRow, State
 from spark_log.model import DataObject, Placed
 
@@ -136,14 +136,21 @@ def placed_rows(
 
 
 def counted(state: State, where: Placed) -> tuple[int, ...] | None:
-    """The replicas whose copy of an object counts, ascending; None if there are none."""
+    """The replicas whose copy of an object counts, ascending; None if there are none.
+
+    A fenced broker's does not: its root may have been listed for its return already, and may have lost the copy before.
+    """
     if where.group == OWN_GROUP:
         return ()
     group = state.placement_groups.get(where.group)
     if group is None:
         return None
-    found = {broker for broker, epoch in where.held if broker in group.replicas and is_current(state, broker, epoch)}
+    found = {broker for broker, epoch in where.held if broker in group.replicas and _counts(state, broker, epoch)}
     return tuple(sorted(found)) or None
+
+
+def _counts(state: State, broker: int, epoch: int) -> bool:
+    return is_current(state, broker, epoch) and is_active(state, broker)
 
 
 def held_by_all(state: State, placed: Iterable[Placed]) -> dict[int, frozenset[int]]:
@@ -215,7 +222,7 @@ def _recopied(state: State, copies: Iterable[r.Copy], *, held: bool) -> State | 
     for name, broker, epoch in copies:
         row = rows.get(name) or state.objects.get(name)
         known = None if row is None else _holders(state, counts, row)
-        if row is None or known is None or not is_current(state, broker, epoch):
+        if row is None or known is None or not (_counts if held else is_current)(state, broker, epoch):
             continue
         group, brokers = known
         if broker not in state.placement_groups[group].replicas or (broker in brokers) == held:

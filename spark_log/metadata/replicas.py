@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-from spark_log.metadata.projection import is_projected
 from spark_log.metadata.replica_state import (
     NO_LEADER,
     OWN,
@@ -114,8 +113,9 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
     First the leader of its group, then other active brokers with a copy, in replica order; then fenced ones.  Without
     any known copy: all replicas of the group, because a copy that was found damaged may have been repaired.
 
-    The row of a client that holds some topics may be older than its state.  So other replicas follow, and at last the
-    first one again, which is not passed over if it fails for some time only.
+    Then the other replicas, which may have a good copy although the state knows of none: the row of a client that holds
+    some topics may be older than its state, and a copy that was reported as missing may have been repaired before.  At last
+    the first one again, which is not passed over if it fails for some time only.
     """
     found = copies_of(state, row)
     if found is None:  # in the log's own root, unless the row is old
@@ -125,7 +125,7 @@ def holders(state: State, row: ObjectRow) -> tuple[int, ...]:
     order = {broker: number for number, broker in enumerate((group.leader, *group.replicas))}
     some = found.brokers or group.replicas
     known = sorted(some, key=lambda broker: (not is_active(state, broker), order.get(broker, len(order))))
-    others = [broker for broker in group.replicas if broker not in some] if is_projected(state) else []
+    others = [broker for broker in group.replicas if broker not in some]
     return (*known, *others, *(known[:1] if others else ()))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -73,7 +72,10 @@ class BrokerCopies:
     def __init__(self, journal: Journal, broker: int, epoch: int, pace: Pace, until_ms: int) -> None:
         self._journal, self._broker, self._epoch = journal, broker, epoch
         self._pace, self._until_ms = pace, until_ms
-        self._clock = journal.context.clock
+        self._clock, self._threads = journal.context.clock, journal.context.threads
+        self._lock = self._threads.lock()
+        self._ended = self._threads.condition(self._lock)
+        """Notified when a copy ends."""
         self._silent: set[int] = set()
         """Brokers whose roots did not answer in this pass."""
         self._done = Copied()
@@ -126,13 +128,14 @@ class BrokerCopies:
         """The jobs whose object was copied.  Raises _TargetFailed."""
         target = self._journal.roots[self._broker]
         parallel = PARALLEL["local" if target.local else "remote"]
-        ended, waiting, copied = threading.Event(), list(reversed(jobs)), list[_Job]()
+        waiting, copied = list(reversed(jobs)), list[_Job]()
         running: list[tuple[_Job, Task[None]]] = []
         while waiting or running:
             while waiting and len(running) < parallel:
-                running.append(self._start(waiting.pop(), target, ended))
-            ended.wait(WAIT_S)
-            ended.clear()
+                running.append(self._start(waiting.pop(), target))
+            with self._lock:
+                if not any(task.ended for _, task in running):
+                    self._ended.wait(WAIT_S)
             left: list[tuple[_Job, Task[None]]] = []
             for job, task in running:
                 if task.ended:
@@ -145,9 +148,13 @@ class BrokerCopies:
             running = left
         return copied
 
-    def _start(self, job: _Job, target: ObjectStore, ended: threading.Event) -> tuple[_Job, Task[None]]:
+    def _start(self, job: _Job, target: ObjectStore) -> tuple[_Job, Task[None]]:
         job.moved_ms = self._clock.monotonic_ms()
-        return job, Task(lambda: self._copy(job, target), "pylog-copy", ended)
+        return job, Task(lambda: self._copy(job, target), "pylog-copy", self._threads, self._notify)
+
+    def _notify(self) -> None:
+        with self._lock:
+            self._ended.notify_all()
 
     def _copy(self, job: _Job, target: ObjectStore) -> None:
         """Copy an object from the first root that has a good copy.  Raises BadCopy if none has."""

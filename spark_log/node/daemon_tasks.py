@@ -3,9 +3,10 @@ neither."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
+
+from spark_log.threads import SYSTEM_THREADS, Threads
 
 Result = TypeVar("Result")
 
@@ -13,14 +14,19 @@ Result = TypeVar("Result")
 class Task(Generic[Result]):
     """A function that runs in a thread of its own."""
 
-    def __init__(self, function: Callable[[], Result], name: str, ended: threading.Event | None = None) -> None:
-        """ended:  set at the end, also when the function raises."""
-        self._function = function
+    def __init__(
+        self,
+        function: Callable[[], Result],
+        name: str,
+        threads: Threads = SYSTEM_THREADS,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
+        """on_end:  called in the thread at the end, also when the function raised."""
+        self._function, self._on_end = function, on_end
         self._result: list[Result] = []
         self._error: BaseException | None = None
-        self._ended = threading.Event()
-        self._also = ended
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+        self._ended = threads.event()
+        threads.start(self._run, name)
 
     def _run(self) -> None:
         try:
@@ -28,8 +34,8 @@ class Task(Generic[Result]):
         except BaseException as error:  # noqa: BLE001  raised by `result`
             self._error = error
         self._ended.set()
-        if self._also is not None:
-            self._also.set()
+        if self._on_end is not None:
+            self._on_end()
 
     @property
     def ended(self) -> bool:

@@ -140,7 +140,9 @@ class Prober:
             key, now_ms = f"{MARKS}{self._unique}-{self._count}", self._clock.monotonic_ms()
             last = root.mark if root.mark is not None and now_ms - root.mark.put_ms < MARK_MS_MAX else None
             root.began_ms = now_ms
-            root.task = Task(lambda: self._check(root, key, last), f"pylog-probe-{root.broker}")
+            root.task = Task(
+                lambda: self._check(root, key, last), f"pylog-probe-{root.broker}", self._journal.context.threads
+            )
 
     def _check(self, root: _Root, key: str, last: _Mark | None) -> None:
         """Raises if the root fails."""
@@ -245,7 +247,9 @@ class Prober:
             return is_back
         if root.task is None and root.failing_ms is None and root.known.reason.startswith(SINCE_REASON):
             broker, journal = root.broker, self._journal
-            root.returning = Task(lambda: return_broker(journal, broker), f"pylog-return-{broker}")
+            root.returning = Task(
+                lambda: return_broker(journal, broker), f"pylog-return-{broker}", self._journal.context.threads
+            )
             root.returning.wait(1.0)
             if root.returning.ended:
                 return self._take_back(root)

@@ -157,7 +157,10 @@ class Replicator:
         if known is not None and known[0] == epoch:
             return  # still under way; under an older epoch it changes nothing any more
         copies = BrokerCopies(self._journal, broker, epoch, self._pace, until_ms)
-        self._tasks[broker] = epoch, Task(lambda: copies.run(state), f"pylog-copy-{broker}")
+        self._tasks[broker] = (
+            epoch,
+            Task(lambda: copies.run(state), f"pylog-copy-{broker}", self._journal.context.threads),
+        )
 
     def _behind(self, state: State) -> list[int]:
         """Active brokers that lack something."""
@@ -224,7 +227,7 @@ class Replicator:
         if not keys:
             self._searched.clear()
             return 0
-        task = Task(lambda: self._search_in(state, keys), "pylog-search")
+        task = Task(lambda: self._search_in(state, keys), "pylog-search", self._journal.context.threads)
         task.wait(LATE_MS / 1000)
         if not task.ended:
             return 0  # it goes on, and records what it finds

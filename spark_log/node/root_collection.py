@@ -87,7 +87,9 @@ class RootCollector:
             root = self._roots[broker] = _Root(known.directory)
         if root.task is None:
             kept = root
-            root.task = Task(lambda: self._collect(broker, kept, state), f"pylog-gc-{broker}")
+            root.task = Task(
+                lambda: self._collect(broker, kept, state), f"pylog-gc-{broker}", self._journal.context.threads
+            )
         return True
 
     def _collect(self, broker: int, root: _Root, state: State) -> tuple[list[str], int]:

@@ -212,7 +212,10 @@ WRITING = (
         "`zstd`, `lz4` or `none`; used only for topics whose `compression.type` is `producer`, the default",
     ),
     Option(
-        "acks", "WT", "`all`", "`0`, `1` and `all` have the same effect: success is reported when the data is durable"
+        "acks",
+        "WT",
+        "`all`",
+        "`0`, `1` and `all` have the same effect: success is reported when the data is durable on `min.insync.replicas` of the in-sync replicas",
     ),
     Option(
         "durability",

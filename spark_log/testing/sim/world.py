@@ -472,7 +472,7 @@ class World:
 
 def _parts(op: Op) -> Sequence[Op]:
     """A delete of many names is many operations."""
-    return [Delete([key]) for key in op.keys] if isinstance(op, Delete) else [op]
+    return [op._replace(keys=[key]) for key in op.keys] if isinstance(op, Delete) else [op]
 
 
 def _step(actor: Actor, answers: list[Any] | None) -> Op | list[Op]:

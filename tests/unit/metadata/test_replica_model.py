@@ -19,7 +19,7 @@ from spark_log.metadata.records import decode_batch, encode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ElectLeader, JoinIsr, RemoveBroker, ResetReplicas
 from spark_log.metadata.replica_state import NO_LEADER, OWN_GROUP
-from spark_log.metadata.replicas import can_lead, epoch_of, group_at, holders
+from spark_log.metadata.replicas import can_lead, epoch_of, group_at, holders, is_active
 from spark_log.metadata.state import ObjectRow, State
 from tests.unit.metadata.replica_history import ReplicaHistory
 
@@ -71,7 +71,8 @@ class Model:
             return None
         where = record.placed[number]
         replicas = group_at(before, where.group).replicas
-        return replicas, {broker for broker, epoch in where.held if self._counts(before, broker, epoch, replicas)}
+        some = {broker for broker, epoch in where.held if self._counts(before, broker, epoch, replicas)}
+        return replicas, {broker for broker in some if is_active(before, broker)}
 
     @staticmethod
     def _counts(state: State, broker: int, epoch: int, replicas: Sequence[int]) -> bool:
@@ -80,6 +81,8 @@ class Model:
     def _change(self, before: State, copy: r.Copy, *, has: bool) -> None:
         known = self.objects.get(copy.object)
         if known is not None and self._counts(before, copy.broker, copy.epoch, known[0]):
+            if has and not is_active(before, copy.broker):
+                return
             (known[1].add if has else known[1].discard)(copy.broker)
 
     def lacking(self, replicas: tuple[int, ...]) -> set[int]:
