@@ -246,6 +246,20 @@ class ReplicatedStore:
     def get(self, key: str, start: int = 0, end: int | None = None) -> bytes:
         return from_sources(key, self.sources(key), lambda store: store.get(key, start, end))
 
+    def get_intact(self, key: str, start: int, end: int | None, check: Callable[[bytes], object]) -> bytes:
+        """`get` from the first root whose bytes pass a check, which raises CorruptObject; if all are damaged, those of
+        the first one, so that their reader says what is wrong with them."""
+
+        def checked(store: ObjectStore) -> bytes:
+            data = store.get(key, start, end)
+            check(data)
+            return data
+
+        try:
+            return from_sources(key, self.sources(key), checked)
+        except CorruptObject:
+            return self.get(key, start, end)
+
     def size(self, key: str) -> int | None:
         def known(store: ObjectStore) -> int:
             size = store.size(key)

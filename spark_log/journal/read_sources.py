@@ -13,12 +13,13 @@ from spark_log.store.retry import RETRY_TOTAL_MS, RetryingStore
 
 PATIENT_MS = 60_000
 """How long a read waits for a root if no other one has the object, or all of them are slow."""
-WARNED_MAX = 10_000
-"""Pairs of a root and an object, of which a process has warned, that it remembers."""
+WARNED_MAX = 100
+"""Objects of a root that a process names in warnings."""
 
 Result = TypeVar("Result")
 logger = logging.getLogger("spark_log")
-_warned: set[tuple[str, str]] = set()
+_warned: dict[str, set[str]] = {}
+"""By URL of the root."""
 
 
 class Failure(NamedTuple):
@@ -87,12 +88,15 @@ def _failed(
 
 
 def _warn_of(name: str, failure: Failure) -> None:
-    """Say, once in a process for each root and object, that another copy is read."""
-    if (failure.url, name) not in _warned:
-        if len(_warned) >= WARNED_MAX:
-            _warned.clear()
-        _warned.add((failure.url, name))
-        logger.warning("another copy of %s is read, because %s has no good one: %s", name, failure.url, failure.error)
+    """Say, once in a process for each root and object, that another copy is read; of the first objects of a root."""
+    named = _warned.setdefault(failure.url, set())
+    if name in named or len(named) > WARNED_MAX:
+        return
+    named.add(name)
+    if len(named) > WARNED_MAX:
+        logger.warning("other copies are read for many objects in %s, and further ones are not named", failure.url)
+        return
+    logger.warning("another copy of %s is read, because %s has no good one: %s", name, failure.url, failure.error)
 
 
 def none_left(name: str, failures: Sequence[Failure]) -> StorageError | CorruptObject:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from spark_log.clock import Clock
 from spark_log.errors import NotCoordinator, ObjectNotFound, StorageUnavailable
-from spark_log.journal.broker_roots import ANY_ROOT, WrongRoot
+from spark_log.journal.broker_roots import ANY_ROOT, ReplicatedStore, WrongRoot
 from spark_log.journal.replica_puts import copy_missing, put_replicas
 from spark_log.metadata.projection import Delta, Holdings
 from spark_log.metadata.replicas import Targets
@@ -58,6 +58,9 @@ class Get(NamedTuple):
     start: int = 0
     end: int | None = None
     root: int = METADATA
+    check: Callable[[bytes], object] | None = None
+    """Raises CorruptObject for damaged bytes: then they are read from another root that has the object, if there is
+    one.  A log without brokers does not check them here."""
 
 
 class PutNew(NamedTuple):
@@ -423,6 +426,8 @@ def _one(op: Op, stores: Stores, clock: Clock) -> Any:
     match op:
         case Get():
             try:
+                if op.check is not None and isinstance(store, ReplicatedStore):
+                    return store.get_intact(op.key, op.start, op.end, op.check)
                 return store.get(op.key, op.start, op.end)
             except ObjectNotFound:
                 return None

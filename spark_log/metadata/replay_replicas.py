@@ -335,10 +335,17 @@ def replay_elect(state: State, record: r.ElectLeaderRecord) -> State | None:
 
 
 def replay_reset(state: State, record: r.ResetReplicasRecord) -> State | None:
-    """Keys of copies that objects still have are never used again, so they mean the log's own root."""
-    none = State()
     if not (state.brokers or state.placement_groups or state.assignments or state.copies):
         return None
+    return without_replicas(state)
+
+
+def without_replicas(state: State) -> State:
+    """A state in which all objects are in the log's own root.
+
+    Keys of copies that objects still have are never used again, so they mean that root.
+    """
+    none = State()
     return replace(
         state,
         brokers=none.brokers,

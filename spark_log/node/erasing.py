@@ -340,7 +340,14 @@ def _search_dead(state: State, wanted: Erasing, skipped: frozenset[str], found: 
         names = partly[first : first + READ_OPS]
         live = yield from _live_places(state, wanted, found.live, frozenset(names))
         reads: list[Op] = [
-            Get(name, state.objects[name].index_position, state.objects[name].size, ANY_ROOT) for name in names
+            Get(
+                name,
+                state.objects[name].index_position,
+                state.objects[name].size,
+                ANY_ROOT,
+                partial(parse_index, name=name, object_size=state.objects[name].size),
+            )
+            for name in names
         ]
         for name, blob in zip(names, (yield reads), strict=True):
             yield from _search_dead_in(state, wanted, name, blob, live[name], found)

@@ -33,6 +33,7 @@ from spark_log.journal.object_names import LOG
 from spark_log.journal.opening import View, check_chain, open_view
 from spark_log.journal.store_operations import OWN_ROOT, PARALLEL, Get, List, Op, Steps
 from spark_log.metadata.records import Piece
+from spark_log.metadata.replay_replicas import without_replicas
 from spark_log.metadata.slice_index import decode_piece, slices_of
 from spark_log.metadata.state import Partition, State, TopicKey
 from spark_log.model import APPEND_TIME, Slice
@@ -77,11 +78,12 @@ def verify(log: Log, deep: bool = False, *, progress: Progress | None = None) ->
     slices, found = journal.run(resolve(view.state))
     problems += found
     problems += _counts(view.state, slices)
-    problems += _objects(store, view.state, slices, progress)
-    copies = check_copies(journal, view.state, deep, progress)
-    problems += _copies(view.state, slices, copies)
+    state = view.state if journal.roots.brokers else without_replicas(view.state)  # a mirror has all in its one root
+    problems += _objects(store, state, slices, progress)
+    copies = check_copies(journal, state, deep, progress)
+    problems += _copies(state, slices, copies)
     if deep:
-        problems += _contents(journal, view.state, slices, copies, progress)
+        problems += _contents(journal, state, slices, copies, progress)
     return _still_named(journal, problems, view.state, slices) if problems else []
 
 
