@@ -1,4 +1,4 @@
-"""A process that checks roots, is stopped, and continues: it fences nobody for the time in which it was silent itself."""
+"""A process that checks roots is stopped and continued: it fences nobody for the time in which it was silent."""
 
 from __future__ import annotations
 
