@@ -26,10 +26,9 @@ HEALED_MS = 150_000
 
 def simulate(seed: int, mutation: str = "", *, transcript: bool = False) -> Result:
     """Run a seed, without one of the rules if a mutation is named."""
-    with mutated(mutation):
-        sim = ReplicaSimulation(seed, transcript=transcript)
-        with patched(sim.patches()):
-            violation = _verdict(sim)
+    sim = ReplicaSimulation(seed, transcript=transcript)
+    with patched(sim.patches()), mutated(mutation):
+        violation = _verdict(sim)
     counts = sim.oracle.seen + Counter(steps=sim.world.events, versions=sim.oracle.state.version)
     return Result(seed, violation, counts, sim.world.transcript())
 
@@ -47,6 +46,7 @@ def _verdict(sim: ReplicaSimulation) -> str:
 
 
 def _simulate(sim: ReplicaSimulation) -> None:
+    sim.world.alone(sim.begin())
     _add_actors(sim)
     sim.world.run(STEPS_MAX)
     end_faults(sim)

@@ -76,10 +76,11 @@ class ReplicaSimulation(Simulation):
         """The faults are over."""
         self.busy = True
         """Mergers still merge."""
-        world.alone(self._begin_brokers(rng.choice((3, 3, 4))))
+        self.brokers = rng.choice((3, 3, 4))
 
-    def _begin_brokers(self, brokers: int) -> Steps[None]:
-        rng = self.rng
+    def begin(self) -> Steps[None]:
+        """Create the log, its brokers and its topics."""
+        rng, brokers = self.rng, self.brokers
         configs: dict[str, str | None] = {
             "gc.fence.age.ms": str(self.age),
             "metadata.checkpoint.interval": str(rng.choice((4, 12, 50))),
