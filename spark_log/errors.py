@@ -7,7 +7,7 @@ the value that is needed to recover.  Names are Kafka's where Kafka has one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 
 class SparkLogError(Exception):
@@ -197,9 +197,9 @@ class NotEnoughReplicas(SparkLogError):
 
     retriable = True
 
-    def __init__(self, message: str, *, lacking: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(self, message: str, *, lacking: Mapping[str, Sequence[int]]) -> None:
         super().__init__(message)
-        self.lacking = lacking
+        self.lacking = {name: tuple(brokers) for name, brokers in lacking.items()}
         """By object: the in-sync replicas that do not have it.  Empty: the ISR has too few members."""
 
 

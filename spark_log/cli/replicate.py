@@ -48,8 +48,8 @@ def replicate(session: CommandSession, every_ms: int | None, throttle: int | Non
 
     A broker whose root fails all checks for broker.session.timeout.ms is fenced, and taken back when its root answers
     again. Each copy is checked byte by byte before it counts. Replicas that have caught up join their ISR. Several
-    processes may run it, and each may be killed at any time. A coordinator does the same by itself, and pylog maintain
-    at the start of each run.
+    processes may run it, and each may be killed at any time. A coordinator does the same automatically, and pylog
+    maintain at the start of each run.
 
     Without --every, the exit status is 1 if something could not be copied.
 

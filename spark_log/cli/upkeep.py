@@ -270,6 +270,7 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
       pylog repair --dry-run
       pylog repair --accept-loss
     """
+    from spark_log.journal.root_options import RootOptions
     from spark_log.net.client import health_of
     from spark_log.node.repair import repair as run
     from spark_log.store.open import open_store
@@ -280,8 +281,9 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     def is_alive(holder: Leadership) -> bool:
         return bool(holder.address) and any(health_of(holder.address, tls=tls) is not None for tls in (False, True))
 
-    store = open_store(session.url, session.storage_options)
-    report = run(store, is_alive=is_alive, dry_run=True)
+    options = RootOptions.of(session.storage_options, "disk")
+    store = open_store(session.url, options.own())
+    report = run(store, is_alive=is_alive, dry_run=True, root_options=options)
     if not report.needed:
         text = (
             f"nothing to repair: {store.url} opens at version {report.version}, and no file of its metadata is damaged"
@@ -291,7 +293,7 @@ def repair(session: CommandSession, accept_loss: bool, dry_run: bool, yes: bool)
     if not dry_run and (
         accept_loss or report.lost or confirmed("replace damaged files of the metadata", dry_run=False, yes=yes)
     ):
-        report = run(store, is_alive=is_alive, accept_loss=accept_loss)
+        report = run(store, is_alive=is_alive, accept_loss=accept_loss, root_options=options)
     emit_line(session, _repair_text(report, dry_run), asdict(report))
     if report.lost and dry_run and not accept_loss:
         raise Failed(

@@ -41,7 +41,19 @@ PROTOCOL = 4
 """2: requests for changes have a body.  3: appends name the topics of records without a key."""
 WAIT_MS_MAX = 60_000
 """Longest wait of a request for changes."""
-_FIELDS = ("start", "end", "current", "owner", "key", "address", "epoch", "last", "version", "retry_after_ms")
+_FIELDS = (
+    "start",
+    "end",
+    "current",
+    "owner",
+    "key",
+    "address",
+    "epoch",
+    "last",
+    "version",
+    "retry_after_ms",
+    "lacking",
+)
 """Attributes of errors that error handlers need."""
 
 

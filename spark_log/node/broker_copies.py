@@ -33,7 +33,7 @@ WAIT_S = 0.2
 
 @dataclass(slots=True)
 class Copied:
-    """What was copied to a broker."""
+    """The result of a pass."""
 
     objects: int = 0
     bytes: int = 0
@@ -67,7 +67,7 @@ class _Job:
 
 
 class BrokerCopies:
-    """One pass over what a broker lacks.  `run` may hang with the broker's root, so it runs in a thread of its own."""
+    """One pass over what a broker lacks.  `run` may hang with the broker's root, so it runs in a separate thread."""
 
     def __init__(self, journal: Journal, broker: int, epoch: int, pace: Pace, until_ms: int) -> None:
         self._journal, self._broker, self._epoch = journal, broker, epoch

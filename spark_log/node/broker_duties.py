@@ -58,10 +58,10 @@ def replicate_every(
     stop: threading.Event | None = None,
     probes: bool = True,
 ) -> Iterator[ReplicationReport]:
-    """Rounds of copying that start every `interval_ms`, or at once while there is more to copy, until `stop` is set.
+    """Rounds of copying that start every `interval_ms`, or without a pause while there is more to copy.
 
-    Roots are checked meanwhile in another thread, unless `probes` is False.  The first round raises its errors; those of
-    later ones are logged.
+    Ends when `stop` is set.  Roots are checked meanwhile in another thread, unless `probes` is False.  The first round
+    raises its errors; those of later ones are logged.
     """
     stop, ended = stop or threading.Event(), threading.Event()
     replicator, clock = Replicator(log, bytes_per_s=bytes_per_s, brokers=brokers), log.journal.context.clock
@@ -94,7 +94,7 @@ def keep_brokers(
     stop: threading.Event,
     note: Callable[[ReplicationReport], None],
 ) -> None:
-    """The duties of a coordinator, until `stop`: check roots and copy, in threads of their own.
+    """The duties of a coordinator, until `stop`: check roots and copy, in separate threads.
 
     open_log:     opens the log; called if it has brokers.
     has_brokers:  whether it has any now.

@@ -1,4 +1,4 @@
-"""What is wrong with the brokers of a log and with their replicas, and what to do.  Pure."""
+"""Sentences for `pylog cluster health`: defects of brokers and replicas, each with its cure.  Pure."""
 
 from __future__ import annotations
 

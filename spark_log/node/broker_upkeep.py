@@ -1,4 +1,4 @@
-"""What `pylog maintain` does for the brokers of a log: checks their roots, and copies what they lack."""
+"""The duties of `pylog maintain` for brokers: it checks their roots, and copies what they lack."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from spark_log.store.base import Chunks, ObjectStore
 from spark_log.store.object_copies import RANGE_BYTES
 
 PACE_BURST_S = 0.25
-"""A throttle lets so many seconds' bytes pass at once."""
+"""A throttle lets the bytes of so many seconds pass without a wait."""
 
 
 class BadCopy(SparkLogError):
@@ -32,7 +32,7 @@ class BadCopy(SparkLogError):
 class SourceFailed(SparkLogError):
     """The root of a copy could not be read: nothing is known about the copy.
 
-    It is no StorageError, because the put that reads from it would be tried again.
+    It is not a StorageError, because the put that reads from it would be tried again.
     """
 
 
@@ -176,7 +176,7 @@ class _Check:
         return self.good and done
 
     def _end_gap(self) -> None:
-        """What is not in a batch is the end of a stream, or the schema message of one."""
+        """Check the bytes between two batches: ends of streams, and schema messages."""
         rest, self._between = bytes(self._between), bytearray()
         known = (ipc.END, *self.index.schemas.values())
         while rest and self.good:

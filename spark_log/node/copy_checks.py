@@ -1,4 +1,5 @@
-"""`pylog verify` of a log with brokers: looks at every copy on every active root, and restores bad ones from good ones."""
+"""`pylog verify` of a log with brokers: looks at every copy on every active root, and restores bad ones from good
+ones."""
 
 from __future__ import annotations
 
@@ -106,7 +107,7 @@ def _bad_on(store: ObjectStore, state: State, broker: int, deep: bool) -> Iterat
 
 
 def _problem(store: ObjectStore, name: str, row: ObjectRow, deep: bool) -> str:
-    """What is wrong with a copy; empty if nothing is."""
+    """The defect of a copy; empty if it has none."""
     size = store.size(name)
     if size is None:
         return "the copy is not there"
@@ -128,7 +129,7 @@ def _still_held(state: State, found: Sequence[BadCopyFound]) -> Iterator[BadCopy
             yield one
 
 
-# ------------------------------------------------------------------------------------------------------------------ repair
+# ----------------------------------------------------------------------------------------------------------------- repair
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ Result = TypeVar("Result")
 
 
 class Task(Generic[Result]):
-    """A function that runs in a thread of its own."""
+    """A function that runs in a separate thread."""
 
     def __init__(
         self,

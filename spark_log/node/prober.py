@@ -1,7 +1,7 @@
 """The prober: checks the roots of brokers, fences those that fail, and takes back those that it had fenced.
 
 A check puts a mark on the root, reads it, and looks for the mark of the last check.  If that one is gone, the root was
-rolled back to an older copy or swapped.  A root that is not that of its broker is fenced at once; one that does not
+rolled back to an older copy or swapped.  A root that is not that of its broker is fenced immediately; one that does not
 answer when it has failed all checks for `broker.session.timeout.ms`.  Time is measured by this process's own monotonic
 clock, and does not count while the process was stopped.
 
@@ -61,7 +61,7 @@ class _Mark(NamedTuple):
 
 @dataclass(slots=True)
 class _Root:
-    """What is known about one root, under one registration and epoch."""
+    """Results of the checks of one root, under one registration and epoch."""
 
     broker: int
     known: Broker
@@ -76,7 +76,7 @@ class _Root:
     wrong: bool = False
     """The root is not that of its broker, so it need not be given time."""
     rolled_back: str = ""
-    """The error if it lost a mark: later checks succeed, and it has to be fenced all the same."""
+    """The error if it lost a mark: later checks succeed, and it still has to be fenced."""
     returning: Task[bool] | None = None
 
 
@@ -171,7 +171,7 @@ class Prober:
             task.wait(TICK_MS / 1000)
 
     def _look_at_the_clock(self, usual_ms: int = 0) -> bool:
-        """Whether this process was stopped since the last call, or its caller did nothing: that is no root's silence.
+        """Whether this process was stopped since the last call, or its caller did nothing: then no root was silent.
 
         usual_ms:  the time between two calls.
         """

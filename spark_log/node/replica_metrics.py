@@ -1,4 +1,4 @@
-"""Metrics of brokers and replicas.  A log without brokers has none of them."""
+"""Metrics of brokers and replicas."""
 
 from __future__ import annotations
 
@@ -77,8 +77,6 @@ class ReplicaMetrics:
 
     def lines(self, state: State) -> Iterator[str]:
         """The lines of the text format."""
-        if not state.brokers:
-            return
         counts = count_replicas(state)
         with self._lock:
             lag, sums = self._lag, (self._shrinks, self._expands, self._objects, self._bytes)

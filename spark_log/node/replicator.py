@@ -43,7 +43,7 @@ LOST_NAMES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What a broker lacks, although another one has it."""
+    """The objects that a broker lacks, although another one has them."""
 
     objects: int
     bytes: int
@@ -144,7 +144,7 @@ class Replicator:
             del self._tasks[broker]
             try:
                 done[broker] = task.result()
-            except Exception as error:  # noqa: BLE001  of one broker; the others go on
+            except Exception as error:  # noqa: BLE001  of one broker; the others continue
                 done[broker] = Copied(problems=[f"copying to broker {broker} failed: {_text(error)}"], left=True)
         for copied in done.values():
             for problem in copied.problems:
@@ -191,7 +191,7 @@ class Replicator:
     def _join(self, state: State) -> tuple[tuple[int, int], ...]:
         """Let replicas join whose backlog is younger than `replica.lag.time.max.ms`, and that long after a miss.
 
-        What a replica lacks is younger than the last state that this process has read and copied for it completely.
+        All that a replica lacks is younger than the last state that this process has read and copied for it completely.
         So the age of no object has to be known.
         """
         lag_ms, now_ms = cluster_config(state.configs, "replica.lag.time.max.ms"), self._clock.monotonic_ms()
@@ -230,7 +230,7 @@ class Replicator:
         task = Task(lambda: self._search_in(state, keys), "pylog-search", self._journal.context.threads)
         task.wait(LATE_MS / 1000)
         if not task.ended:
-            return 0  # it goes on, and records what it finds
+            return 0  # it continues, and records what it finds
         try:
             return task.result()
         except SparkLogError as error:
@@ -285,7 +285,7 @@ class Replicator:
 
 
 def lag_of(state: State, broker: int) -> Deficit:
-    """What a broker lacks in all of its groups."""
+    """The deficit of a broker in all of its groups."""
     found = [deficit(state, n, broker) for n, group in state.placement_groups.items() if broker in group.replicas]
     return Deficit(sum(one.objects for one in found), sum(one.bytes for one in found))
 

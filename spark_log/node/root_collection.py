@@ -21,7 +21,7 @@ from spark_log.node.prober import MARK_MS_MAX, MARKS
 from spark_log.settings import cluster_config
 
 WAIT_S = 30.0
-"""How long a round waits for a root; a slower one goes on, and the next round asks again."""
+"""How long a round waits for a root; a slower one continues, and the next round asks again."""
 PUT_MS_MAX = 3_600_000
 """A temporary file without writes for this long belongs to a dead put."""
 
@@ -35,12 +35,12 @@ class CollectedRoots:
     unfinished: int = 0
     """Deleted files of dead writers, and marks of dead probers."""
     errors: dict[int, Exception] = field(default_factory=dict)
-    """By broker; the other roots were collected all the same."""
+    """By broker; the other roots were collected."""
 
 
 @dataclass(slots=True)
 class _Root:
-    """What is remembered about the directory of one registration."""
+    """The memory of the directory of one registration."""
 
     directory: str
     collected: Collected | None = None

@@ -1,4 +1,4 @@
-"""A replica that missed writes comes back into the ISR while a writer goes on."""
+"""A replica that missed writes comes back into the ISR while a writer continues."""
 
 from __future__ import annotations
 

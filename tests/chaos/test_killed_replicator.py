@@ -58,7 +58,7 @@ def unfinished(log: Log, tmp_path: Path, broker: int) -> list[Path]:
 
 
 def test_a_replicator_that_is_killed_leaves_nothing_that_counts(log: Log, tmp_path: Path) -> None:
-    """It is killed in the middle of a copy, again and again.  No file under an object's name is less than the object."""
+    """It is killed in the middle of a copy, three times.  Each file under an object's name is the whole object."""
     names = [put(log, [0, 1], rows=300, width=10_000) for _ in range(4)]
     sizes = {name: log.journal.refresh().objects[name].size for name in names}
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""A process that checks roots, is stopped, and goes on: it fences nobody because of its own silence."""
+"""A process that checks roots is stopped and continued: it fences nobody for the time in which it was silent."""
 
 from __future__ import annotations
 

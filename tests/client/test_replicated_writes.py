@@ -17,6 +17,7 @@ from spark_log.metadata.replicas import copies_of
 from spark_log.metadata.state import State
 from spark_log.store.local import LocalStore
 from spark_log.testing.broker_roots import ControlledRoots, register_broker
+from tests.services import Services
 
 ROWS = [{"value": b"%d" % number} for number in range(9)]
 
@@ -196,3 +197,36 @@ def test_many_slices_are_in_an_index_in_the_own_root(log: spark_log.Log, tmp_pat
     assert (tmp_path / "log" / index).exists()
     assert set(held(state).values()) == {(0, 1, 2)}
     assert len(held(state)) == 3, "one for each leader"
+
+
+def test_clients_of_a_coordinator_put_to_all_roots(log: spark_log.Log, services: Services, tmp_path: Path) -> None:
+    """They hold some topics, with the brokers and groups of the log; the root that is away leaves the ISR."""
+    with spark_log.connect(services.url(tmp_path / "log")) as client:
+        client.append("t", ROWS)
+        assert held(log.journal.refresh()) == dict.fromkeys(log.journal.state.objects, (0, 1, 2))
+        (tmp_path / "broker2").rename(tmp_path / "unmounted")
+        client.admin.incremental_alter_configs({"t": {"min.insync.replicas": "3"}})
+        with client.producer(delivery_timeout_ms=1500) as producer, pytest.raises(NotEnoughReplicas) as raised:
+            producer.send("t", b"x").result(30)
+        assert list(raised.value.lacking.values()) == [(2,)]
+        back = threading.Timer(1, lambda: (tmp_path / "unmounted").rename(tmp_path / "broker2"))
+        back.start()
+        client.append("t", ROWS)
+        back.join()
+        assert isr(log) == (0, 1, 2)
+        client.admin.incremental_alter_configs({"t": {"min.insync.replicas": None}})
+        (tmp_path / "broker2").rename(tmp_path / "unmounted")
+        client.append("t", ROWS)
+        assert isr(log) == (0, 1)
+
+
+def test_a_transaction_waits_for_enough_replicas(log: spark_log.Log, tmp_path: Path) -> None:
+    log.admin.incremental_alter_configs({"t": {"min.insync.replicas": "3"}})
+    (tmp_path / "broker1").rename(tmp_path / "unmounted")
+    back = threading.Timer(1, lambda: (tmp_path / "unmounted").rename(tmp_path / "broker1"))
+    back.start()
+    with log.transaction("x") as txn:
+        txn.append("t", ROWS)
+    back.join()
+    assert set(held(log.journal.refresh()).values()) == {(0, 1, 2)}
+    assert log.append("t", ROWS, "app", 1) == log.append("t", ROWS, "app", 1)

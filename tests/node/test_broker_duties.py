@@ -86,9 +86,11 @@ def test_replication_once_copies_all(log: Log) -> None:
     assert all(brokers_of(log.journal.refresh(), name) == (0, 1, 2) for name in names)
 
 
-def test_a_log_without_brokers_has_no_metrics_of_them(tmp_path: Path) -> None:
+def test_a_log_without_brokers_has_its_own_root_only(tmp_path: Path) -> None:
     log = connect(str(tmp_path / "log"), durability="os")
     metrics = ReplicaMetrics()
     metrics.note(log.journal.state)
-    assert list(metrics.lines(log.journal.state)) == []
+    lines = [line for line in metrics.lines(log.journal.state) if "{broker" in line]
+    assert lines[0] == 'pylog_broker_active{broker="0"} 1'
+    assert len(lines) == 4
     assert count_replicas(log.journal.state) == (0, 0, 0)

@@ -142,7 +142,7 @@ def test_a_broker_that_was_fenced_by_hand_stays_fenced(log: Log) -> None:
 
 
 def test_checks_until_each_root_is_good_or_fenced(log: Log, tmp_path: Path) -> None:
-    """What one run of `pylog maintain` does."""
+    """As one run of `pylog maintain`."""
     control(log, tmp_path, 1).write_text("fail")
     report = Prober(log).until_sure()
     assert "broker 1" in report.fenced[0]
