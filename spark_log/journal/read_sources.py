@@ -102,10 +102,10 @@ def _warn_of(name: str, failure: Failure) -> None:
 def none_left(name: str, failures: Sequence[Failure]) -> StorageError | CorruptObject:
     """The error for an object that cannot be read from any root.
 
-    ObjectNotFound if a root does not have the object: the caller's plan may be old.  Otherwise an error after which a
-    retry may succeed, if there is one.
+    ObjectNotFound if a root does not have the object, and none has a damaged copy: the caller's plan may be old.
+    Otherwise an error after which a retry may succeed, if there is one.
     """
-    first = min(failures, key=lambda failure: _rank(failure.error)).error
+    first = _most_telling([failure.error for failure in failures])
     if len({failure.url for failure in failures}) == 1:
         return first
     by_root = {failure.url: failure.error for failure in failures}
@@ -122,12 +122,10 @@ def none_left(name: str, failures: Sequence[Failure]) -> StorageError | CorruptO
     return found
 
 
-def _rank(error: Exception) -> int:
-    if isinstance(error, ObjectNotFound):
-        return 0
-    if isinstance(error, StorageUnavailable):
-        return 1
-    return 2 if isinstance(error, CorruptObject) else 3
+def _most_telling(errors: Sequence[StorageError | CorruptObject]) -> StorageError | CorruptObject:
+    is_there = any(isinstance(error, CorruptObject) for error in errors)
+    kinds = (StorageUnavailable, CorruptObject) if is_there else (ObjectNotFound, StorageUnavailable)
+    return next((error for kind in kinds for error in errors if isinstance(error, kind)), errors[0])
 
 
 class BoundedStore:
