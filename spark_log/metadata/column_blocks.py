@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import accumulate, chain, pairwise, repeat
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, Literal, TypeVar, overload
@@ -119,6 +119,12 @@ class Block(ABC, Generic[Key, Value]):
         """Number of the first row that is not before the key; of any row if the key does not fit."""
 
 
+@lru_cache(maxsize=8)
+def _zeros(rows: int) -> pa.Array:
+    """The same for all blocks of as many rows.  `pa.array` would import pandas for an array of numpy."""
+    return pa.Array.from_buffers(pa.int64(), rows, [None, pa.py_buffer(bytes(8 * rows))])
+
+
 class ObjectBlock(Block[str, ObjectRow]):
     KIND = "object_columns"
     SCHEMA = pa.schema(
@@ -142,7 +148,7 @@ class ObjectBlock(Block[str, ObjectRow]):
     @classmethod
     def maybe_read(cls, batch: pa.RecordBatch) -> pa.RecordBatch | None:
         if batch.schema.names == cls.SCHEMA.names[:-1]:
-            batch = batch.append_column(cls.SCHEMA.field("copies"), pa.array(np.zeros(batch.num_rows, np.int64)))
+            batch = batch.append_column(cls.SCHEMA.field("copies"), _zeros(batch.num_rows))
         return batch if batch.schema == cls.SCHEMA else None
 
     @staticmethod

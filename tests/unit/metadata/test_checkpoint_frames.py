@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -265,6 +267,16 @@ def test_a_log_without_brokers_is_written_as_before_level_4() -> None:
     assert rest == before and not OF_BROKERS & {kind for kind, _, _ in rest}
     assert header == (kind, rows, line.replace(b'["metadata.version",3]', b'["metadata.version",4]'))
     assert b"metadata.version" in line and b"copies" not in header[2]
+
+
+def test_reading_a_checkpoint_of_a_log_without_brokers_imports_no_pandas() -> None:
+    """20 MB and half a second for each process that opens a log."""
+    script = (
+        "import sys; from spark_log.metadata.checkpoint_format import decode_checkpoint as read;"
+        "state = read(open(sys.argv[1], 'rb').read(), 'x'); list(state.objects.items()); print('pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(GOLDEN_3)], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_objects_with_copies_are_read_beside_blocks_without() -> None:

@@ -122,6 +122,9 @@ class Life(ReplicaHistory):
             assert group.leader in active or (group.leader == NO_LEADER and not active), (group, records)
             old = before.placement_groups.get(number)
             if old is not None and old.replicas == group.replicas:
+                renewed = {record.broker for record in records if isinstance(record, r.RegisterBrokerRecord)}
+                assert group.isr or not old.isr or renewed, (group, records)
+                assert not self.model.lacking(group.replicas) & renewed.intersection(group.isr), (group, records)
                 assert group.leader_epoch >= old.leader_epoch + (group.leader != old.leader), (group, records)
         for record in records:
             if isinstance(record, r.CommitRecord):
@@ -164,7 +167,7 @@ class Life(ReplicaHistory):
             case "commit" if self.uploads:
                 self.commit_record(self.uploads.pop(0))
             case "copied":
-                self.copied(which % 4, *some, epoch=None if amount else 1)
+                self.copied(which % 4, *some, epoch=None if which < 4 else 1)
             case "lost" if which < 4:
                 self.lost(which, *some[:2])
             case "fence":
