@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from spark_log.errors import InvalidRequest
 
 SECRET = re.compile(
-    r"(?i)secret|password|passwd|credential|token|sas|connection_?string|(^|_|\.)(api_?|account_?|access_?)?key(_?id)?$"
+    r"(?i)secret|password|passwd|passphrase|^pwd|credential|token|sas|authorization|bearer|^auth$|connection_?string|(^|_|\.)(api_?|account_?|access_?)?key(_?id)?$"
 )
 """Names of options that may hold a secret.  The state is readable for every client of the log."""
 

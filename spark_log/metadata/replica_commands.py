@@ -72,7 +72,6 @@ class RemoveBroker(Command, frozen=True, kw_only=True, tag="remove_broker"):
 class AddCopies(Command, frozen=True, kw_only=True, tag="add_copies"):
     """Record copies that were made."""
 
-    role = "write"
     copies: tuple[r.Copy, ...]
 
     def __call__(self, state: State, now_ms: int) -> Decision[bool]:

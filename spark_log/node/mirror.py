@@ -43,6 +43,7 @@ from spark_log.journal.proposal import Context
 from spark_log.journal.read_sources import from_sources
 from spark_log.journal.storage_log import StorageLog, begin_log
 from spark_log.journal.store_operations import Get, Steps, Stores, run
+from spark_log.metadata.commands import SetConfigs
 from spark_log.metadata.records import CommitRecord, ListDroppedRecord, SwapRecord, decode_batch
 from spark_log.metadata.replay import replay
 from spark_log.metadata.replica_commands import ResetReplicas
@@ -58,6 +59,7 @@ PARALLEL_COPIES = 4
 """Objects that are copied at the same time."""
 RECOVERED_AS = "recovered"
 """The address under which a recovery takes the log over, before it releases the log."""
+FACTOR = "default.replication.factor"
 
 logger = logging.getLogger("spark_log")
 
@@ -464,6 +466,8 @@ def _end_mirror(mirror: Journal, log: StorageLog) -> int:
     epoch = journal.take_over(journal.state.coordinator.epoch, RECOVERED_AS, host="")
     if journal.state.brokers or journal.state.assignments:  # whose roots belong to the lost log
         journal.propose(ResetReplicas(), upkeep=False)
+    if FACTOR in journal.state.configs:  # otherwise no topic could be created until there are as many brokers again
+        journal.propose(SetConfigs(name=None, changes={FACTOR: None}), upkeep=False)
     journal.release(epoch)
     mirror.metadata.put(FORMAT_KEY, (form.encode(),))
     journal.finish_upkeep()

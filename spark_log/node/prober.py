@@ -212,8 +212,8 @@ class Prober:
         root.task = None
         try:
             task.result()
-        except (SparkLogError, OSError, KeyError) as error:
-            root.error, root.wrong = str(error), isinstance(error, WrongRoot)
+        except Exception as error:  # noqa: BLE001  of one root; the others are checked
+            root.error, root.wrong = str(error) or repr(error), isinstance(error, WrongRoot)
             root.failing_ms = root.began_ms if root.failing_ms is None else root.failing_ms
         else:
             root.error, root.wrong, root.failing_ms = "", False, None
@@ -265,6 +265,8 @@ def probe_every(log: Log, has_ended: Callable[[], bool]) -> None:
             prober.round()
         except SparkLogError as error:
             logger.warning("the roots of %s were not checked: %s", log.url, error)
+        except Exception:  # nobody else would check them
+            logger.exception("the roots of %s were not checked", log.url)
         interval_ms = cluster_config(log.journal.state.configs, "broker.heartbeat.interval.ms")
         left_ms = began_ms + interval_ms - clock.monotonic_ms()
         while left_ms > 0 and not has_ended():

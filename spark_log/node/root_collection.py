@@ -3,6 +3,8 @@
 A directory of a broker has objects under their names, so the same rules hold: dropped objects and uploads that no
 commit has named are garbage once the fence has passed them.  Copies that no record says exist are kept while the object
 is live: they may be recorded later.
+
+A root that fails its checks may be full, and its garbage is what fills it.  So it is collected as far as it answers.
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ from spark_log.errors import SparkLogError, StorageUnavailable
 from spark_log.journal.garbage_collection import Collected, collect
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, META
+from spark_log.journal.root_owner import check_owner
 from spark_log.metadata.replica_state import OWN_BROKER
 from spark_log.metadata.replicas import is_active
 from spark_log.metadata.state import State
 from spark_log.node.daemon_tasks import Task
-from spark_log.node.prober import MARK_MS_MAX, MARKS
+from spark_log.node.prober import MARK_MS_MAX, MARKS, SINCE_REASON
 from spark_log.settings import cluster_config
 
 WAIT_S = 30.0
 """How long a round waits for a root; a slower one continues, and the next round asks again."""
+FENCED_WAIT_S = 1.0
+"""The same for the roots of fenced brokers."""
 PUT_MS_MAX = 3_600_000
 """A temporary file without writes for this long belongs to a dead put."""
 
@@ -40,16 +45,20 @@ class CollectedRoots:
 
 @dataclass(slots=True)
 class _Root:
-    """The memory of the directory of one registration."""
+    """The memory of the directory of one registration or return: a disk may come back with what was deleted."""
 
     directory: str
+    epoch: int
     collected: Collected | None = None
     swept_ms: int | None = None
     task: Task[tuple[list[str], int]] | None = None
 
 
 class RootCollector:
-    """Collects garbage on all active brokers.  Not thread-safe; a root that hangs delays the others by `WAIT_S`."""
+    """Collects garbage on all brokers, except those that were fenced by hand.
+
+    Not thread-safe; a root that hangs delays the others by `WAIT_S`.
+    """
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -60,19 +69,22 @@ class RootCollector:
         found = CollectedRoots()
         begun = [broker for broker in sorted(state.brokers) if broker != OWN_BROKER and self._begin(broker, state)]
         clock = self._journal.context.clock
-        until_ms = clock.monotonic_ms() + WAIT_S * 1000
+        began_ms = clock.monotonic_ms()
         for broker in begun:
-            root = self._roots[broker]
+            root, is_fenced = self._roots[broker], not is_active(state, broker)
+            until_ms = began_ms + (FENCED_WAIT_S if is_fenced else WAIT_S) * 1000
             assert root.task is not None, "it has begun"
             root.task.wait((until_ms - clock.monotonic_ms()) / 1000)
             if not root.task.ended:
-                found.errors[broker] = StorageUnavailable(f"the root of broker {broker} does not answer")
+                if not is_fenced:
+                    found.errors[broker] = StorageUnavailable(f"the root of broker {broker} does not answer")
                 continue
             task, root.task = root.task, None
             try:
                 names, unfinished = task.result()
             except (SparkLogError, OSError, KeyError) as error:
-                found.errors[broker] = error
+                if not is_fenced:  # it is known that its root fails
+                    found.errors[broker] = error
             else:
                 found.names += [f"broker {broker}: {name}" for name in names]
                 found.unfinished += unfinished
@@ -80,11 +92,11 @@ class RootCollector:
 
     def _begin(self, broker: int, state: State) -> bool:
         known = state.brokers[broker]
-        if not is_active(state, broker):
+        if known.fenced and not known.reason.startswith(SINCE_REASON):
             return False
         root = self._roots.get(broker)
-        if root is None or root.directory != known.directory:
-            root = self._roots[broker] = _Root(known.directory)
+        if root is None or (root.directory, root.epoch) != (known.directory, known.epoch):
+            root = self._roots[broker] = _Root(known.directory, known.epoch)
         if root.task is None:
             kept = root
             root.task = Task(
@@ -95,6 +107,7 @@ class RootCollector:
     def _collect(self, broker: int, root: _Root, state: State) -> tuple[list[str], int]:
         journal = self._journal
         journal.roots.check(broker, again=True)
+        check_owner(journal.roots.root(broker), journal.roots.own.url)
         names, root.collected = journal.run(collect(state, journal.context, root.collected, broker))
         return names, self._sweep(broker, root, state)
 

@@ -24,6 +24,7 @@ from spark_log.client.log import Log
 from spark_log.errors import BrokerNotAvailable, InvalidRequest, StorageError
 from spark_log.journal.broker_roots import BROKER_KEY, BrokerFile, WrongRoot, read_broker_file, write_broker_file
 from spark_log.journal.journal import Journal
+from spark_log.journal.root_owner import OWNER_KEY
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import AddCopies, RegisterBroker
 from tests.client.replicated import commit_copies, with_copies
@@ -43,7 +44,7 @@ def test_a_broker_is_registered_with_the_directory_in_its_root(log: Log, tmp_pat
     found = read_broker_file(root)
     assert found == BrokerFile(cluster_id=log.cluster_id, broker=1, directory=known.directory)
     assert (known.url, known.rack, known.fenced) == ((tmp_path / "disk1").as_uri(), "a", False)
-    assert root.list("meta/") == [BROKER_KEY], "the check of the permissions leaves nothing behind"
+    assert root.list("meta/") == [BROKER_KEY, OWNER_KEY], "the check of the permissions leaves nothing behind"
     log.journal.roots.check(1, again=True)
 
 
@@ -212,6 +213,8 @@ def test_a_root_without_write_access(log: Log, tmp_path: Path, s3: Callable[[], 
         {"sas_token": "x"},
         {"client_kwargs": '{"aws_secret_access_key": "x"}'},
         {"client_kwargs": {"aws_session_token": "x"}},
+        {"headers": {"Authorization": "Bearer x"}},
+        {"passphrase": "x"},
     ],
 )
 def test_secrets_are_not_registered(log: Log, options: dict[str, Any]) -> None:

@@ -69,6 +69,7 @@ def test_a_damaged_copy_is_not_mirrored(log: Log, mirror: Mirror, tmp_path: Path
 def test_what_was_acknowledged_before_the_last_copy_is_recovered(log: Log, mirror: Mirror, tmp_path: Path) -> None:
     """The own root is lost, and with it the metadata.  The recovered log is written to and maintained."""
     fence_broker(log.journal, 1, "test")
+    log.admin.incremental_alter_configs({None: {"default.replication.factor": "3"}})
     mirror.round()
     shutil.rmtree(tmp_path / "log")
     url = str(tmp_path / "mirror")
@@ -79,6 +80,7 @@ def test_what_was_acknowledged_before_the_last_copy_is_recovered(log: Log, mirro
     assert not (state.brokers or state.placement_groups or state.assignments or state.copies)
     assert _values(recovered) == VALUES
     recovered.append("t", [{"key": "k", "value": "e", "partition": 0}])
+    recovered.append("new", [{"value": "a topic can be created"}])
     maintain_once(recovered)
     assert _values(recovered) == [*VALUES, b"e"]
     assert verify(recovered, deep=True) == []

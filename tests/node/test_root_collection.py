@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from pathlib import Path
 
 import pytest
 
-from spark_log import Log
-from spark_log.node.maintain import Maintainer, collect_garbage, maintain_round
-from tests.node.replicated_logs import folder_of, group_of, move_away, put, replicated_log
+from spark_log import Log, connect
+from spark_log.client.administering.brokers import return_broker
+from spark_log.metadata.replica_commands import FenceBroker
+from spark_log.node.maintain import Maintainer, MaintainReport, collect_garbage, maintain_round
+from tests.node.replicated_logs import create_topic, folder_of, group_of, move_away, put, replicated_log
 
 
 @pytest.fixture
@@ -111,3 +114,63 @@ def test_unfinished_files_of_dead_writers_are_deleted(log: Log, tmp_path: Path) 
     os.utime(old, (1, 1))
     assert maintain_round(log).unfinished == 1
     assert (old.exists(), young.exists()) == (False, True)
+
+
+def test_a_copy_of_the_log_deletes_nothing_on_the_roots_of_the_original(log: Log, tmp_path: Path) -> None:
+    """It names the same brokers, and knows nothing of what the original has written since."""
+    create_topic(log, "u", [1, 2])
+    put(log, [1, 2], topic="u")
+    maintain_round(log)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    put(log, [1, 2], topic="u")
+    with connect(tmp_path / "copy", durability="os") as copy:
+        copy.admin.delete_topics(["u"])
+        problems = [problem for _ in range(5) for problem in _later(copy).problems]
+    assert f"belongs to the log at file://{tmp_path}/log" in problems[0]
+    assert log.read("u").num_rows == 20
+
+
+def test_a_log_that_was_moved_goes_on_collecting(log: Log, tmp_path: Path) -> None:
+    put(log, [0, 1, 2])
+    maintain_round(log)
+    (tmp_path / "log").rename(tmp_path / "moved")
+    with connect(tmp_path / "moved", durability="os") as moved:
+        drop(moved)
+        assert sum(_later(moved).collected for _ in range(3)) == 3
+
+
+def _later(log: Log) -> MaintainReport:
+    """The report of a round, after a commit and a short time."""
+    log.admin.incremental_alter_configs({None: {"replica.lag.time.max.ms": str(time.monotonic_ns() % 1000 + 1)}})
+    time.sleep(0.005)
+    return maintain_round(log)
+
+
+def test_a_full_root_that_is_fenced_is_emptied_of_garbage(log: Log, tmp_path: Path) -> None:
+    """Otherwise it would stay full; but nothing is deleted on one that was fenced by hand."""
+    put(log, [0, 1, 2])
+    fence(log, 2, "its root has failed all checks for 9 s: no space left on device")
+    fence(log, 1, "its disk is making noises")
+    drop(log)
+    maintainer = Maintainer(log)
+    for _ in range(3):
+        time.sleep(0.005)
+        maintainer.round()
+    assert [len(objects_on(log, tmp_path, broker)) for broker in (0, 1, 2)] == [0, 1, 0]
+
+
+def test_what_an_old_disk_brings_back_is_deleted_again(log: Log, tmp_path: Path) -> None:
+    name, maintainer = put(log, [0, 1, 2]), Maintainer(log)
+    drop(log)
+    for _ in range(4):
+        time.sleep(0.005)
+        maintainer.round()
+    fence(log, 2, "its root is not usable")
+    log.journal.roots[2].put(name, [b"x"])
+    assert return_broker(log.journal, 2)
+    maintainer.round()
+    assert objects_on(log, tmp_path, 2) == []
+
+
+def fence(log: Log, broker: int, reason: str) -> None:
+    log.journal.propose(FenceBroker(broker=broker, reason=reason))

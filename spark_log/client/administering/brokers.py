@@ -27,6 +27,7 @@ from spark_log.journal.broker_roots import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, FORMAT_KEY, META
 from spark_log.journal.root_options import registered_options
+from spark_log.journal.root_owner import write_owner
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RegisterBroker, RemoveBroker, RemoveCopies, ReturnBroker
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
@@ -121,6 +122,7 @@ def _register(journal: Journal, state: State, wanted: RegisterBroker, store: Obj
     _check_writable(store, journal.context.unique())
     if found is None:
         found = _described(store, new)
+    write_owner(store, journal.roots.own.url)
     for text in warn_of_shared_disk(journal, state, wanted.broker, store):
         warnings.warn(text, stacklevel=3)
     journal.propose(msgspec.structs.replace(wanted, directory=found.directory))
