@@ -22,6 +22,7 @@ from spark_log.errors import (
     LeaderNotAvailable,
     NoSpace,
     ObjectNotFound,
+    StorageError,
     StorageUnavailable,
     UnsupportedVersion,
 )
@@ -103,7 +104,10 @@ class ReplicaPut:
         Raises the error of a replica that refuses the request, if fewer than `least` have the object; and the error of
         a replica if none has it.
         """
-        ended = self._race.wait(lambda: self._data.moved_ms)
+        try:
+            ended = self._race.wait(lambda: self._data.moved_ms)
+        finally:
+            self._data.release()
         outcome = _outcome(self._targets, ended, self._data.size)
         for broker, error in sorted(outcome.missed.items()):
             logger.warning("broker %d missed the put of %s: %s", broker, self.name, error or "it had not ended")
@@ -111,8 +115,8 @@ class ReplicaPut:
         return outcome
 
     def retry_missed(self, outcome: Outcome) -> Placed:
-        """Try once more what failed, by copies from a replica that has the object.  Puts that have not ended go on, and
-        count as missed.
+        """Try once more what failed, by copies from a replica that has the object.  Puts that have not ended count as
+        missed.
         """
         group, targets = self._targets.group, self._targets.all
         failed = [one for one in targets if outcome.missed.get(one[0]) is not None]
@@ -265,23 +269,59 @@ class _SharedData:
     """The bytes of an object for several threads: their source may be a file with one position."""
 
     def __init__(self, chunks: Data, clock: Clock) -> None:
-        self._make: Callable[[], Iterable[Bytes]] = chunks if callable(chunks) else lambda: chunks
+        self._make: Callable[[], Iterable[Bytes]] | None = chunks if callable(chunks) else lambda: chunks
         self._lock, self._clock = threading.Lock(), clock
         self.moved_ms = clock.monotonic_ms()
         """When a thread last took some of them."""
         self.size = 0
         """How many there are; set when one put has ended."""
+        self._read: list[_Forgettable] = []
+        """What threads read from."""
 
     def chunks(self) -> Iterator[Bytes]:
-        with self._lock:
-            data = iter(self._make())
+        """Raises StorageError after `release`."""
+        data = self._begun()
         while True:
             with self._lock:
+                self._check()
                 chunk = next(data, None)
                 self.moved_ms = self._clock.monotonic_ms()
             if chunk is None:
                 return
             yield chunk
+
+    def _begun(self) -> Iterator[Bytes]:
+        with self._lock:
+            make = self._check()
+            data = _Forgettable(iter(make()))
+            self._read.append(data)
+            return data
+
+    def _check(self) -> Callable[[], Iterable[Bytes]]:
+        if self._make is None:
+            raise StorageError("this put is not waited for any more")
+        return self._make
+
+    def release(self) -> None:
+        """Let the bytes go: puts that have not ended fail, and a thread of a root that hangs does not keep them."""
+        with self._lock:
+            self._make = None
+            for data in self._read:
+                data.inner = iter(())
+            self._read.clear()
+
+
+class _Forgettable:
+    """An iterator that lets go of another one when that is replaced."""
+
+    def __init__(self, inner: Iterator[Bytes]) -> None:
+        self.inner = inner
+
+    def __iter__(self) -> Iterator[Bytes]:
+        return self
+
+    def __next__(self) -> Bytes:
+        return next(self.inner)
 
 
 class _Race:

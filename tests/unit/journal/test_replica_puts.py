@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import tempfile
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pytest
@@ -190,3 +193,44 @@ def threads_end() -> Iterator[None]:
     while any(thread.name.startswith("pylog-put") for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+class Hanging(Wrapper):
+    """Takes the first chunk of a put, and nothing more until it is let go."""
+
+    free = threading.Event()
+    errors: ClassVar[list[Exception]] = []
+
+    def put(self, key: str, chunks: Iterable[Bytes]) -> None:
+        def slow() -> Iterator[Bytes]:
+            for chunk in chunks:
+                yield chunk
+                assert self.free.wait(30)
+
+        try:
+            self.inner.put(key, slow())
+        except StorageError as error:
+            self.errors.append(error)
+            raise
+
+
+def test_a_hung_put_does_not_keep_the_bytes_and_leaves_no_part_of_an_object(tmp_path: Path) -> None:
+    """A worker of Spark runs many tasks, each of which leaves a thread at a root that hangs."""
+
+    class Data(list[bytes]):
+        pass
+
+    Hanging.free.clear()
+    roots, data = WrappedRoots.in_folder(tmp_path, only(1, Hanging)), Data([b"ab", b"c"])
+    placed = put_replicas(roots, THREE, NAME, data, SystemClock())
+    assert placed.held == ((0, 0), (2, 6))
+    kept = weakref.ref(data)
+    del data
+    gc.collect()
+    assert kept() is None
+    Hanging.free.set()
+    end = time.monotonic() + 10
+    while not Hanging.errors and time.monotonic() < end:
+        time.sleep(0.01)
+    assert "not waited for any more" in str(Hanging.errors[0])
+    assert roots[1].size(NAME) is None
