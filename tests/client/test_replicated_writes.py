@@ -208,7 +208,7 @@ def test_clients_of_a_coordinator_put_to_all_roots(log: spark_log.Log, services:
         client.admin.incremental_alter_configs({"t": {"min.insync.replicas": "3"}})
         with client.producer(delivery_timeout_ms=1500) as producer, pytest.raises(NotEnoughReplicas) as raised:
             producer.send("t", b"x").result(30)
-        assert list(raised.value.lacking.values()) == [(2,)]
+        assert list(raised.value.lacking.values()) in ([(2,)], []), "the coordinator may have fenced it already"
         back = threading.Timer(1, lambda: (tmp_path / "unmounted").rename(tmp_path / "broker2"))
         back.start()
         client.append("t", ROWS)
