@@ -467,6 +467,17 @@ def rows_with_copies(objects: LayeredMap[str, ObjectRow], keys: Collection[int])
     return heapq.merge(stored, changed, key=itemgetter(0))
 
 
+def last_with_copies(objects: LayeredMap[str, ObjectRow], keys: Collection[int]) -> tuple[str, ObjectRow] | None:
+    """The last of `rows_with_copies`, which has the newest upload; None if there are none."""
+    base: Any = objects.base
+    found = max(((n, row) for n, row in objects.changed() if row.copies in keys), key=itemgetter(0), default=None)
+    for block in reversed(base.blocks) if base else ():
+        stored = [row for row in block.with_copies(keys) if row[0] not in objects.changes]
+        if stored:
+            return stored[-1] if found is None else max(stored[-1], found, key=itemgetter(0))
+    return found
+
+
 def fold(
     rows: LayeredMap[Key, Value], kind: type[Block[Key, Value]], block_bytes: int = BLOCK_BYTES
 ) -> LayeredMap[Key, Value]:

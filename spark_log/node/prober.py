@@ -1,7 +1,8 @@
 """The prober: checks the roots of brokers, fences those that fail, and takes back those that it had fenced.
 
 A check puts a mark on the root, reads it, and looks for the mark of the last check.  If that one is gone, the root was
-rolled back to an older copy or swapped.  A root that is not that of its broker is fenced immediately; one that does not
+rolled back to an older copy or swapped.  The first check of a process, which may come after the machine was restarted,
+looks for the newest object instead.  A root that is not that of its broker is fenced immediately; one that does not
 answer when it has failed all checks for `broker.session.timeout.ms`.  Time is measured by this process's own monotonic
 clock, and does not count while the process was stopped.
 
@@ -21,8 +22,11 @@ from spark_log.client.log import Log
 from spark_log.errors import SparkLogError, StorageError
 from spark_log.journal.broker_roots import WrongRoot
 from spark_log.journal.journal import Journal
+from spark_log.metadata.column_blocks import last_with_copies
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.metadata.replica_state import Broker
+from spark_log.metadata.replicas import epoch_of
+from spark_log.metadata.state import State
 from spark_log.node.daemon_tasks import Task
 from spark_log.settings import cluster_config
 from spark_log.store.base import ObjectStore
@@ -158,8 +162,17 @@ class Prober:
         if last is not None:
             with suppress(StorageError):  # collected later
                 store.delete([last.key])
+        gone = gone or (last is None and self._lacks_newest(root.broker, store))
         if gone:
             root.rolled_back = f"{store.url} does not have what was put there before: it was rolled back, or swapped"
+
+    def _lacks_newest(self, broker: int, store: ObjectStore) -> bool:
+        """Whether the newest object that a broker should have is not there."""
+        found = _newest_on(self._journal.newest, broker)
+        if found is None or store.size(found[0]) is not None:
+            return False
+        # It may have been deleted, or recorded as missing, since this state was read.
+        return found == _newest_on(self._journal.refresh(), broker)
 
     def _wait(self, wait_ms: int) -> None:
         """Wait for the checks under way."""
@@ -272,6 +285,13 @@ def probe_every(log: Log, has_ended: Callable[[], bool]) -> None:
         while left_ms > 0 and not has_ended():
             clock.sleep_ms(min(left_ms, TICK_MS))
             left_ms = began_ms + interval_ms - clock.monotonic_ms()
+
+
+def _newest_on(state: State, broker: int) -> tuple[str, int] | None:
+    """The object with the newest upload of which a broker has a copy, and the broker's epoch."""
+    held = {number for number, copies in state.copies.items() if broker in copies.brokers}
+    found = last_with_copies(state.objects, held) if held else None
+    return None if found is None else (found[0], epoch_of(state, broker) or 0)
 
 
 def _identity(known: Broker) -> tuple[str, str, int]:

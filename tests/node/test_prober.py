@@ -163,3 +163,22 @@ def test_several_probers_check_the_same_roots(log: Log, tmp_path: Path) -> None:
     others = [Prober(connect(str(tmp_path / "log"))) for _ in range(3)]
     for _ in range(4):
         assert all(one.round() == ProbeReport() for one in others)
+
+
+def test_a_new_process_notices_an_older_disk(log: Log, tmp_path: Path) -> None:
+    """It has no mark of a check before; after its return the broker lacks what the disk lacks."""
+    kept = put(log, [0, 1, 2])
+    shutil.copytree(tmp_path / "broker-2", tmp_path / "snapshot")
+    lost = put(log, [0, 1, 2])
+    shutil.rmtree(tmp_path / "broker-2")
+    (tmp_path / "snapshot").rename(tmp_path / "broker-2")
+    prober = Prober(log)
+    (text,) = rounds_until(prober, lambda report: report.fenced).fenced
+    assert "does not have what was put there before" in text
+    rounds_until(prober, lambda report: report.returned)
+    state = log.journal.refresh()
+    assert (brokers_of(state, kept), brokers_of(state, lost)) == ((0, 1, 2), (0, 1))
+    assert group_of(state).isr == (0, 1)
+    version = state.version
+    assert [prober.round() for _ in range(3)] == [ProbeReport()] * 3
+    assert log.journal.refresh().version == version
