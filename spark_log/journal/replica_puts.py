@@ -192,16 +192,39 @@ def copy_missing(
     clock: Clock,
     until_ms: float = math.inf,
 ) -> Placed:
-    """Copy an object from a replica that has it to those that lack it; returns where it is then."""
+    """Copy an object from a replica that has it to those that lack it; returns where it is then.
+
+    A replica that got it under an older epoch is only looked at: it has it, unless its root has lost it since.
+    """
     assert isinstance(roots, Roots), "a log with placement groups has brokers"
     limit_ms = COPY_MS + size / BYTES_PER_MS
-    for source, _ in where.held:
+    before = {broker for broker, _ in where.held}
+    if seen := _look(roots, [one for one in lacking if one[0] in before], name, size, clock, until_ms):
+        where = _with(where, seen)
+        lacking = [one for one in lacking if one not in seen]
+    for source, _ in where.held if lacking else ():
         targets = [one for one in lacking if one[0] != source]
         if done := copy_to(roots, source, targets, name, size, clock, until_ms, limit_ms):
-            brokers = {broker for broker, _ in done}
-            # A copy under an older epoch of the same broker is replaced.
-            return Placed(where.group, (*(one for one in where.held if one[0] not in brokers), *done))
+            return _with(where, done)
     return where
+
+
+def _with(where: Placed, done: Sequence[Replica]) -> Placed:
+    """Also these copies; one under an older epoch of the same broker is replaced."""
+    brokers = {broker for broker, _ in done}
+    return Placed(where.group, (*(one for one in where.held if one[0] not in brokers), *done))
+
+
+def _look(
+    roots: Roots, replicas: Sequence[Replica], name: str, size: int, clock: Clock, until_ms: float
+) -> list[Replica]:
+    """The replicas whose roots have an object that was put there."""
+    if not replicas:
+        return []
+    jobs = {one: partial(_check_put, roots, one[0], name, size) for one in replicas}
+    race = _Race(replicas, jobs, clock, min(until_ms, clock.monotonic_ms() + COPY_MS))
+    ended = race.wait(clock.monotonic_ms)
+    return [one for one in replicas if one in ended and ended[one] is None]
 
 
 def copy_replica(roots: Roots, source: int, target: int, name: str, size: int) -> None:

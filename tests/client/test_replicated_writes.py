@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import spark_log
+from spark_log.client.producing.append import upload_rows
+from spark_log.client.producing.commit import PlainProducer
 from spark_log.errors import LeaderNotAvailable, NotEnoughReplicas
 from spark_log.journal.broker_roots import BrokerFile, write_broker_file
 from spark_log.metadata.replica_commands import FenceBroker, ReturnBroker
@@ -230,3 +232,17 @@ def test_a_transaction_waits_for_enough_replicas(log: spark_log.Log, tmp_path: P
     back.join()
     assert set(held(log.journal.refresh()).values()) == {(0, 1, 2)}
     assert log.append("t", ROWS, "app", 1) == log.append("t", ROWS, "app", 1)
+
+
+def test_a_broker_that_returns_between_the_upload_and_the_commit(log: spark_log.Log) -> None:
+    """It is the only replica, and has what was put: the commit looks at it, and does not wait for others."""
+    journal = log.journal
+    log.admin.create_topics([spark_log.NewTopic("alone", replica_assignment={0: (1,)})])
+    epoch = journal.refresh().version
+    uploaded = upload_rows(journal, "alone", ROWS, epoch)
+    journal.propose(FenceBroker(broker=1))
+    assert journal.propose(ReturnBroker(broker=1, epoch=journal.state.brokers[1].epoch))
+    began = time.monotonic()
+    PlainProducer(journal).commit(epoch, [uploaded])
+    assert time.monotonic() - began < 10
+    assert log.read("alone").num_rows == len(ROWS)

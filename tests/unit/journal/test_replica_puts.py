@@ -234,3 +234,14 @@ def test_a_hung_put_does_not_keep_the_bytes_and_leaves_no_part_of_an_object(tmp_
         time.sleep(0.01)
     assert "not waited for any more" in str(Hanging.errors[0])
     assert roots[1].size(NAME) is None
+
+
+def test_what_was_put_under_an_older_epoch_is_looked_at(tmp_path: Path) -> None:
+    """Otherwise a replica that returned during a write, and is the only one, could never be acknowledged."""
+    roots, clock = WrappedRoots.in_folder(tmp_path, only(1, Full)), SystemClock()
+    LocalStore(f"{tmp_path}/broker1/dir1").put(NAME, [b"abc"])
+    old = Placed(1, ((1, 4),))
+    assert copy_missing(roots, NAME, 3, old, [(1, 5)], clock) == Placed(1, ((1, 5),))
+    assert copy_missing(roots, NAME, 3, old, [(1, 5), (2, 6)], clock) == Placed(1, ((1, 5), (2, 6)))
+    LocalStore(f"{tmp_path}/broker1/dir1").delete([NAME])
+    assert copy_missing(roots, NAME, 3, old, [(1, 5)], clock) == old
