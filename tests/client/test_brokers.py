@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
+import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,7 @@ from typing import Any
 import pytest
 
 import spark_log
+from spark_log.client.administering import root_places
 from spark_log.client.administering.brokers import (
     add_broker,
     fence_broker,
@@ -390,3 +393,27 @@ def test_unknown_brokers(log: Log) -> None:
             call(log.journal, 7)
         with pytest.raises(InvalidRequest, match="broker 0 is the log's own root"):
             call(log.journal, 0)
+
+
+def test_a_broker_is_added_while_the_disk_of_another_hangs(
+    log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_broker(log.journal, 1, str(tmp_path / "disk1"))
+    stat, place, free = os.stat, root_places._place, threading.Event()
+
+    def hang(path: Any, *args: Any, **options: Any) -> Any:
+        if "disk1" in str(path):
+            assert free.wait(60)
+        return stat(path, *args, **options)
+
+    def hanging_place(url: str) -> str:
+        if "disk1" in url:
+            assert free.wait(60)
+        return place(url)
+
+    monkeypatch.setattr(root_places.os, "stat", hang)
+    monkeypatch.setattr(root_places, "_place", hanging_place)
+    began = time.monotonic()
+    assert add_broker(log.journal, 2, str(tmp_path / "disk2")).url.endswith("disk2")
+    free.set()
+    assert time.monotonic() - began < 20

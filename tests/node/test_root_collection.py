@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 
 from spark_log import Log, connect
-from spark_log.client.administering.brokers import return_broker
+from spark_log.client.administering.brokers import add_broker as add_root
+from spark_log.client.administering.brokers import remove_broker, return_broker
 from spark_log.metadata.replica_commands import FenceBroker
 from spark_log.node.maintain import Maintainer, MaintainReport, collect_garbage, maintain_round
 from tests.node.replicated_logs import create_topic, folder_of, group_of, move_away, put, replicated_log
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*on the same disk.*:UserWarning")
 
 
 @pytest.fixture
@@ -127,7 +130,18 @@ def test_a_copy_of_the_log_deletes_nothing_on_the_roots_of_the_original(log: Log
         copy.admin.delete_topics(["u"])
         problems = [problem for _ in range(5) for problem in _later(copy).problems]
     assert f"belongs to the log at file://{tmp_path}/log" in problems[0]
+    assert f"delete file://{tmp_path}/broker-1/meta/log.json" in problems[0]
     assert log.read("u").num_rows == 20
+
+
+def test_a_copy_of_the_log_that_removes_a_broker_leaves_its_root_alone(log: Log, tmp_path: Path) -> None:
+    add_root(log.journal, 3, str(tmp_path / "broker-3"))
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    with connect(tmp_path / "copy", durability="os") as copy:
+        remove_broker(copy.journal, 3)
+    log.journal.roots.check(3, again=True)
+    remove_broker(log.journal, 3)
+    assert not list((tmp_path / "broker-3").rglob("*.json"))
 
 
 def test_a_log_that_was_moved_goes_on_collecting(log: Log, tmp_path: Path) -> None:

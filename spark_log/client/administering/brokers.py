@@ -27,7 +27,7 @@ from spark_log.journal.broker_roots import (
 from spark_log.journal.journal import Journal
 from spark_log.journal.object_names import DATA, FORMAT_KEY, META
 from spark_log.journal.root_options import registered_options
-from spark_log.journal.root_owner import write_owner
+from spark_log.journal.root_owner import OWNER_KEY, check_owner, write_owner
 from spark_log.metadata.records import Copy
 from spark_log.metadata.replica_commands import FenceBroker, RegisterBroker, RemoveBroker, RemoveCopies, ReturnBroker
 from spark_log.metadata.replica_state import OWN_BROKER, Broker
@@ -282,7 +282,8 @@ def remove_broker(journal: Journal, broker: int) -> None:
     journal.propose(RemoveBroker(broker=broker))
     try:
         check_root(root, journal.cluster_id, broker, known.directory)
-        root.delete([BROKER_KEY])
+        check_owner(root, journal.roots.own.url)
+        root.delete([BROKER_KEY, OWNER_KEY])
     except (SparkLogError, OSError) as error:
         logger.warning("broker %d is removed, and its root is left as it is: %s", broker, error)
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeVar
 from urllib.parse import unquote
 
 from spark_log.errors import InvalidRequest
 from spark_log.journal.journal import Journal
 from spark_log.metadata.state import State
 from spark_log.store.base import ObjectStore
+from spark_log.store.bounded_waits import Slot, Unfinished
 
 FILE = "file://"
+HANGS_S = 2.0
+"""A disk that does not answer for so long hangs."""
+Answer = TypeVar("Answer")
 
 
 def check_place(journal: Journal, state: State, broker: int, store: ObjectStore) -> None:
@@ -30,7 +35,7 @@ def check_place(journal: Journal, state: State, broker: int, store: ObjectStore)
         whose = "the log's own root" if number == 0 else f"the root of broker {number}"
         if _is_same(store.url, url):
             raise InvalidRequest(f"{store.url} is {whose}: each broker has a root to itself")
-        here, there = _place(store.url), _place(url)
+        here, there = _place(store.url), _answer(partial(_place, url), f"{url.rstrip('/')}/")
         if here.startswith(there) or there.startswith(here):
             raise InvalidRequest(f"{store.url} and {whose}, {url}, are one within the other: choose another folder")
 
@@ -67,7 +72,7 @@ def _place(url: str) -> str:
 
 
 def _is_same(url: str, other: str) -> bool:
-    if _place(url) == _place(other):
+    if _place(url) == _answer(partial(_place, other), other):
         return True
     if not (url.startswith(FILE) and other.startswith(FILE)):
         return False
@@ -84,7 +89,16 @@ def _device(url: str) -> int | None:
 
 
 def _stat(url: str) -> Any:
+    """None if the path is not there, or does not answer."""
     try:
-        return os.stat(_path(url))
+        return _answer(partial(os.stat, _path(url)), None)
     except OSError:
         return None
+
+
+def _answer(ask: Callable[[], Answer], otherwise: Answer) -> Answer:
+    """An answer of a disk; another one if it hangs: a new broker may be to replace one whose disk does."""
+    try:
+        return Slot[Answer]().answer(ask, HANGS_S)
+    except Unfinished:
+        return otherwise
