@@ -1,8 +1,8 @@
 """The state of a replica that elections, leading and following share: its disk, its log, its messages and its role.
 
 Two rules are here because everything rests on them.  A message leaves only when the epoch and the vote are durable.
-What is durable is known by the number of a write, not by an offset: an entry that was written, removed and written
-again in another epoch has one offset and two writes.
+And the log is truncated only while nothing is being written, so a report of the disk cannot be about an entry that was
+removed meanwhile and replaced by another one with the same offset.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Core:
         self.role: Role = Unattached(now_ms + (0 if is_alone else self.draw_ms(config.fetch_timeout_ms, 1.5)))
 
         self.durable_end = self.log.end
-        """Everything before is durable here.  Not above the log's end: it falls when the log is truncated."""
+        """Everything before is durable here."""
         self._durable = self._number = self._state_number = 0
         """Numbers of the last write that is durable, of the last one, and of the last one with the epoch and vote."""
         self._writing: deque[tuple[int, int]] = deque()
@@ -41,7 +41,8 @@ class Core:
         self._handed_end = self.log.end
         """Entries before were given to the disk."""
         self._truncate_to: int | None = None
-        self._reset_to: Position | None = None
+        # The replica died after it received a snapshot, and before it deleted the log that the snapshot replaces.
+        self._reset_to = self.log.snapshot if restored.entries and self.log.end == self.log.snapshot.offset else None
         self.chunk: SnapshotChunk | None = None
         """To be written."""
 
@@ -106,24 +107,23 @@ class Core:
     # ------------------------------------------------------------------------------------------------------------- log
 
     def truncate(self, end: int) -> None:
-        """Remove entries that diverge from the leader's log; never one that is final."""
+        """Remove entries that diverge from the leader's log; never one that is final.
+
+        Nothing is being written: the fetch that found the difference waited for that.
+        """
         if end < self.high_watermark:
             raise AssertionError(
                 f"{self.key} would truncate its log {self.log.position} to {end}, below its high watermark "
                 f"{self.high_watermark}: final entries were lost by a majority of the voters"
             )
         self.log.truncate(end)
-        self._handed_end = min(self._handed_end, end)
-        self.durable_end = min(self.durable_end, end)
-        self._writing = deque((number, min(durable, end)) for number, durable in self._writing)
-        self._truncate_to = end if self._truncate_to is None else min(self._truncate_to, end)
+        self._truncate_to = self._handed_end = self.durable_end = end
 
     def install(self, snapshot: Position, voters: Voters) -> None:
         """The disk has the whole snapshot: it replaces the log, and the application's state."""
         self.log.reset(snapshot, voters)
         self.durable_end = self._handed_end = self._committed_end = snapshot.offset
-        self._writing = deque((number, snapshot.offset) for number, _ in self._writing)
-        self._truncate_to, self._reset_to, self._restore = None, snapshot, snapshot
+        self._reset_to = self._restore = snapshot
         self.raise_high_watermark(snapshot.offset)
 
     def raise_high_watermark(self, offset: int) -> bool:

@@ -14,6 +14,7 @@ from spark_log.quorum.messages import (
     FetchResponse,
     FetchSnapshotRequest,
     FetchSnapshotResponse,
+    Position,
     ReplicaKey,
 )
 from spark_log.quorum.ready import SnapshotChunk
@@ -22,7 +23,7 @@ from spark_log.quorum.roles import Download, Follower
 
 def follow(core: Core, leader: ReplicaKey) -> None:
     """Fetch from the leader of this epoch, unless it has ended the epoch."""
-    if core.ended_epoch == core.epoch or core.leader == core.key:
+    if core.ended_epoch == core.epoch:
         return
     core.role = Follower(leader, core.now_ms + draw_fetch_timeout_ms(core))
     maybe_fetch(core, core.role)
@@ -89,8 +90,7 @@ def fetched(core: Core, role: Follower, response: FetchResponse) -> None:
     if response.snapshot is not None:
         role.download = Download(response.snapshot)
     elif response.diverging is not None:
-        own = core.log.end_of_epoch(response.diverging.epoch)
-        core.truncate(min(own.offset, response.diverging.offset))
+        core.truncate(common_end(core, response.diverging))
     else:
         core.log.append(response.entries)
         core.raise_high_watermark(min(response.high_watermark, core.log.end))
@@ -100,6 +100,13 @@ def fetched(core: Core, role: Follower, response: FetchResponse) -> None:
 def answers(core: Core, response: FetchResponse) -> bool:
     """Whether it is an answer to a fetch from the present end of the log."""
     return response.end == core.log.position
+
+
+def common_end(core: Core, diverging: Position) -> int:
+    """Where the log may still be the leader's: the end of the leader's largest epoch that is not above ours, in the log
+    where it ends earlier.
+    """
+    return min(core.log.end_of_epoch(diverging.epoch).offset, diverging.offset)
 
 
 def fetched_chunk(core: Core, role: Follower, response: FetchSnapshotResponse) -> None:

@@ -35,7 +35,9 @@ class Change(str, Enum):
     INVALID_REQUEST = "INVALID_REQUEST"
     """The leader cannot be removed: it hands over first."""
     REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
-    """Try later: another change is not final, the new leader has nothing final yet, or the new voter lacks entries."""
+    """Try later: another change is not final, the new leader has nothing final yet, the new voter lacks entries, or no
+    majority of the new voters has fetched lately.
+    """
 
 
 # --------------------------------------------------------------------------------------------------- beginning, ending
@@ -47,6 +49,9 @@ def become_leader(core: Core) -> None:
     for voter in core.other_voters():
         role.progress[voter] = Progress(fetched_ms=core.now_ms)
     append(core, role, Kind.LEADER, [b""])
+    if core.log.voters_end == 0:
+        # The voters are known from formatting alone: put them into the log, where replicas that join find them.
+        append(core, role, Kind.VOTERS, [encode_voters(core.voters)])
     _begin_epoch(core, role)
 
 
@@ -86,9 +91,12 @@ def _maybe_end(core: Core, role: Leader) -> None:
 
 def check_quorum_ms(core: Core, role: Leader) -> int | None:
     """When the leader has to resign because no majority has fetched; never if it is the only voter."""
-    if core.voters == (core.key,):
-        return None
-    fetched = [core.now_ms if voter == core.key else role.progress[voter].fetched_ms for voter in core.voters]
+    return None if core.voters == (core.key,) else _quorum_ends_ms(core, role, core.voters)
+
+
+def _quorum_ends_ms(core: Core, role: Leader, voters: Voters) -> int:
+    """When a majority of these voters will not have fetched for 1.5 fetch timeouts."""
+    fetched = [core.now_ms if voter == core.key else role.progress[voter].fetched_ms for voter in voters]
     return majority_reached(fetched) + core.config.fetch_timeout_ms * 3 // 2
 
 
@@ -132,13 +140,18 @@ def durable_at(core: Core, role: Leader, voter: ReplicaKey) -> int:
 
 
 def maybe_raise_high_watermark(core: Core, role: Leader) -> None:
-    """What a majority has is final, once the leader's first entry is among it: entries of earlier epochs alone may
-    still be replaced, however many replicas have them (Raft 5.4.2).
-    """
+    """What a majority of the voters has is final."""
     reached = majority_reached([durable_at(core, role, voter) for voter in core.voters])
-    if reached > role.start and core.raise_high_watermark(reached):
+    if may_be_final(role, reached) and core.raise_high_watermark(reached):
         answer_waiting(core, role)
         _maybe_end(core, role)
+
+
+def may_be_final(role: Leader, end: int) -> bool:
+    """Whether the leader's first entry is before `end`: entries of earlier epochs alone may still be replaced, however
+    many replicas have them (Raft 5.4.2).
+    """
+    return end > role.start
 
 
 def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
@@ -297,6 +310,8 @@ def has_caught_up(core: Core, role: Leader, voter: ReplicaKey) -> bool:
 
 
 def _change(core: Core, role: Leader, voters: Voters) -> Change:
+    if _quorum_ends_ms(core, role, voters) <= core.now_ms:
+        return Change.REQUEST_TIMED_OUT
     append(core, role, Kind.VOTERS, [encode_voters(voters)])
     maybe_raise_high_watermark(core, role)
     return Change.NONE

@@ -271,6 +271,8 @@ class Machine:
             case FetchResponse():
                 if isinstance(role, Follower) and role.leader == message.source:
                     following.fetched(core, role, message)
+                else:
+                    self._begin(message.source)  # It answers as the leader.
             case FetchSnapshotResponse():
                 if isinstance(role, Follower) and role.leader == message.source:
                     following.fetched_chunk(core, role, message)
@@ -288,8 +290,12 @@ class Machine:
             election.voted(core, response)
 
     def _begin(self, leader: ReplicaKey) -> None:
-        """There is a leader in this epoch; there is one only."""
+        """There is a leader in this epoch; there is one only.  A replica that led it before a restart may have lost
+        entries that it had announced, so it does not lead it again.
+        """
         core = self._core
+        if leader == core.key:
+            return
         if core.leader not in (None, leader):
             raise AssertionError(
                 f"{leader} and {core.leader} lead epoch {core.epoch}, and only one can have a majority"

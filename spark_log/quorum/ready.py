@@ -38,8 +38,10 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What the disk of a replica has.  A new disk has epoch 0, no vote, and the snapshot (0, 0) with the voters that
-    it was formatted with.
+    """What the disk of a replica has.
+
+    A new disk has epoch 0, no vote, and the snapshot (0, 0) with the voters that it was formatted with: the first ones,
+    or for a replica that is to join, the present ones, which it asks for the leader.
     """
 
     epoch: int = 0

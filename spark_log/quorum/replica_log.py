@@ -83,6 +83,10 @@ class ReplicaLog:
         """The epoch of the entry before `offset`."""
         return self._entries[offset - self.start.offset - 1].epoch if offset > self.start.offset else self.start.epoch
 
+    def position_at(self, end: int) -> Position:
+        """The end of the part before an offset: names a snapshot."""
+        return Position(self.epoch_before(end), end)
+
     def read(self, start: int, end: int) -> tuple[Entry, ...]:
         """The entries of a range of offsets."""
         return tuple(self._entries[start - self.start.offset : end - self.start.offset])
@@ -121,10 +125,10 @@ class ReplicaLog:
 
     def compact(self, end: int, keep_from: int) -> None:
         """A snapshot covers everything before `end`: forget the entries before `keep_from`, which is at most `end`."""
-        self.snapshot = Position(self.epoch_before(end), end)
+        self.snapshot = self.position_at(end)
         if keep_from <= self.start.offset:
             return
-        start = Position(self.epoch_before(keep_from), keep_from)
+        start = self.position_at(keep_from)
         voters = self.voters_at(keep_from)
         later = [pair for pair in self._voters if pair[0] >= keep_from]
         epochs = [pair for pair in zip(self._epochs, self._epoch_starts, strict=True) if pair[1] >= keep_from]

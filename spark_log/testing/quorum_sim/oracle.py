@@ -1,0 +1,149 @@
+"""The promises of a quorum, checked after each input of each replica.
+
+The first five are those of Kafka's simulation of KRaft: the epoch never falls, one leader in an epoch, the high
+watermark never falls, a majority has what is below it, and what was committed is the same everywhere.  "Has" means that
+it is durable there.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable
+from spark_log.quorum.messages import Entry, FetchRequest, Kind, Message, Position, ReplicaKey, VoteRequest, VoteResponse
+from spark_log.quorum.voters import Voters, decode_voters
+from spark_log.testing.quorum_sim.disk import Disk
+from spark_log.testing.quorum_sim.node import Node
+
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+
+def digest_of(before: int, entry: Entry) -> int:
+    """Of a log up to and with an entry."""
+    return zlib.crc32(repr((entry.offset, entry.epoch, entry.kind.value, entry.data)).encode(), before)
+
+
+class Oracle:
+    """Knows everything that was committed, and who has said what."""
+
+    def __init__(self, voters: Voters) -> None:
+        self.committed: list[Entry] = []
+        self.digests = [0]
+        """Of everything before each offset."""
+        self.voters = voters
+        """The last committed ones."""
+        self.leaders: dict[int, tuple[ReplicaKey, int]] = {}
+        """By epoch: who led it, and at which start of its process."""
+        self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
+        """What each voter has granted in each epoch."""
+        self.epochs: dict[ReplicaKey, int] = {}
+        self.disks: dict[ReplicaKey, Disk] = {}
+        """Also those that were replaced: what they had counts as of then."""
+
+    def require(self, holds: bool, what: str) -> None:
+        if not holds:
+            raise Violation(what)
+
+    @property
+    def end(self) -> int:
+        """Of what was committed."""
+        return len(self.committed)
+
+    # ---------------------------------------------------------------------------------------------------- after an input
+
+    def check(self, node: Node) -> None:
+        machine, disk = node.running, node.disk
+        self.require(machine.epoch >= disk.epoch >= self.epochs.get(node.key, 0), f"the epoch of {node} fell")
+        self.epochs[node.key] = disk.epoch
+        self.require(machine.high_watermark >= node.high_watermark, f"the high watermark of {node} fell")
+        rose, node.high_watermark = machine.high_watermark > node.high_watermark, machine.high_watermark
+        if machine.is_leader:
+            self._check_leader(node, rose)
+
+    def _check_leader(self, node: Node, rose: bool) -> None:
+        machine = node.running
+        first = self.leaders.setdefault(machine.epoch, (node.key, node.starts))
+        self.require(first == (node.key, node.starts), f"{first[0]} and {node} lead epoch {machine.epoch}")
+        if not node.was_leader:
+            self._check_complete(node)
+        changed = set(machine.voters) ^ set(self.voters)
+        self.require(len(changed) <= 1, f"voters of {node} and committed ones differ by {sorted(changed)}")
+        if rose:
+            self._check_majority(machine.voters, machine.log.epoch_before(machine.high_watermark), node.high_watermark)
+        self._check_quorum(node)
+
+    def _check_quorum(self, node: Node) -> None:
+        """A leader has heard from a majority within 1.5 fetch timeouts, or since it became one."""
+        voters, now_ms = node.running.voters, node.clock_ms
+        heard = sorted((now_ms if voter == node.key else node.heard.get(voter, 0) for voter in voters), reverse=True)
+        oldest = max(heard[len(voters) // 2], node.led_ms)
+        self.require(
+            len(voters) == 1 or now_ms < oldest + node.config.fetch_timeout_ms * 3 // 2,
+            f"{node} leads, and has heard from no majority for {now_ms - oldest} ms",
+        )
+
+    def _check_complete(self, node: Node) -> None:
+        """A new leader has everything that was committed."""
+        log = node.running.log
+        self.require(log.end >= self.end, f"{node} leads, with {log.end} of {self.end} committed entries")
+        start = log.start.offset
+        for entry in log.read(start, self.end):
+            self.require(entry == self.committed[entry.offset], f"{node} leads, with another entry {entry.offset}")
+
+    def _check_majority(self, voters: Voters, epoch: int, end: int) -> None:
+        having = [voter for voter in voters if voter in self.disks and self.disks[voter].has(epoch, end)]
+        self.require(
+            len(having) * 2 > len(voters), f"the high watermark is {end}, which is durable at {having} of {voters}"
+        )
+
+    # ------------------------------------------------------------------------------------------------------- what is said
+
+    def said(self, node: Node, message: Message) -> None:
+        """Everything that a message promises is durable."""
+        disk = node.disk
+        self.require(message.epoch == disk.epoch, f"{node} says epoch {message.epoch}, and {disk.epoch} is durable")
+        if isinstance(message, VoteRequest) and not message.pre_vote:
+            self._voted(disk, message.source)
+        elif isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
+            self._voted(disk, message.target)
+        elif isinstance(message, FetchRequest):
+            self.require(
+                disk.position == message.end, f"{node} fetches from {message.end}, and {disk.position} is durable"
+            )
+
+    def _voted(self, disk: Disk, candidate: ReplicaKey) -> None:
+        self.require(disk.voted == candidate, f"{disk.key} votes for {candidate}, and {disk.voted} is durable")
+        first = self.votes.setdefault((disk.key, disk.epoch), candidate)
+        self.require(first == candidate, f"{disk.key} votes for {first} and {candidate} in epoch {disk.epoch}")
+
+    # ----------------------------------------------------------------------------------------------------- what is final
+
+    def applied(self, node: Node, entries: Iterable[Entry]) -> None:
+        """A replica gave out committed entries: in order, and the same as all others."""
+        for entry in entries:
+            self.require(entry.offset == node.applied, f"{node} applies {entry.offset} after {node.applied}")
+            if entry.offset == self.end:
+                self.committed.append(entry)
+                self.digests.append(digest_of(self.digests[-1], entry))
+                if entry.kind is Kind.VOTERS:
+                    self.voters = decode_voters(entry.data)
+            self.require(entry == self.committed[entry.offset], f"{node} applies another entry {entry.offset}")
+            node.applied += 1
+
+    def restored(self, node: Node, snapshot: Position, data: bytes) -> None:
+        """A replica loaded a snapshot: it is that of the committed entries."""
+        self.require(snapshot.offset <= self.end, f"{node} restores {snapshot}, which is not committed")
+        self.require(data == snapshot_of(self.digests[snapshot.offset]), f"{node} restores another state at {snapshot}")
+
+    def added(self, leader: Node, voter: ReplicaKey) -> None:
+        """A new voter has everything that was final when it was added."""
+        machine = leader.running
+        has = self.disks[voter].has(machine.log.epoch_before(machine.high_watermark), machine.high_watermark)
+        self.require(has, f"{voter} becomes a voter without what is final")
+
+
+def snapshot_of(digest: int) -> bytes:
+    """The application's state, in a few chunks."""
+    return f"state {digest} ".encode() * 5
