@@ -28,8 +28,7 @@ class Core:
         self.ended_epoch = -1
         """The leader of this epoch has said that it leads no longer: it is not followed again."""
         self.high_watermark = max(restored.high_watermark, self.log.snapshot.offset)
-        is_alone = self.log.voters == (key,)
-        self.role: Role = Unattached(now_ms + (0 if is_alone else self.draw_ms(config.fetch_timeout_ms, 1.5)))
+        self.role: Role = Unattached(now_ms + (self._start_delay_ms() if self.other_voters() and self.is_voter else 0))
 
         self.durable_end = self.log.end
         """Everything before is durable here."""
@@ -52,6 +51,12 @@ class Core:
         self.confirmed: list[int] = []
         self._restore: Position | None = None
         self._committed_end = self.log.snapshot.offset
+
+    def _start_delay_ms(self) -> int:
+        """For a leader that there may be to announce itself.  One voter alone, or a replica that is none, has no reason
+        to wait.
+        """
+        return self.draw_ms(self.config.fetch_timeout_ms, 1.5)
 
     # ------------------------------------------------------------------------------------------------------ for any role
 

@@ -157,6 +157,8 @@ def may_be_final(role: Leader, end: int) -> bool:
 def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
     """Answer a follower or an observer, or let it wait.  Its request acknowledges what it has."""
     progress = _fetched(core, role, request.source)
+    if progress.parked is not None and _is_older(request, progress.parked):
+        return
     progress.parked = None
     progress.confirms = max(progress.confirms, request.confirms)
     if _needs_snapshot(core, request.end):
@@ -174,6 +176,11 @@ def fetch(core: Core, role: Leader, request: FetchRequest) -> None:
     progress.parked, progress.parked_until_ms = request, core.now_ms + core.config.fetch_wait_ms
     if _has_news(core, role, request):
         _answer_parked(core, role, progress)
+
+
+def _is_older(request: FetchRequest, parked: FetchRequest) -> bool:
+    """Whether a request is a late copy: its sender has more than that, and waits for another answer."""
+    return (request.end, request.high_watermark) < (parked.end, parked.high_watermark)
 
 
 def diverges(known: Position, end: Position) -> bool:

@@ -244,8 +244,9 @@ class Machine:
         """A replica that is not a voter asks one of them, again and again."""
         core = self._core
         core.become_unattached(core.config.retry_ms)
-        if following.may_fetch(core) and core.other_voters():
-            core.send(following.fetch_request(core, core.rng.choice(core.other_voters())))
+        others = [voter for voter in core.voters if voter.id != core.key.id]
+        if following.may_fetch(core) and others:
+            core.send(following.fetch_request(core, core.rng.choice(others)))
 
     def _dispatch(self, message: Message) -> None:
         core, role = self._core, self._core.role

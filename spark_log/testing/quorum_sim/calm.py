@@ -83,10 +83,6 @@ class Calm:
             late = [str(node) for node in self.world.nodes.values() if not self._follows(node, leader)]
             self.require(not late, f"{late} do not know after {SOON_MS} ms what is final")
 
-    def _cut_off(self, node: Node) -> None:
-        others = [id for id in self.world.nodes if id != node.key.id]
-        self.world.blocked |= {(id, node.key.id) for id in others} | {(node.key.id, id) for id in others}
-
     def _returning_follower_disturbs_nobody(self) -> None:
         """A follower that was cut off does not end the epoch when it returns: pre-votes."""
         leader = self._rest()
@@ -94,23 +90,27 @@ class Calm:
         if not followers:
             return
         epoch = leader.running.epoch
-        self._cut_off(self.world.rng.choice(followers))
-        self.world.append(leader)
+        self.world.cut_off = self.world.rng.choice(followers)
+        if self.world.rng.random() < 0.5:
+            self.world.append(leader)
         self.world.run_for(self.world.rng.randrange(500, 2000))
-        self.world.blocked.clear()
+        self.world.cut_off = None
         self.world.run_for(1500)
-        self.require(leader.leads and leader.running.epoch == epoch, f"{leader} lost epoch {epoch} to one that returned")
+        self.require(
+            leader.leads and leader.running.epoch == epoch, f"{leader} lost epoch {epoch} to one that returned"
+        )
 
     def _hands_over(self) -> None:
         """A planned hand-over is short, and loses nothing that was appended before."""
         leader = self._rest()
         if not self._followers(leader):
             return
-        offset = self.world.append(leader)
+        offset, epoch = self.world.append(leader), leader.running.epoch
         self.world.input(leader, lambda machine, now_ms: machine.hand_over(now_ms))
         self.world.run_for(HANDED_OVER_MS)
         self.require(bool(self._leaders()) and not leader.leads, f"nobody leads {HANDED_OVER_MS} ms after a hand-over")
-        self.require(offset is not None and self.world.oracle.end > offset, f"the hand-over lost entry {offset}")
+        final = [(entry.offset, entry.epoch) for entry in self.world.oracle.committed]
+        self.require((offset, epoch) in final, f"the hand-over lost entry {offset}")
 
     def _stopped_leader_notices(self) -> None:
         """A leader that was stopped, and is asked to append when it continues, refuses."""
@@ -127,12 +127,12 @@ class Calm:
         leader = self._rest()
         if not self._followers(leader):
             return
-        self._cut_off(leader)
+        self.world.cut_off = leader
         self.world.run_for(leader.config.fetch_timeout_ms * 3 // 2 + 100)
         self.require(not leader.leads, f"{leader} is cut off, and leads")
         self.world.run_for(1500)
         self.require(bool(self._leaders()), "no other leader, after the first one was cut off")
-        self.world.blocked.clear()
+        self.world.cut_off = None
 
     def _dead_leader_is_replaced(self) -> None:
         leader = self._rest()
@@ -159,5 +159,3 @@ class Calm:
         self.world.start(follower)
         self._rest()
         self.require(self.world.counts["snapshots installed"] > installed, f"{follower} got no snapshot")
-
-

@@ -57,7 +57,7 @@ class Faults:
         leaders = [node for node in self._nodes() if node.leads and node.paused is None]
         if leaders:
             node = self.rng.choice(leaders)
-            if self.rng.random() < 0.2:
+            if self.rng.random() < 0.5:
                 self.world.read(node)
             if self.world.append(node, self.rng.randint(1, 3)) is not None:
                 self.world.counts["appends"] += 1
@@ -109,12 +109,12 @@ class Faults:
     def _cut_one_way(self) -> None:
         ids = sorted(self.world.nodes)
         one = self.rng.choice(ids)
-        others = [id for id in ids if self.rng.random() < 0.7]
+        others = [number for number in ids if self.rng.random() < 0.7]
         self._block([(one, other) if self.rng.random() < 0.5 else (other, one) for other in others])
 
     def _split(self) -> None:
         ids = sorted(self.world.nodes)
-        side = {id for id in ids if self.rng.random() < 0.5}
+        side = {number for number in ids if self.rng.random() < 0.5}
         self._block((a, b) for a in ids for b in ids if (a in side) != (b in side))
 
     def _jump(self) -> None:
@@ -159,7 +159,7 @@ class Faults:
         """A replica that is not a voter yet; most often it has to be made first, and is added later."""
         voters = leader.running.voters
         ids = [voter.id for voter in voters]
-        others = [node for id, node in sorted(self.world.nodes.items()) if id not in ids]
+        others = [node for number, node in sorted(self.world.nodes.items()) if number not in ids]
         if not others and len(self.world.nodes) < NODES_MAX:
             self.world.add_node(ReplicaKey(len(self.world.nodes) + 1, "a"), voters)
         elif others:

@@ -9,11 +9,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
-from spark_log.quorum.messages import Entry, FetchRequest, Kind, Message, Position, ReplicaKey, VoteRequest, VoteResponse
+
+from spark_log.quorum.messages import (
+    Entry,
+    FetchRequest,
+    Kind,
+    Message,
+    Position,
+    ReplicaKey,
+    VoteRequest,
+    VoteResponse,
+)
 from spark_log.quorum.voters import Voters, decode_voters
 from spark_log.testing.quorum_sim.disk import Disk
 from spark_log.testing.quorum_sim.node import Node
-
 
 
 class Violation(Exception):
@@ -109,9 +118,8 @@ class Oracle:
         elif isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
             self._voted(disk, message.target)
         elif isinstance(message, FetchRequest):
-            self.require(
-                disk.position == message.end, f"{node} fetches from {message.end}, and {disk.position} is durable"
-            )
+            has = disk.has(*message.end)
+            self.require(has, f"{node} fetches from {message.end}, and {disk.position} is durable")
 
     def _voted(self, disk: Disk, candidate: ReplicaKey) -> None:
         self.require(disk.voted == candidate, f"{disk.key} votes for {candidate}, and {disk.voted} is durable")

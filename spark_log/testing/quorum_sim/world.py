@@ -17,7 +17,7 @@ from spark_log.testing.quorum_sim.oracle import Oracle, snapshot_of
 
 CHUNK = 30
 """Bytes of a chunk of a snapshot."""
-EVENTS_MAX = 200_000
+EVENTS_MAX = 50_000
 """More than any run needs: a run with more is going round in circles."""
 
 
@@ -42,13 +42,15 @@ class World:
         """Share of messages and of fsyncs that take long."""
         self.blocked: set[tuple[int, int]] = set()
         """Pairs of node ids: nothing of the first reaches the second."""
+        self.cut_off: Node | None = None
+        """Nothing reaches it, and nothing leaves it."""
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
         self._item = 0
         self._reads: dict[tuple[ReplicaKey, int, int], tuple[int, int]] = {}
         """By node, start and number: the high watermark that was noted, and how much was committed then."""
 
-        voters = tuple(ReplicaKey(id, "a") for id in range(1, rng.choice([1, 2, 3, 3, 3, 4, 5, 5]) + 1))
+        voters = tuple(ReplicaKey(number, "a") for number in range(1, rng.choice([1, 2, 3, 3, 3, 4, 5, 5]) + 1))
         self.oracle = Oracle(voters)
         self.nodes: dict[int, Node] = {}
         for key in voters:
@@ -98,7 +100,7 @@ class World:
         self.counts["crashes"] += 1
         node.crash(self.rng)
 
-    def input(self, node: Node, act: Callable[[Machine, int], None]) -> None:
+    def input(self, node: Node, act: Callable[[Machine, int], object]) -> None:
         """Give a machine an input, now or when its process is continued; nothing, if the process is gone."""
         starts = node.starts
         if node.machine is None:
@@ -200,17 +202,19 @@ class World:
 
     def send(self, message: Message) -> None:
         source, target = message.source.id, message.target.id
-        if (source, target) in self.blocked or (self.is_faulty and self.rng.random() < self.loss):
+        if self._is_blocked(source, target) or (self.is_faulty and self.rng.random() < self.loss):
             return
         for _ in range(2 if self.is_faulty and self.rng.random() < self.doubling else 1):
             slow = self.is_faulty and self.rng.random() < self.slowness
-            self.at(
-                self.rng.randrange(20, 1000) if slow else self.rng.randrange(1, 6), lambda: self._deliver(message)
-            )
+            self.at(self.rng.randrange(20, 1000) if slow else self.rng.randrange(1, 6), lambda: self._deliver(message))
+
+    def _is_blocked(self, source: int, target: int) -> bool:
+        cut_off = self.cut_off is not None and self.cut_off.key.id in (source, target)
+        return cut_off or (source, target) in self.blocked
 
     def _deliver(self, message: Message) -> None:
         source, target = message.source.id, message.target.id
-        if (source, target) in self.blocked:
+        if self._is_blocked(source, target):
             return
         node = self.nodes[target]
         if node.machine is None and source in self.nodes:
@@ -226,7 +230,7 @@ class World:
     # ----------------------------------------------------------------------------------------------------------- clients
 
     def append(self, node: Node, count: int = 1) -> int | None:
-        """Append numbered entries on a node that leads, as far as it knows."""
+        """Append numbered entries on a node that leads, as far as it knows; the offset of the first."""
         found: list[int | None] = []
         items = [b"%d" % (self._item + index) for index in range(count)]
         self._item += count
