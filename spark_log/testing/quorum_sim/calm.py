@@ -152,7 +152,7 @@ class Calm:
         follower = self.world.rng.choice(followers)
         self.world.crash(follower)
         self.world.append(leader, 20)
-        self.world.run_for(SOON_MS)
+        self.world.run_for(1000)
         self.world.take_snapshot(leader, 0)
         self.world.append(leader, 3)
         installed = self.world.counts["snapshots installed"]

@@ -40,6 +40,9 @@ class Faults:
         self._kinds[self._change_voters] *= 2
         self._gap_ms = self.rng.choice([60, 150, 300, 600])
         self._client_gap_ms = self.rng.choice([15, 40, 100, 300])
+        self._eagerness = self.rng.choice([0.0, 0.5, 1.0])
+        """How often an operator changes the voters as soon as a replica leads."""
+        world.when_led = self._led
         world.at(self.rng.randrange(1000), self._client)
         world.at(self.rng.randrange(1000), self._fault)
 
@@ -104,6 +107,10 @@ class Faults:
         ids = sorted(self.world.nodes)
         leading = [node.key.id for node in self._nodes() if node.leads]
         one = self.rng.choice(leading or ids) if self.rng.random() < 0.5 else self.rng.choice(ids)
+        self._block_around(one)
+
+    def _block_around(self, one: int) -> None:
+        ids = sorted(self.world.nodes)
         self._block((a, b) for a in ids for b in ids if (a == one) != (b == one))
 
     def _cut_one_way(self) -> None:
@@ -139,9 +146,18 @@ class Faults:
             self.world.input(leader, lambda machine, now_ms: machine.hand_over(now_ms))
 
     def _change_voters(self) -> None:
-        """Remove a replica whose disk is gone first; else remove or add one."""
+        """Of a replica that leads."""
         leader = self._leader()
-        if leader is None:
+        if leader is not None:
+            self._change_voters_of(leader)
+
+    def _led(self, node: Node) -> None:
+        if not self._is_over and self.rng.random() < self._eagerness:
+            self.world.at(self.rng.randrange(4), lambda: self._change_voters_of(node))
+
+    def _change_voters_of(self, leader: Node) -> None:
+        """Remove a replica whose disk is gone first; else remove or add one."""
+        if not leader.leads or leader.paused is not None:
             return
         voters = leader.running.voters
         gone = sorted(self._gone & set(voters))
@@ -153,7 +169,10 @@ class Faults:
             self._add(leader)
 
     def _remove(self, leader: Node, voter: ReplicaKey) -> None:
-        self.world.input(leader, lambda machine, now_ms: self._count(machine.remove_voter(voter, now_ms), "removed"))
+        def remove(machine: Machine, now_ms: int) -> None:
+            self._changed(leader, machine.remove_voter(voter, now_ms), "removed")
+
+        self.world.input(leader, remove)
 
     def _add(self, leader: Node) -> None:
         """A replica that is not a voter yet; most often it has to be made first, and is added later."""
@@ -167,14 +186,19 @@ class Faults:
 
             def add(machine: Machine, now_ms: int) -> None:
                 answer = machine.add_voter(key, now_ms)
-                self._count(answer, "added")
                 if answer is Change.NONE:
                     self.world.oracle.added(leader, key)
+                self._changed(leader, answer, "added")
 
             self.world.input(leader, add)
 
-    def _count(self, answer: Change, what: str) -> None:
+    def _changed(self, leader: Node, answer: Change, what: str) -> None:
+        """Sometimes the leader is cut off before the change is final."""
         self.world.counts[what if answer is Change.NONE else f"not {what}"] += 1
+        if answer is Change.NONE:
+            self.world.oracle.changed(leader, self.world.nodes.values())
+            if self.rng.random() < 0.3:
+                self._block_around(leader.key.id)
 
     def _replace_disk(self) -> None:
         """Of a node, if a majority of each set of voters that may be in force keeps its disks."""

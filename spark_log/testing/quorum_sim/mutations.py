@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_log.quorum import election, following, leading, machine
 from spark_log.quorum.core import Core
-from spark_log.quorum.messages import Entry, FetchRequest, FetchResponse, Position, ReplicaKey, VoteRequest
+from spark_log.quorum.messages import FetchRequest, FetchResponse, Position, ReplicaKey, VoteRequest
 from spark_log.quorum.ready import Config, Restored
 from spark_log.quorum.replica_log import ReplicaLog
 from spark_log.quorum.roles import Candidate, Download, Follower, Leader
@@ -49,15 +49,6 @@ class _Resumed(Core):
         if self.voted == key:
             self.role = Candidate(now_ms + config.election_timeout_ms, granted={key})
             election._request_votes(self, pre_vote=False)
-
-
-@classmethod  # type: ignore[misc]
-def _restore_all(cls: type[ReplicaLog], snapshot: Position, voters: Voters, entries: Sequence[Entry]) -> ReplicaLog:
-    log = cls(snapshot, voters)
-    later = [entry for entry in entries if entry.offset >= snapshot.offset]
-    if later and later[0].offset == snapshot.offset:
-        log.append(later)
-    return log
 
 
 # ------------------------------------------------------------------------------------------------------------- elections
@@ -204,9 +195,6 @@ MUTATIONS = {
     "any_report": Mutation("a report is about the write that it names", (Patch(Core, "persisted", _any_report),)),
     "candidate_after_restart": Mutation(
         "a replica does not lead an epoch again after a restart", (Patch(machine, "Core", _Resumed),)
-    ),
-    "log_of_replaced_snapshot": Mutation(
-        "a log that does not contain the snapshot's end is dropped", (Patch(ReplicaLog, "restore", _restore_all),)
     ),
     DIRECTORY_KEPT: Mutation("a disk that was replaced has another directory id", ()),
     "votes_for_all": Mutation("one vote in an epoch", (Patch(election, "grants_vote", _grants_to_all),)),

@@ -33,6 +33,8 @@ class Node:
         """Offset of the next entry for the application."""
         self.high_watermark = 0
         self.was_leader = False
+        self.end = 0
+        """Of its log."""
         self.led_ms = 0
         """Since when it leads, by its clock."""
         self.heard: dict[ReplicaKey, int] = {}

@@ -78,7 +78,10 @@ class Oracle:
         if not node.was_leader:
             self._check_complete(node)
         changed = set(machine.voters) ^ set(self.voters)
-        self.require(len(changed) <= 1, f"voters of {node} and committed ones differ by {sorted(changed)}")
+        is_newest = machine.epoch == max(self.leaders)
+        self.require(
+            not is_newest or len(changed) <= 1, f"voters of {node} and committed ones differ by {sorted(changed)}"
+        )
         if rose:
             self._check_majority(machine.voters, machine.log.epoch_before(machine.high_watermark), node.high_watermark)
         self._check_quorum(node)
@@ -144,6 +147,32 @@ class Oracle:
         """A replica loaded a snapshot: it is that of the committed entries."""
         self.require(snapshot.offset <= self.end, f"{node} restores {snapshot}, which is not committed")
         self.require(data == snapshot_of(self.digests[snapshot.offset]), f"{node} restores another state at {snapshot}")
+
+    def check_log(self, node: Node, end_before: int) -> None:
+        """After a truncation or a snapshot: entries were removed, and the voters are those of the log."""
+        log = node.running.log
+        self.require(log.end < end_before or log.start.offset >= end_before, f"{node} truncated nothing")
+        before = self.committed[: log.start.offset]
+        last = next(
+            (one for one in [*before, *log.read(log.start.offset, log.end)][::-1] if one.kind is Kind.VOTERS), None
+        )
+        self.require(
+            last is None or log.voters == decode_voters(last.data), f"{node} has voters that are not in its log"
+        )
+
+    def changed(self, leader: Node, nodes: Iterable[Node]) -> None:
+        """A set of voters that a replica may still be elected with has majorities that overlap those of the new set."""
+        voters = leader.running.voters
+        for node in nodes:
+            if node.machine is None:
+                continue
+            position, others = node.machine.log.position, node.machine.voters
+            willing = sum(self.disks[voter].position <= position for voter in others)
+            differ = set(others) ^ set(voters)
+            self.require(
+                len(differ) <= 1 or willing * 2 <= len(others) or node.key not in others,
+                f"{leader} changes voters, and {node} may be elected by voters that differ by {sorted(differ)}",
+            )
 
     def added(self, leader: Node, voter: ReplicaKey) -> None:
         """A new voter has everything that was final when it was added."""

@@ -24,6 +24,8 @@ EVENTS_MAX = 50_000
 class World:
     def __init__(self, seed: int, keeps_directory: bool = False, transcript: bool = False) -> None:
         self.rng = rng = Random(seed)
+        self.when_led: Callable[[Node], None] = lambda node: None
+        """Called when a node begins to lead."""
         self.now_ms = 0
         self.counts: Counter[str] = Counter()
         self.transcript: list[str] | None = [] if transcript else None
@@ -127,8 +129,11 @@ class World:
             node.led_ms, node.heard = node.clock_ms, {}
             self.note(f"{node} leads epoch {machine.epoch}")
             self.counts["leaders"] += 1
+            self.when_led(node)
         ready = machine.ready()
         if ready.persist is not None:
+            if ready.persist.truncate_to is not None or ready.restore is not None:
+                self.oracle.check_log(node, node.end)
             node.disk.pending.append(ready.persist)
             self._sync(node)
         for message in ready.send:
@@ -142,7 +147,7 @@ class World:
             self.oracle.restored(node, ready.restore, node.disk.snapshot_data)
         self.oracle.applied(node, ready.committed)
         self.oracle.check(node)
-        node.was_leader = machine.is_leader
+        node.was_leader, node.end = machine.is_leader, machine.log.end
         for number in ready.confirmed:
             self._confirmed(node, number)
         self._schedule_tick(node)
