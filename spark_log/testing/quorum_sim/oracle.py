@@ -161,18 +161,23 @@ class Oracle:
         )
 
     def changed(self, leader: Node, nodes: Iterable[Node]) -> None:
-        """A set of voters that a replica may still be elected with has majorities that overlap those of the new set."""
+        """Of two sets of voters by which replicas may still be elected, the majorities overlap."""
+        if not self._may_be_elected(leader):
+            return
         voters = leader.running.voters
         for node in nodes:
-            if node.machine is None:
-                continue
-            position, others = node.machine.log.position, node.machine.voters
-            willing = sum(self.disks[voter].position <= position for voter in others)
-            differ = set(others) ^ set(voters)
-            self.require(
-                len(differ) <= 1 or willing * 2 <= len(others) or node.key not in others,
-                f"{leader} changes voters, and {node} may be elected by voters that differ by {sorted(differ)}",
-            )
+            if node.machine is not None and self._may_be_elected(node):
+                differ = set(node.machine.voters) ^ set(voters)
+                self.require(
+                    len(differ) <= 1,
+                    f"{leader} changes voters, and {node} may be elected by voters that differ by {sorted(differ)}",
+                )
+
+    def _may_be_elected(self, node: Node) -> bool:
+        """Whether a majority of the voters that it knows has no more than it has."""
+        voters, position = node.running.voters, node.running.log.position
+        willing = sum(self.disks[voter].position <= position for voter in voters)
+        return node.key in voters and willing * 2 > len(voters)
 
     def added(self, leader: Node, voter: ReplicaKey) -> None:
         """A new voter has everything that was final when it was added."""
