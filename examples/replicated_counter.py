@@ -31,7 +31,7 @@ class Replica:
         self.machine = Machine(key, disk, Config(), Random(key.id), now_ms)
 
     def work(self) -> None:
-        """Write first, then send; apply what is final."""
+        """Write first, then send; apply what is committed."""
         ready = self.machine.ready()
         if ready.persist is not None:
             self.write(ready.persist)

@@ -1,1 +1,1 @@
-"""A replicated log of bytes by KRaft's protocol.  Pure: `machine.py` is the place to begin, `docs/raft.md` the guide."""
+"""A log of bytes, replicated by KRaft's protocol.  Pure.  Begin with `machine.py`; `docs/raft.md` is the guide."""

@@ -58,7 +58,7 @@ class Core:
         """
         return self.draw_ms(self.config.fetch_timeout_ms, 1.5)
 
-    # ------------------------------------------------------------------------------------------------------ for any role
+    # ----------------------------------------------------------------------------------------------------- for any role
 
     def draw_ms(self, shortest_ms: int, factor: float) -> int:
         """A random time, so that replicas do not stand for election together."""
@@ -89,7 +89,7 @@ class Core:
     def send(self, message: Message) -> None:
         self._outbox.append(message)
 
-    # -------------------------------------------------------------------------------------------------- epoch and leader
+    # ------------------------------------------------------------------------------------------------- epoch and leader
 
     def set_epoch(self, epoch: int, voted: ReplicaKey | None) -> None:
         """Enter an epoch, or vote in the present one.  Messages of earlier epochs that were kept back are void."""
@@ -109,17 +109,17 @@ class Core:
         self.set_epoch(epoch, None)
         self.become_unattached(self.draw_ms(self.config.election_timeout_ms, 2))
 
-    # ------------------------------------------------------------------------------------------------------------- log
+    # -------------------------------------------------------------------------------------------------------------- log
 
     def truncate(self, end: int) -> None:
-        """Remove entries that diverge from the leader's log; never one that is final.
+        """Remove entries that diverge from the leader's log; never one that is committed.
 
         Nothing is being written: the fetch that found the difference waited for that.
         """
         if end < self.high_watermark:
             raise AssertionError(
                 f"{self.key} would truncate its log {self.log.position} to {end}, below its high watermark "
-                f"{self.high_watermark}: final entries were lost by a majority of the voters"
+                f"{self.high_watermark}: committed entries were lost by a majority of the voters"
             )
         self.log.truncate(end)
         self._truncate_to = self._handed_end = self.durable_end = end
@@ -138,7 +138,7 @@ class Core:
         self.high_watermark = offset
         return True
 
-    # ------------------------------------------------------------------------------------------------------------ disk
+    # ------------------------------------------------------------------------------------------------------------- disk
 
     @property
     def is_state_durable(self) -> bool:

@@ -8,7 +8,7 @@ from spark_log.quorum.messages import ReplicaKey, VoteRequest, VoteResponse
 from spark_log.quorum.roles import Candidate, Follower, Leader, Prospective
 from spark_log.quorum.voters import is_majority
 
-# -------------------------------------------------------------------------------------------------------------- standing
+# ------------------------------------------------------------------------------------------------------------- standing
 
 
 def stand(core: Core) -> None:
@@ -72,7 +72,7 @@ def lose(core: Core) -> None:
         core.become_unattached(core.draw_ms(core.config.election_timeout_ms, 2))
 
 
-# ---------------------------------------------------------------------------------------------------------------- voting
+# --------------------------------------------------------------------------------------------------------------- voting
 
 
 def vote(core: Core, request: VoteRequest) -> None:

@@ -35,12 +35,12 @@ class Change(str, Enum):
     INVALID_REQUEST = "INVALID_REQUEST"
     """The leader cannot be removed: it hands over first."""
     REQUEST_TIMED_OUT = "REQUEST_TIMED_OUT"
-    """Try later: another change is not final, the new leader has nothing final yet, the new voter lacks entries, or no
-    majority of the new voters has fetched lately.
+    """Try later: another change is not committed, a new leader has committed nothing, the new voter lacks entries, or
+    no majority of the new voters has fetched lately.
     """
 
 
-# --------------------------------------------------------------------------------------------------- beginning, ending
+# ---------------------------------------------------------------------------------------------------- beginning, ending
 
 
 def become_leader(core: Core) -> None:
@@ -75,7 +75,7 @@ def resign(core: Core, role: Leader) -> None:
 
 
 def hand_over(core: Core, role: Leader) -> bool:
-    """Append no more, and resign when everything is final, or after the election timeout.  False if alone."""
+    """Append no more, and resign when everything is committed, or after the election timeout.  False if alone."""
     if not core.other_voters():
         return False
     if role.ends_ms is None:
@@ -123,7 +123,7 @@ def next_deadline(core: Core, role: Leader) -> int | None:
     return min(times, default=None)
 
 
-# --------------------------------------------------------------------------------------------- appending and replicating
+# -------------------------------------------------------------------------------------------- appending and replicating
 
 
 def append(core: Core, role: Leader, kind: Kind, data: Iterable[bytes]) -> int:
@@ -140,14 +140,14 @@ def durable_at(core: Core, role: Leader, voter: ReplicaKey) -> int:
 
 
 def maybe_raise_high_watermark(core: Core, role: Leader) -> None:
-    """What a majority of the voters has is final."""
+    """Commit what a majority of the voters has."""
     reached = majority_reached([durable_at(core, role, voter) for voter in core.voters])
-    if may_be_final(role, reached) and core.raise_high_watermark(reached):
+    if may_be_committed(role, reached) and core.raise_high_watermark(reached):
         answer_waiting(core, role)
         _maybe_end(core, role)
 
 
-def may_be_final(role: Leader, end: int) -> bool:
+def may_be_committed(role: Leader, end: int) -> bool:
     """Whether the leader's first entry is before `end`: entries of earlier epochs alone may still be replaced, however
     many replicas have them (Raft 5.4.2).
     """
@@ -256,11 +256,11 @@ def fetch_snapshot(core: Core, role: Leader, request: FetchSnapshotRequest) -> N
         core.send(read.answer(b"", None))
 
 
-# ---------------------------------------------------------------------------------------------------- reads and voters
+# ----------------------------------------------------------------------------------------------------- reads and voters
 
 
 def confirm(core: Core, role: Leader) -> int | None:
-    """A number for a read, or None as long as nothing of this epoch is final."""
+    """A number for a read, or None as long as nothing of this epoch is committed."""
     if core.high_watermark <= role.start:
         return None
     role.confirm += 1
@@ -280,7 +280,7 @@ def maybe_confirm(core: Core, role: Leader) -> None:
 
 
 def add_voter(core: Core, role: Leader, voter: ReplicaKey) -> Change:
-    """One that fetches, and has everything that is final."""
+    """One that fetches, and has everything that is committed."""
     if any(voter.id == other.id for other in core.voters):
         return Change.DUPLICATE_VOTER
     if not may_change_voters(core, role) or not has_caught_up(core, role, voter):
@@ -300,14 +300,14 @@ def remove_voter(core: Core, role: Leader, voter: ReplicaKey) -> Change:
 
 
 def may_change_voters(core: Core, role: Leader) -> bool:
-    """The last change is final, and so is an entry of this epoch: any two sets of voters that may be in force
+    """The last change is committed, and so is an entry of this epoch: any two sets of voters that may be in force
     somewhere then differ by one voter, and their majorities overlap.
     """
     return role.ends_ms is None and core.high_watermark > role.start and core.high_watermark >= core.log.voters_end
 
 
 def has_caught_up(core: Core, role: Leader, voter: ReplicaKey) -> bool:
-    """A new voter that lacks entries would delay everything that is to become final."""
+    """A new voter that lacks entries would delay everything that is to be committed."""
     progress = role.progress.get(voter)
     return (
         progress is not None

@@ -80,17 +80,17 @@ class Machine:
 
     @property
     def voters(self) -> Voters:
-        """That are in force, be their entry final or not."""
+        """That are in force, be their entry committed or not."""
         return self._core.voters
 
     @property
     def high_watermark(self) -> int:
-        """Entries before this offset are final."""
+        """Entries before this offset are committed."""
         return self._core.high_watermark
 
     @property
     def log(self) -> ReplicaLog:
-        """To be read only.  What is behind the high watermark may be truncated."""
+        """To be read only.  Entries behind the high watermark may be truncated."""
         return self._core.log
 
     @property
@@ -110,7 +110,7 @@ class Machine:
                 return role.deadline_ms
 
     def ready(self) -> Ready:
-        """What to do since the last call."""
+        """Everything that there is to do since the last call."""
         return self._core.ready()
 
     # ----------------------------------------------------------------------------------------------------------- inputs
@@ -143,8 +143,8 @@ class Machine:
     def append(self, data: Sequence[bytes], now_ms: int) -> int | None:
         """Add entries to the log.  The offset of the first one, or None if this replica does not lead, or hands over.
 
-        They are final when they are in `Ready.committed`.  If this replica stops leading before, they may become final
-        or be truncated.
+        They are committed when they are in `Ready.committed`.  If this replica stops leading before that, they may be
+        committed or truncated.
         """
         self._advance(now_ms)
         role = self._core.role
@@ -153,11 +153,11 @@ class Machine:
         return leading.append(self._core, role, Kind.DATA, data)
 
     def confirm(self, now_ms: int) -> int | None:
-        """Make certain that this replica leads, for a linearizable read; None if it does not, or just began to.
+        """Make certain that this replica leads, for a linearizable read; None if it does not, or has just begun to.
 
-        Note `high_watermark` now.  When the number that is returned is in `Ready.confirmed`, no other replica had made
-        anything final before this call that the noted high watermark does not cover.  It never comes if this replica
-        stops leading before: forget the reads that wait then.
+        Note `high_watermark` now.  When `Ready.confirmed` has the number that is returned, the noted high watermark
+        covers everything that any replica had committed before this call.  The number never comes if this replica stops
+        leading first: forget the reads that wait then.
         """
         self._advance(now_ms)
         role = self._core.role
@@ -178,15 +178,16 @@ class Machine:
         return leading.remove_voter(self._core, role, voter)
 
     def hand_over(self, now_ms: int) -> bool:
-        """Stop leading, in favour of the most up-to-date voter, when everything that was appended is final.  False if
-        this replica does not lead, or is the only voter.
+        """Stop leading, in favour of the most up-to-date voter, when everything that was appended is committed.
+
+        False if this replica does not lead, or is the only voter.
         """
         self._advance(now_ms)
         role = self._core.role
         return isinstance(role, Leader) and leading.hand_over(self._core, role)
 
     def snapshotted(self, end: int, keep_from: int, now_ms: int) -> None:
-        """The application has made a durable snapshot of all entries before `end`, which are final.
+        """The application has made a durable snapshot of all entries before `end`, which are committed.
 
         Entries before `keep_from` are forgotten: a follower that lacks some of them gets the snapshot.
         """

@@ -1,4 +1,4 @@
-"""What replicas of a quorum say to each other, under Kafka's names, and the values that they say it with.
+"""The messages between replicas of a quorum, under Kafka's names, and the values in them.
 
 The structs are tagged, so a transport can encode them with msgspec.  Every message names its sender, its receiver and
 the sender's epoch.  A response repeats the position that it answers: a response that arrives late or twice is
@@ -37,7 +37,7 @@ EMPTY = Position(0, 0)
 
 
 class Kind(str, Enum):
-    """What an entry is for."""
+    """The purpose of an entry."""
 
     DATA = "data"
     """Bytes of the application."""

@@ -1,4 +1,4 @@
-"""What a machine gives to the shell around it, and what the shell gives to a new machine."""
+"""The values that a machine gives to the shell around it, and that the shell gives to a new machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What the disk of a replica has.
+    """The content of a replica's disk.
 
     A new disk has epoch 0, no vote, and the snapshot (0, 0) with the voters that it was formatted with: the first ones,
     or for a replica that is to join, the present ones, which it asks for the leader.
@@ -85,7 +85,7 @@ class Persist:
     reset_to: Position | None = None
     """Delete the log: it begins at the end of this snapshot, which the disk has."""
     truncate_to: int | None = None
-    """Delete the entries from this offset on: they will never be final."""
+    """Delete the entries from this offset on: they will never be committed."""
     entries: tuple[Entry, ...] = ()
     """Append them."""
     high_watermark: int = 0
@@ -115,7 +115,7 @@ class ReadChunk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ready:
-    """What to do, in the order of the fields.
+    """Work for the shell, in the order of the fields.
 
     Nothing here depends on a `persist` that was not reported: the machine keeps messages back until what they say is
     durable.  So a shell may fsync in the background, and give the machine other inputs meanwhile.

@@ -1,6 +1,6 @@
 """The log of one replica in memory: entries behind a snapshot, with the epochs and the sets of voters in them.
 
-Nothing here knows what is durable or final: `core.py` does.  Offsets are half-open: `end` is the next one.
+Nothing here knows what is durable or committed: `core.py` does.  Offsets are half-open: `end` is the next one.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class ReplicaLog:
 
     @property
     def voters(self) -> Voters:
-        """The set that is in force: the latest in the log, whether it is final or not (KIP-853)."""
+        """The set that is in force: the latest in the log, whether it is committed or not (KIP-853)."""
         return self._voters[-1][1]
 
     @property
     def voters_end(self) -> int:
-        """The set of voters is final if the high watermark is not below this offset."""
+        """The set of voters is committed if the high watermark is not below this offset."""
         return self._voters[-1][0] + 1
 
     def voters_at(self, end: int) -> Voters:

@@ -73,7 +73,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Progress:
-    """What a leader knows of another replica."""
+    """A leader's knowledge of another replica."""
 
     end: int = 0
     """Everything before is durable there."""

@@ -59,7 +59,7 @@ class Calm:
         return [node for node in nodes if node is not leader] if len(nodes) - 1 > len(voters) // 2 else []
 
     def _rest(self) -> Node:
-        """There is one leader, which all voters follow, and everything is final everywhere."""
+        """There is one leader, which all voters follow, and everything is committed everywhere."""
         for _ in range(REST_MS // STEP_MS):
             self.world.run_for(STEP_MS)
             leaders = self._leaders()
@@ -75,13 +75,13 @@ class Calm:
         return machine.leader == leader.key and machine.high_watermark == machine.log.end == end == node.applied
 
     def _serves(self) -> None:
-        """An entry is final on all replicas soon after it was appended, without the wait of a fetch."""
+        """An entry is committed on all replicas soon after it was appended, without the wait of a fetch."""
         leader = self._rest()
         for _ in range(3):
             self.world.append(leader)
             self.world.run_for(SOON_MS)
             late = [str(node) for node in self.world.nodes.values() if not self._follows(node, leader)]
-            self.require(not late, f"{late} do not know after {SOON_MS} ms what is final")
+            self.require(not late, f"{late} do not know after {SOON_MS} ms what is committed")
 
     def _returning_follower_disturbs_nobody(self) -> None:
         """A follower that was cut off does not end the epoch when it returns: pre-votes."""
@@ -109,8 +109,8 @@ class Calm:
         self.world.input(leader, lambda machine, now_ms: machine.hand_over(now_ms))
         self.world.run_for(HANDED_OVER_MS)
         self.require(bool(self._leaders()) and not leader.leads, f"nobody leads {HANDED_OVER_MS} ms after a hand-over")
-        final = [(entry.offset, entry.epoch) for entry in self.world.oracle.committed]
-        self.require((offset, epoch) in final, f"the hand-over lost entry {offset}")
+        committed = [(entry.offset, entry.epoch) for entry in self.world.oracle.committed]
+        self.require((offset, epoch) in committed, f"the hand-over lost entry {offset}")
 
     def _stopped_leader_notices(self) -> None:
         """A leader that was stopped, and is asked to append when it continues, refuses."""

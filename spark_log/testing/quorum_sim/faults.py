@@ -1,4 +1,4 @@
-"""What goes wrong while clients append and operators change the voters."""
+"""Faults, while clients append and operators change the voters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Faults:
         world.at(self.rng.randrange(1000), self._fault)
 
     def stop(self) -> None:
-        """What was begun ends; nothing is begun."""
+        """Begin nothing more; faults that have begun still end."""
         self._is_over = True
 
     def _again(self, gap_ms: int, act: Callable[[], None]) -> None:
@@ -73,7 +73,7 @@ class Faults:
         kind()
         self._again(self._gap_ms, self._fault)
 
-    # ------------------------------------------------------------------------------------------------------------ faults
+    # ----------------------------------------------------------------------------------------------------------- faults
 
     def _crash(self) -> None:
         nodes = self._nodes()
@@ -134,7 +134,7 @@ class Faults:
         if nodes:
             self.world.take_snapshot(self.rng.choice(nodes), self.rng.choice([0, 0, 3, 30]))
 
-    # --------------------------------------------------------------------------------------------------------- operators
+    # -------------------------------------------------------------------------------------------------------- operators
 
     def _leader(self) -> Node | None:
         leaders = [node for node in self._nodes() if node.leads and node.paused is None]
@@ -193,7 +193,7 @@ class Faults:
             self.world.input(leader, add)
 
     def _changed(self, leader: Node, answer: Change, what: str) -> None:
-        """Sometimes the leader is cut off before the change is final."""
+        """Sometimes the leader is cut off before the change is committed."""
         self.world.counts[what if answer is Change.NONE else f"not {what}"] += 1
         if answer is Change.NONE:
             self.world.oracle.changed(leader, self.world.nodes.values())

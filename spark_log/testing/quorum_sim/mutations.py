@@ -29,7 +29,7 @@ def _no(*_: object) -> bool:
     return False
 
 
-# ------------------------------------------------------------------------------------------------------------------ disk
+# ----------------------------------------------------------------------------------------------------------------- disk
 
 
 def _any_report(core: Core, number: int) -> None:
@@ -51,7 +51,7 @@ class _Resumed(Core):
             election._request_votes(self, pre_vote=False)
 
 
-# ------------------------------------------------------------------------------------------------------------- elections
+# ------------------------------------------------------------------------------------------------------------ elections
 
 
 def _grants_to_all(core: Core, request: VoteRequest) -> bool:
@@ -85,7 +85,7 @@ def _follow_even_itself(self: machine.Machine, leader: ReplicaKey) -> None:
         following.follow(self._core, leader)
 
 
-# ----------------------------------------------------------------------------------------------------------- replication
+# ---------------------------------------------------------------------------------------------------------- replication
 
 
 def _half_reached(values: Sequence[int]) -> int:
@@ -127,7 +127,7 @@ def _install_with_old_voters(core: Core, snapshot: Position, voters: Voters) -> 
     _install(core, snapshot, core.voters)
 
 
-# ------------------------------------------------------------------------------------------------------------ the leader
+# ----------------------------------------------------------------------------------------------------------- the leader
 
 
 def _time_only(self: machine.Machine, now_ms: int) -> None:
@@ -156,7 +156,7 @@ def _all_confirmed(core: Core, role: Leader) -> None:
     role.reads = []
 
 
-# ---------------------------------------------------------------------------------------------------------------- voters
+# --------------------------------------------------------------------------------------------------------------- voters
 
 
 def _changes_overlap(core: Core, role: Leader) -> bool:
@@ -213,12 +213,12 @@ MUTATIONS = {
     "follows_itself": Mutation(
         "a replica does not follow itself", (Patch(machine.Machine, "_begin", _follow_even_itself),)
     ),
-    "half_is_final": Mutation(
-        "more than half of the voters have what is final", (Patch(leading, "majority_reached", _half_reached),)
+    "half_commits": Mutation(
+        "more than half of the voters have what is committed", (Patch(leading, "majority_reached", _half_reached),)
     ),
     "observers_counted": Mutation("only voters count", (Patch(leading, "maybe_raise_high_watermark", _all_counted),)),
-    "any_epoch_final": Mutation(
-        "the first final entry of a leader is of its own epoch", (Patch(leading, "may_be_final", _yes),)
+    "any_epoch_commits": Mutation(
+        "the first entry that a leader commits is of its own epoch", (Patch(leading, "may_be_committed", _yes),)
     ),
     "unchecked_fetch": Mutation("the leader checks where a follower's log ends", (Patch(leading, "diverges", _no),)),
     "truncated_too_little": Mutation(
@@ -247,7 +247,7 @@ MUTATIONS = {
         "a leader that resigns tells the others", (Patch(leading, "resign", _resign_silently),)
     ),
     "hands_over_immediately": Mutation(
-        "a hand-over waits until everything is final", (Patch(leading, "hand_over", _hand_over_immediately),)
+        "a hand-over waits until everything is committed", (Patch(leading, "hand_over", _hand_over_immediately),)
     ),
     "reads_unconfirmed": Mutation(
         "a read waits until a majority has fetched again", (Patch(leading, "maybe_confirm", _all_confirmed),)
@@ -256,10 +256,10 @@ MUTATIONS = {
         "one change of voters at a time", (Patch(leading, "may_change_voters", _changes_overlap),)
     ),
     "change_before_own": Mutation(
-        "no change of voters before an entry of the leader's epoch is final",
+        "no change of voters before an entry of the leader's epoch is committed",
         (Patch(leading, "may_change_voters", _change_before_own),),
     ),
-    "joins_behind": Mutation("a new voter has what is final", (Patch(leading, "has_caught_up", _fetches),)),
+    "joins_behind": Mutation("a new voter has what is committed", (Patch(leading, "has_caught_up", _fetches),)),
     "voters_of_truncated": Mutation(
         "a change of voters that is truncated is void", (Patch(ReplicaLog, "truncate", _truncate_entries),)
     ),

@@ -12,7 +12,7 @@ from spark_log.testing.quorum_sim.disk import Disk
 
 
 class Node:
-    """What the world and the oracle know of a replica.  `world.py` drives it."""
+    """A replica, as the world and the oracle see it.  `world.py` drives it."""
 
     def __init__(self, disk: Disk, config: Config) -> None:
         self.disk, self.config = disk, config

@@ -46,7 +46,7 @@ class Oracle:
         self.leaders: dict[int, tuple[ReplicaKey, int]] = {}
         """By epoch: who led it, and at which start of its process."""
         self.votes: dict[tuple[ReplicaKey, int], ReplicaKey] = {}
-        """What each voter has granted in each epoch."""
+        """The candidate for whom a voter has voted, by voter and epoch."""
         self.epochs: dict[ReplicaKey, int] = {}
         self.disks: dict[ReplicaKey, Disk] = {}
         """Also those that were replaced: what they had counts as of then."""
@@ -60,7 +60,7 @@ class Oracle:
         """Of what was committed."""
         return len(self.committed)
 
-    # ---------------------------------------------------------------------------------------------------- after an input
+    # --------------------------------------------------------------------------------------------------- after an input
 
     def check(self, node: Node) -> None:
         machine, disk = node.running, node.disk
@@ -110,7 +110,7 @@ class Oracle:
             len(having) * 2 > len(voters), f"the high watermark is {end}, which is durable at {having} of {voters}"
         )
 
-    # ------------------------------------------------------------------------------------------------------- what is said
+    # ----------------------------------------------------------------------------------------------------- what is said
 
     def said(self, node: Node, message: Message) -> None:
         """Everything that a message promises is durable."""
@@ -129,7 +129,7 @@ class Oracle:
         first = self.votes.setdefault((disk.key, disk.epoch), candidate)
         self.require(first == candidate, f"{disk.key} votes for {first} and {candidate} in epoch {disk.epoch}")
 
-    # ----------------------------------------------------------------------------------------------------- what is final
+    # ------------------------------------------------------------------------------------------------ what is committed
 
     def applied(self, node: Node, entries: Iterable[Entry]) -> None:
         """A replica gave out committed entries: in order, and the same as all others."""
@@ -180,10 +180,10 @@ class Oracle:
         return node.key in voters and willing * 2 > len(voters)
 
     def added(self, leader: Node, voter: ReplicaKey) -> None:
-        """A new voter has everything that was final when it was added."""
+        """A new voter has everything that was committed when it was added."""
         machine = leader.running
         has = self.disks[voter].has(machine.log.epoch_before(machine.high_watermark), machine.high_watermark)
-        self.require(has, f"{voter} becomes a voter without what is final")
+        self.require(has, f"{voter} becomes a voter without what is committed")
 
 
 def snapshot_of(digest: int) -> bytes:

@@ -58,7 +58,7 @@ class World:
         for key in voters:
             self.add_node(key, voters)
 
-    # ------------------------------------------------------------------------------------------------------------ events
+    # ----------------------------------------------------------------------------------------------------------- events
 
     def at(self, after_ms: int, event: Callable[[], None]) -> None:
         self._count += 1
@@ -80,7 +80,7 @@ class World:
         if self.transcript is not None:
             self.transcript.append(f"{self.now_ms} {what}")
 
-    # ------------------------------------------------------------------------------------------------------------- nodes
+    # ------------------------------------------------------------------------------------------------------------ nodes
 
     def add_node(self, key: ReplicaKey, voters: Voters) -> None:
         """A node with a new disk, in place of one with the same id."""
@@ -166,7 +166,7 @@ class World:
             node.wake_ms = None
             self.input(node, Machine.tick)
 
-    # -------------------------------------------------------------------------------------------------------------- disk
+    # ------------------------------------------------------------------------------------------------------------- disk
 
     def _sync(self, node: Node) -> None:
         if node.is_syncing or not node.disk.pending:
@@ -203,7 +203,7 @@ class World:
         node.disk.take_snapshot(snapshot, snapshot_of(self.oracle.digests[end]), log.voters_at(end), keep_from)
         self.input(node, lambda machine, now_ms: machine.snapshotted(end, keep_from, now_ms))
 
-    # ----------------------------------------------------------------------------------------------------------- network
+    # ---------------------------------------------------------------------------------------------------------- network
 
     def send(self, message: Message) -> None:
         source, target = message.source.id, message.target.id
@@ -232,7 +232,7 @@ class World:
         if isinstance(message, FetchRequest | FetchSnapshotRequest) and message.epoch == machine.epoch:
             node.heard[message.source] = now_ms
 
-    # ----------------------------------------------------------------------------------------------------------- clients
+    # ---------------------------------------------------------------------------------------------------------- clients
 
     def append(self, node: Node, count: int = 1) -> int | None:
         """Append numbered entries on a node that leads, as far as it knows; the offset of the first."""

@@ -47,12 +47,12 @@ def work(machine: Machine, now_ms: int = 0) -> list[Ready]:
 
 
 def sent(machine: Machine, now_ms: int = 0) -> list[Message]:
-    """What the machine sends, when everything is durable."""
+    """The messages that the machine sends when everything is durable."""
     return [message for ready in work(machine, now_ms) for message in ready.send]
 
 
 def give(machine: Machine, message: Message, now_ms: int = 0) -> list[Message]:
-    """What a machine sends because of a message."""
+    """The messages that a machine sends because of another one."""
     machine.step(message, now_ms)
     return sent(machine, now_ms)
 

@@ -15,7 +15,7 @@
     cut 1 2 / heal                  nothing reaches these nodes or leaves them
     settle                          deliver and persist until nothing is under way
     one-entry                       in each answer of the nodes that follow
-    snapshot 1 keep=2               of all that is final at node 1; the last 2 entries before its end are kept
+    snapshot 1 keep=2               of all that is committed at node 1; the last 2 entries before its end are kept
     hand-over 1, confirm 1, add-voter 1 4, remove-voter 1 3, unreachable 2 1
     status                          of all nodes
     quiet / loud                    leave out what commands do, up to `loud`
@@ -79,14 +79,14 @@ class Scenario:
         self.config = CONFIG
 
     def run(self, command: str) -> str:
-        """What a command shows."""
+        """The lines that a command shows."""
         name, *arguments = command.split()
         self.lines = []
         getattr(self, "do_" + name.replace("-", "_"))(*arguments)
         shows = not self.is_quiet or name == "status"
         return "\n".join(self.lines) if shows else ""
 
-    # ------------------------------------------------------------------------------------------------------------- nodes
+    # ------------------------------------------------------------------------------------------------------------ nodes
 
     def do_voters(self, *ids: str) -> None:
         self.voters = tuple(ReplicaKey(int(node), "a") for node in ids)
@@ -145,7 +145,7 @@ class Scenario:
             replica.machine.persisted(replica.disk.sync(), replica.now_ms)
             self._after(replica)
 
-    # ------------------------------------------------------------------------------------------------------------ inputs
+    # ----------------------------------------------------------------------------------------------------------- inputs
 
     def _machine(self, node: str) -> Machine:
         machine = self.replicas[int(node)].machine
@@ -200,7 +200,7 @@ class Scenario:
         self._machine(node).snapshotted(end, keep_from, replica.now_ms)
         self.lines.append(f"{node} has a snapshot {show(log.snapshot)}, and its log begins at {log.start.offset}")
 
-    # ----------------------------------------------------------------------------------------------------------- network
+    # ---------------------------------------------------------------------------------------------------------- network
 
     def _taken(self, ids: tuple[str, ...]) -> Iterator[Message]:
         wanted = [int(node) for node in ids] or list(self.replicas)
@@ -241,10 +241,10 @@ class Scenario:
     def do_loud(self) -> None:
         self.is_quiet = False
 
-    # ----------------------------------------------------------------------------------------------------------- outputs
+    # ---------------------------------------------------------------------------------------------------------- outputs
 
     def _after(self, replica: Replica) -> None:
-        """Do what a machine says, at once or when its disk is told to be ready."""
+        """Do what a machine says; a slow disk waits for its command."""
         machine, name = replica.machine, f"  {replica.disk.key.id}"
         assert machine is not None
         ready = machine.ready()
@@ -317,7 +317,7 @@ def show_entries(entries: tuple[Entry, ...]) -> str:
 
 
 def show_message(message: Message) -> str:
-    """Who says what to whom."""
+    """Sender, receiver, epoch and content."""
     return (
         f"{show_voters((message.source,))}>{show_voters((message.target,))} epoch {message.epoch}: {show_body(message)}"
     )

@@ -38,7 +38,7 @@ def test_entries_follow_each_other() -> None:
 
 
 def test_voters_are_in_force_when_they_are_appended_and_void_when_truncated() -> None:
-    """Whether they are final or not (KIP-853)."""
+    """Whether they are committed or not (KIP-853)."""
     log = log_of(1, 1)
     log.append([Entry(2, 1, Kind.VOTERS, encode_voters(SMALLER)), Entry(3, 1, Kind.DATA, b"")])
     assert log.voters == SMALLER and log.voters_end == 3

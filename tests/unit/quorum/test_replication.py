@@ -1,4 +1,4 @@
-"""Appending, fetching, what is final, and what is truncated."""
+"""Appending, fetching, what is committed, and what is truncated."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_leader_counts_itself_when_its_disk_has_reported() -> None:
 
 
 def test_the_leader_need_not_be_among_the_majority() -> None:
-    """Two followers have the entry: it is final, however slow the leader's disk is."""
+    """Two followers have the entry: it is committed, however slow the leader's disk is."""
     machine = leader()
     machine.append([b"x"], LATER_MS)
     machine.ready()
@@ -65,7 +65,7 @@ def test_the_leader_need_not_be_among_the_majority() -> None:
     assert machine.high_watermark == 3 and machine.durable_end == 2
 
 
-def test_entries_of_earlier_epochs_are_final_with_one_of_the_present() -> None:
+def test_entries_of_earlier_epochs_are_committed_with_one_of_the_present() -> None:
     """Raft 5.4.2."""
     machine = leader(1, 1, epoch=1)
     give(machine, fetch(TWO, ONE, 2, Position(1, 2)), LATER_MS)
@@ -125,7 +125,7 @@ def test_a_log_is_truncated_to_where_it_agrees(
 
 
 def test_nothing_below_the_high_watermark_is_truncated() -> None:
-    """A leader without final entries shows that a majority lost them: the node stops."""
+    """A leader without committed entries shows that a majority lost them: the node stops."""
     machine = replica(ONE, 1, 1, high_watermark=2)
     give(machine, begin(TWO, ONE, 2))
     with pytest.raises(AssertionError, match="below its high watermark 2"):
@@ -174,7 +174,7 @@ def test_a_fetch_that_has_no_answer_is_repeated() -> None:
     assert sent(machine) == [first]
 
 
-def test_a_hand_over_waits_until_everything_is_final() -> None:
+def test_a_hand_over_waits_until_everything_is_committed() -> None:
     """And then names the voters by what they have."""
     machine = leader()
     give(machine, fetch(THREE, ONE, 1, FIRST), LATER_MS)
@@ -188,7 +188,7 @@ def test_a_hand_over_waits_until_everything_is_final() -> None:
 
 
 def test_a_hand_over_does_not_wait_for_ever() -> None:
-    """A leader whose disk is full cannot make anything final."""
+    """A leader whose disk is full cannot commit anything."""
     machine = leader()
     assert machine.hand_over(LATER_MS)
     machine.tick(LATER_MS + CONFIG.election_timeout_ms)
@@ -260,7 +260,7 @@ def test_the_leader_lets_the_shell_read_its_snapshot() -> None:
     assert (response.target, response.start, response.size, response.voters) == (THREE, 4, 8, VOTERS)
 
 
-def test_a_snapshot_is_of_final_entries() -> None:
+def test_a_snapshot_is_of_committed_entries() -> None:
     machine = leader()
     with pytest.raises(AssertionError, match="a snapshot up to 1"):
         machine.snapshotted(1, 1, LATER_MS)

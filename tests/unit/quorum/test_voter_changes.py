@@ -26,7 +26,7 @@ FIRST = Position(1, 2)
 
 
 def serving() -> Machine:
-    """A leader that has made its first entries final; node 4 fetches as an observer, and has them."""
+    """A leader that has committed its first entries; node 4 fetches as an observer, and has them."""
     machine = leader()
     for follower in (TWO, THREE, FOUR):
         give(machine, fetch(follower, ONE, 1, FIRST), LATER_MS)
@@ -69,7 +69,7 @@ def test_a_second_change_waits_for_the_first() -> None:
     assert machine.voters == (ONE, TWO, FOUR)
 
 
-def test_a_new_leader_first_makes_an_entry_of_its_epoch_final() -> None:
+def test_a_new_leader_first_commits_an_entry_of_its_epoch() -> None:
     """Otherwise two sets of voters without a common majority may be in force (Raft, single-server changes)."""
     machine = leader(1, epoch=1)
     assert machine.remove_voter(THREE, LATER_MS) is Change.REQUEST_TIMED_OUT
