@@ -127,6 +127,8 @@ class Ready:
     restore: Position | None
     """The application's state becomes that of this snapshot, before `committed`."""
     committed: tuple[Entry, ...]
-    """Final, in order, each once, from the snapshot on; control entries are among them."""
+    """In order, each once, from the snapshot on; control entries are among them.  A majority has them on disk, which
+    need not include this replica.
+    """
     confirmed: tuple[int, ...]
     """Reads that may be answered: see `Machine.confirm`."""

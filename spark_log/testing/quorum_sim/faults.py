@@ -84,7 +84,7 @@ class Faults:
         self.world.at(self.rng.choice([1, 100, 1500]), lambda: self._restart(node))
 
     def _restart(self, node: Node) -> None:
-        if node.machine is None and self.world.nodes[node.key.id] is node:
+        if node.machine is None and self.world.nodes[node.key.id] is node and not self._is_over:
             self.world.start(node)
 
     def _pause(self) -> None:

@@ -17,7 +17,7 @@ from spark_log.testing.quorum_sim.oracle import Oracle, snapshot_of
 
 CHUNK = 30
 """Bytes of a chunk of a snapshot."""
-EVENTS_MAX = 50_000
+EVENTS_MAX = 30_000
 """More than any run needs: a run with more is going round in circles."""
 
 
