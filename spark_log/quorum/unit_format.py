@@ -45,7 +45,7 @@ _DECODER = msgspec.msgpack.Decoder(Unit)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogContent:
-    """What the files of a log have."""
+    """The content of a log's files."""
 
     entries: tuple[Entry, ...]
     high_watermark: int

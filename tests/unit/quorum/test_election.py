@@ -51,6 +51,14 @@ def test_one_vote_in_an_epoch() -> None:
     assert not answer(give(restarted, vote(TWO, ONE, 2, EMPTY))).granted
 
 
+def test_a_replica_that_knows_the_leader_votes_for_nobody_else_in_the_epoch() -> None:
+    """Also if it has not voted."""
+    machine = replica()
+    give(machine, begin(TWO, ONE, 1))
+    rejected = answer(give(machine, vote(THREE, ONE, 1, EMPTY)))
+    assert not rejected.granted and rejected.leader == TWO and machine.leader == TWO
+
+
 @pytest.mark.parametrize(
     ("end", "expected"),
     [((3, 1), True), ((2, 3), True), ((2, 4), True), ((2, 2), False), ((1, 9), False)],
