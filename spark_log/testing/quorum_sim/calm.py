@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from spark_log.quorum.messages import FetchRequest
 from spark_log.testing.quorum_sim.node import Node
 from spark_log.testing.quorum_sim.world import World
 
@@ -75,13 +76,32 @@ class Calm:
         return machine.leader == leader.key and machine.high_watermark == machine.log.end == end == node.applied
 
     def _serves(self) -> None:
-        """An entry is committed on all replicas soon after it was appended, without the wait of a fetch."""
+        """An entry is committed on all replicas soon after it was appended, without the wait of a fetch: also if late
+        copies of fetches have arrived meanwhile.
+        """
         leader = self._rest()
         for _ in range(3):
+            self._send_late_copies(leader)
+            self.world.run_for(10)
             self.world.append(leader)
             self.world.run_for(SOON_MS)
             late = [str(node) for node in self.world.nodes.values() if not self._follows(node, leader)]
             self.require(not late, f"{late} do not know after {SOON_MS} ms what is committed")
+
+    def _send_late_copies(self, leader: Node) -> None:
+        """Of fetches from before the last entry."""
+        log = leader.running.log
+        for node in self.world.nodes.values():
+            if node is not leader and log.end > log.start.offset:
+                end = log.position_at(log.end - 1)
+                fetch = FetchRequest(
+                    source=node.key,
+                    target=leader.key,
+                    epoch=leader.running.epoch,
+                    end=end,
+                    high_watermark=end.offset,
+                )
+                self.world.send(fetch)
 
     def _returning_follower_disturbs_nobody(self) -> None:
         """A follower that was cut off does not end the epoch when it returns: pre-votes."""
