@@ -13,7 +13,6 @@ from spark_log.testing.quorum_sim.run import simulate
 SEEDS = 20
 NOTICED_IN = {
     "any_chunk": 5,
-    "any_epoch_commits": 22,
     "any_log_elected": 3,
     "candidate_after_restart": 11,
     "change_before_own": 18,
@@ -28,7 +27,6 @@ NOTICED_IN = {
     "longest_log_elected": 4,
     "no_pre_vote": 11,
     "observers_counted": 1,
-    "older_replaces_parked": 27,
     "parked_despite_news": 2,
     "pre_vote_despite_leader": 96,
     "reads_unconfirmed": 171,

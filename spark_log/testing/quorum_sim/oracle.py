@@ -62,39 +62,55 @@ class Oracle:
 
     # --------------------------------------------------------------------------------------------------- after an input
 
-    def check(self, node: Node) -> None:
+    def check(self, node: Node, nodes: Iterable[Node]) -> None:
         machine, disk = node.running, node.disk
-        self.require(machine.epoch >= disk.epoch >= self.epochs.get(node.key, 0), f"the epoch of {node} fell")
+        if not machine.epoch >= disk.epoch >= self.epochs.get(node.key, 0):
+            raise Violation(f"the epoch of {node} fell")
         self.epochs[node.key] = disk.epoch
-        self.require(machine.high_watermark >= node.high_watermark, f"the high watermark of {node} fell")
+        if machine.high_watermark < node.high_watermark:
+            raise Violation(f"the high watermark of {node} fell")
         rose, node.high_watermark = machine.high_watermark > node.high_watermark, machine.high_watermark
         if machine.is_leader:
             self._check_leader(node, rose)
+            if rose:
+                self._check_others(node, nodes)
 
     def _check_leader(self, node: Node, rose: bool) -> None:
         machine = node.running
         first = self.leaders.setdefault(machine.epoch, (node.key, node.starts))
-        self.require(first == (node.key, node.starts), f"{first[0]} and {node} lead epoch {machine.epoch}")
+        if first != (node.key, node.starts):
+            raise Violation(f"{first[0]} and {node} lead epoch {machine.epoch}")
         if not node.was_leader:
             self._check_complete(node)
         changed = set(machine.voters) ^ set(self.voters)
         is_newest = machine.epoch == max(self.leaders)
-        self.require(
-            not is_newest or len(changed) <= 1, f"voters of {node} and committed ones differ by {sorted(changed)}"
-        )
+        if is_newest and len(changed) > 1:
+            raise Violation(f"voters of {node} and committed ones differ by {sorted(changed)}")
         if rose:
-            self._check_majority(machine.voters, machine.log.epoch_before(machine.high_watermark), node.high_watermark)
+            epoch = machine.log.epoch_before(node.high_watermark)
+            if epoch != machine.epoch:
+                raise Violation(f"{node} leads epoch {machine.epoch}, and commits up to an entry of epoch {epoch}")
+            self._check_majority(machine.voters, epoch, node.high_watermark)
         self._check_quorum(node)
+
+    def _check_others(self, leader: Node, nodes: Iterable[Node]) -> None:
+        """No replica that may be elected lacks an entry that the leader has committed."""
+        end = leader.high_watermark
+        entry = leader.running.log.read(end - 1, end)
+        for node in nodes:
+            if node.machine is None or not self._may_be_elected(node):
+                continue
+            log = node.machine.log
+            if log.end < end or (log.start.offset < end and log.read(end - 1, end) != entry):
+                raise Violation(f"{leader} commits {entry}, and {node} without it may be elected")
 
     def _check_quorum(self, node: Node) -> None:
         """A leader has heard from a majority within 1.5 fetch timeouts, or since it became one."""
         voters, now_ms = node.running.voters, node.clock_ms
         heard = sorted((now_ms if voter == node.key else node.heard.get(voter, 0) for voter in voters), reverse=True)
         oldest = max(heard[len(voters) // 2], node.led_ms)
-        self.require(
-            len(voters) == 1 or now_ms < oldest + node.config.fetch_timeout_ms * 3 // 2,
-            f"{node} leads, and has heard from no majority for {now_ms - oldest} ms",
-        )
+        if len(voters) > 1 and now_ms >= oldest + node.config.fetch_timeout_ms * 3 // 2:
+            raise Violation(f"{node} leads, and has heard from no majority for {now_ms - oldest} ms")
 
     def _check_complete(self, node: Node) -> None:
         """A new leader has everything that was committed."""
@@ -115,14 +131,14 @@ class Oracle:
     def said(self, node: Node, message: Message) -> None:
         """Everything that a message promises is durable."""
         disk = node.disk
-        self.require(message.epoch == disk.epoch, f"{node} says epoch {message.epoch}, and {disk.epoch} is durable")
+        if message.epoch != disk.epoch:
+            raise Violation(f"{node} says epoch {message.epoch}, and {disk.epoch} is durable")
         if isinstance(message, VoteRequest) and not message.pre_vote:
             self._voted(disk, message.source)
         elif isinstance(message, VoteResponse) and message.granted and not message.pre_vote:
             self._voted(disk, message.target)
-        elif isinstance(message, FetchRequest):
-            has = disk.has(*message.end)
-            self.require(has, f"{node} fetches from {message.end}, and {disk.position} is durable")
+        elif isinstance(message, FetchRequest) and not disk.has(*message.end):
+            raise Violation(f"{node} fetches from {message.end}, and {disk.position} is durable")
 
     def _voted(self, disk: Disk, candidate: ReplicaKey) -> None:
         self.require(disk.voted == candidate, f"{disk.key} votes for {candidate}, and {disk.voted} is durable")
@@ -134,13 +150,15 @@ class Oracle:
     def applied(self, node: Node, entries: Iterable[Entry]) -> None:
         """A replica gave out committed entries: in order, and the same as all others."""
         for entry in entries:
-            self.require(entry.offset == node.applied, f"{node} applies {entry.offset} after {node.applied}")
+            if entry.offset != node.applied:
+                raise Violation(f"{node} applies {entry.offset} after {node.applied}")
             if entry.offset == self.end:
                 self.committed.append(entry)
                 self.digests.append(digest_of(self.digests[-1], entry))
                 if entry.kind is Kind.VOTERS:
                     self.voters = decode_voters(entry.data)
-            self.require(entry == self.committed[entry.offset], f"{node} applies another entry {entry.offset}")
+            if entry != self.committed[entry.offset]:
+                raise Violation(f"{node} applies another entry {entry.offset}")
             node.applied += 1
 
     def restored(self, node: Node, snapshot: Position, data: bytes) -> None:

@@ -13,7 +13,7 @@ from spark_log.quorum.ready import Config, ReadChunk
 from spark_log.quorum.voters import Voters
 from spark_log.testing.quorum_sim.disk import Disk
 from spark_log.testing.quorum_sim.node import Node
-from spark_log.testing.quorum_sim.oracle import Oracle, snapshot_of
+from spark_log.testing.quorum_sim.oracle import Oracle, Violation, snapshot_of
 
 CHUNK = 30
 """Bytes of a chunk of a snapshot."""
@@ -69,7 +69,8 @@ class World:
         while self._events and self._events[0][0] <= until_ms:
             self.now_ms, _, event = heapq.heappop(self._events)
             self.counts["events"] += 1
-            self.oracle.require(self.counts["events"] < EVENTS_MAX, "the replicas never rest")
+            if self.counts["events"] > EVENTS_MAX:
+                raise Violation("the replicas never rest")
             event()
         self.now_ms = until_ms
 
@@ -146,7 +147,7 @@ class World:
             node.applied = ready.restore.offset
             self.oracle.restored(node, ready.restore, node.disk.snapshot_data)
         self.oracle.applied(node, ready.committed)
-        self.oracle.check(node)
+        self.oracle.check(node, self.nodes.values())
         node.was_leader, node.end = machine.is_leader, machine.log.end
         for number in ready.confirmed:
             self._confirmed(node, number)
@@ -227,7 +228,8 @@ class World:
         self.input(node, lambda machine, now_ms: self._step(node, machine, message, now_ms))
 
     def _step(self, node: Node, machine: Machine, message: Message, now_ms: int) -> None:
-        self.note(f"{message.source.id} > {node}: {message}")
+        if self.transcript is not None:
+            self.note(f"{message.source.id} > {node}: {message}")
         machine.step(message, now_ms)
         if isinstance(message, FetchRequest | FetchSnapshotRequest) and message.epoch == machine.epoch:
             node.heard[message.source] = now_ms
