@@ -28,7 +28,7 @@ class Core:
         self.ended_epoch = -1
         """The leader of this epoch has said that it leads no longer: it is not followed again."""
         self.high_watermark = max(restored.high_watermark, self.log.snapshot.offset)
-        self.role: Role = Unattached(now_ms + (self._start_delay_ms() if self.other_voters() and self.is_voter else 0))
+        self.role: Role = Unattached(now_ms + (self._start_delay_ms() if self.other_voters() and self.may_stand else 0))
 
         self.durable_end = self.log.end
         """Everything before is durable here."""
@@ -69,8 +69,13 @@ class Core:
         return self.log.voters
 
     @property
-    def is_voter(self) -> bool:
-        return self.key in self.log.voters
+    def may_stand(self) -> bool:
+        """A voter stands for election, and one whose removal is not committed: it may be the only one that has the
+        entry of the removal, and the others cannot be elected without its vote (Raft's thesis, 4.2.2).
+        """
+        log = self.log
+        is_changing = log.voters_end > self.high_watermark
+        return self.key in log.voters or (is_changing and self.key in log.voters_before)
 
     @property
     def leader(self) -> ReplicaKey | None:

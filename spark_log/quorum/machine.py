@@ -137,7 +137,7 @@ class Machine:
     def unreachable(self, replica: ReplicaKey, now_ms: int) -> None:
         """The transport was refused a connection: nobody is there.  A voter does not wait for its leader then."""
         self._advance(now_ms)
-        if isinstance(self._core.role, Follower) and self._core.leader == replica and self._core.is_voter:
+        if isinstance(self._core.role, Follower) and self._core.leader == replica and self._core.may_stand:
             election.stand(self._core)
 
     def append(self, data: Sequence[bytes], now_ms: int) -> int | None:
@@ -236,7 +236,7 @@ class Machine:
                 election.lose(core)
             case Leader():
                 pass
-            case _ if core.is_voter:
+            case _ if core.may_stand:
                 election.stand(core)
             case _:
                 self._ask_for_leader()

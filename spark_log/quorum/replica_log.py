@@ -67,6 +67,11 @@ class ReplicaLog:
         """The set of voters is committed if the high watermark is not below this offset."""
         return self._voters[-1][0] + 1
 
+    @property
+    def voters_before(self) -> Voters:
+        """The set before the latest one; none if it is not known."""
+        return self._voters[-2][1] if len(self._voters) > 1 else ()
+
     def voters_at(self, end: int) -> Voters:
         """The set that is in force before the offset `end`."""
         return next(voters for offset, voters in reversed(self._voters) if offset < end)

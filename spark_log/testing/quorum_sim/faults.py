@@ -90,10 +90,10 @@ class Faults:
     def _pause(self) -> None:
         nodes = [node for node in self._nodes() if node.paused is None]
         if nodes:
-            node, starts = (node := self.rng.choice(nodes)), node.starts
-            node.paused = []
+            node = self.rng.choice(nodes)
+            waiting = node.paused = []
             self.world.at(
-                self.rng.choice([50, 300, 1500]), lambda: self.world.resume(node) if node.starts == starts else None
+                self.rng.choice([50, 300, 1500]), lambda: self.world.resume(node) if node.paused is waiting else None
             )
 
     def _block(self, pairs: Iterable[tuple[int, int]]) -> None:

@@ -193,9 +193,9 @@ class Oracle:
 
     def _may_be_elected(self, node: Node) -> bool:
         """Whether a majority of the voters that it knows has no more than it has."""
-        voters, position = node.running.voters, node.running.log.position
-        willing = sum(self.disks[voter].position <= position for voter in voters)
-        return node.key in voters and willing * 2 > len(voters)
+        log = node.running.log
+        willing = sum(self.disks[voter].position <= log.position for voter in log.voters)
+        return node.key in {*log.voters, *log.voters_before} and willing * 2 > len(log.voters)
 
     def added(self, leader: Node, voter: ReplicaKey) -> None:
         """A new voter has everything that was committed when it was added."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from spark_log.quorum.leading import Change
 from spark_log.quorum.machine import Machine
-from spark_log.quorum.messages import EMPTY, FetchRequest, Position, ReplicaKey, VoteResponse
+from spark_log.quorum.messages import EMPTY, Entry, FetchRequest, Kind, Position, ReplicaKey, VoteResponse
+from spark_log.quorum.voters import encode_voters
 from tests.unit.quorum.replicas import (
     CONFIG,
     LATER_MS,
@@ -12,9 +13,11 @@ from tests.unit.quorum.replicas import (
     THREE,
     TWO,
     VOTERS,
+    data,
     fetch,
     fetched,
     give,
+    granted,
     leader,
     replica,
     sent,
@@ -85,6 +88,23 @@ def test_a_change_that_leaves_no_majority_that_fetches_is_refused() -> None:
     give(machine, fetch(THREE, ONE, 1, FIRST, 2), later + 1)
     assert machine.remove_voter(THREE, later + 1) is Change.REQUEST_TIMED_OUT
     assert machine.remove_voter(TWO, later + 1) is Change.NONE
+
+
+def test_a_voter_whose_removal_is_not_committed_stands_for_election() -> None:
+    """The leader lost the entry, which only the removed voter has.  That one is elected, and resigns when its removal
+    is committed (Raft's thesis, 4.2.2).
+    """
+    removal = Entry(2, 1, Kind.VOTERS, encode_voters((TWO,)))
+    machine = replica(ONE, voters=(ONE, TWO), entries=(*data(1, 1), removal), epoch=1)
+    machine.tick(LATER_MS)
+    assert machine.role == "prospective" and machine.voters == (TWO,)
+    give(machine, granted(TWO, ONE, 1, pre_vote=True), LATER_MS)
+    give(machine, granted(TWO, ONE, 2), LATER_MS)
+    assert machine.is_leader and machine.high_watermark == 0
+    give(machine, fetch(TWO, ONE, 2, machine.log.position), LATER_MS)
+    assert machine.high_watermark == 4 and machine.role == "unattached"
+    machine.tick(3 * LATER_MS)
+    assert machine.role == "unattached"
 
 
 def test_what_cannot_be_changed() -> None:
