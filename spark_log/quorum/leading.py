@@ -85,7 +85,7 @@ def hand_over(core: Core, role: Leader) -> bool:
 
 
 def _maybe_end(core: Core, role: Leader) -> None:
-    """Resign if the removal of this replica, which another leader began, or everything before a hand-over is committed."""
+    """Resign if the removal of this replica, which another leader began, is committed, or at the end of a hand-over."""
     is_removed = core.key not in core.voters and core.high_watermark >= core.log.voters_end
     has_handed_over = core.high_watermark == core.log.end or (role.ends_ms or 0) <= core.now_ms
     if is_removed or (role.ends_ms is not None and has_handed_over):

@@ -73,7 +73,8 @@ class Calm:
 
     def _follows(self, node: Node, leader: Node) -> bool:
         machine, end = node.running, leader.running.log.end
-        return machine.leader == leader.key and machine.high_watermark == machine.log.end == end == node.applied
+        knows = machine.high_watermark == machine.log.end == end == node.applied
+        return machine.leader == leader.key and knows and machine.durable_end == end
 
     def _serves(self) -> None:
         """An entry is committed on all replicas soon after it was appended, without the wait of a fetch: also if late
