@@ -30,6 +30,7 @@ NOTICED_IN = {
     "parked_despite_news": 2,
     "pre_vote_despite_leader": 96,
     "reads_unconfirmed": 171,
+    "removed_voter_waits": 1490,
     "resigns_silently": 3,
     "snapshot_without_voters": 4,
     "truncated_too_little": 31,
@@ -73,3 +74,8 @@ def test_a_failure_prints_the_command_that_replays_it(capsys: pytest.CaptureFixt
     assert main(["--seeds", "1", "--mutate", "said_before_durable"]) == 0
     out = capsys.readouterr().out
     assert "again: python -m spark_log.testing.quorum_sim --seeds 1 --first 0 --mutate said_before_durable" in out
+
+
+def test_a_voter_whose_removal_is_not_committed_can_be_elected() -> None:
+    """In this seed nobody else can be: the leader lost the entry of the removal, and the removed voter has it."""
+    assert not simulate(1490).violation

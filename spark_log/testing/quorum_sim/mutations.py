@@ -62,6 +62,10 @@ def _is_longer(core: Core, request: VoteRequest) -> bool:
     return request.end.offset >= core.log.end
 
 
+def _is_in_set(core: Core) -> bool:
+    return core.key in core.voters
+
+
 def _half(some: set[ReplicaKey], voters: Voters) -> bool:
     return sum(voter in some for voter in voters) * 2 >= len(voters)
 
@@ -201,6 +205,9 @@ MUTATIONS = {
     "any_log_elected": Mutation("a vote is for a log that is up to date", (Patch(election, "is_up_to_date", _yes),)),
     "longest_log_elected": Mutation(
         "of two logs, the one with the later epoch is more up to date", (Patch(election, "is_up_to_date", _is_longer),)
+    ),
+    "removed_voter_waits": Mutation(
+        "a voter whose removal is not committed stands for election", (Patch(Core, "may_stand", property(_is_in_set)),)
     ),
     "half_elects": Mutation("a leader has more than half of the votes", (Patch(election, "is_majority", _half),)),
     "no_pre_vote": Mutation("a pre-vote before a new epoch", (Patch(election, "stand", _stand_immediately),)),
