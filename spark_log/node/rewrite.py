@@ -26,10 +26,11 @@ from spark_log.journal.store_operations import OWN_ROOT, Put, Refresh, Steps, to
 from spark_log.metadata.state import State, TopicKey
 from spark_log.model import APPEND_TIME, APPEND_TIME_IN_ROWS, CREATE_TIME, DataObject, Run, Slice
 from spark_log.node.failure_isolation import OnFailure, partition_name, raise_failure
+from spark_log.node.held_runs import HeldRuns
 from spark_log.node.merge_policy import SEGMENT_BYTES
 from spark_log.node.packs import Stretch, compression_of, packs, segment_limit, take_packs
 from spark_log.node.segment_swaps import Replacement, SwapBatch, swap_segments
-from spark_log.node.slice_reads import chunks, decode_into, read_chunk, read_runs, verified
+from spark_log.node.slice_reads import chunks, decode_into, read_chunk, verified
 from spark_log.segment.offsets import as_array, shifted
 from spark_log.segment.reader import Decoded
 from spark_log.segment.schema import TIMESTAMP
@@ -81,6 +82,7 @@ class _Work:
     """When the rewriting began: it has the topics of all stretches."""
     context: Context
     how: Rewriting
+    held: HeldRuns
     missing: list[tuple[TopicKey, ObjectNotFound]] = field(default_factory=list)
     """Partitions that were skipped because of missing objects."""
 
@@ -125,14 +127,16 @@ def rewrite(
 
     Stretches that others have changed meanwhile, and those that cannot be read or written, are skipped.
     """
-    work, swapped, is_thinned = _Work(state, context, how), list[Replacement](), how.keep is not None
+    swapped, is_thinned = list[Replacement](), how.keep is not None
     total, at = sum(stretch.bytes for stretch in stretches), 0
     there = [stretch for stretch in stretches if _is_there(state, stretch)]
     waiting, batch = deque(packs(state, there, context.limits)), SwapBatch(state.version)
+    work = _Work(state, context, how, HeldRuns(_slices(pack) for pack in waiting if len(pack) > 1))
     while waiting:
         if not batch.done:
             batch = SwapBatch(state.version)
         some = [_still_to_do(state, pack, how) for pack in take_packs(waiting)]
+        yield from work.held.fetch(piece for pack in some for piece in _slices(pack))
         for pack, written in zip(some, (yield from _write_packs(work, batch.epoch, some)), strict=True):
             if batch.done and batch.is_full(context.limits, written):
                 state, placed = yield from swap_segments(state, context, batch, thinned=is_thinned)
@@ -151,6 +155,10 @@ def rewrite(
 
 def _still_to_do(state: State, pack: Sequence[Stretch], how: Rewriting) -> list[Stretch]:
     return [one for one in pack if one.slices and how.is_worth(one.slices) and _is_there(state, one)]
+
+
+def _slices(pack: Sequence[Stretch]) -> list[Slice]:
+    return [piece for stretch in pack for piece in stretch.slices]
 
 
 def _is_there(state: State, stretch: Stretch) -> bool:
@@ -283,7 +291,7 @@ def _fill_shared(work: _Work, writer: SegmentWriter, pack: Sequence[Stretch]) ->
     100 times as much memory as their compressed slices.
     """
     state = work.state
-    blobs = yield from read_runs(piece for stretch in pack for piece in stretch.slices)
+    blobs = yield from work.held.read(_slices(pack))
     taken: list[_NewRun] = []
     for stretch in pack:
         try:
