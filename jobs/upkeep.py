@@ -18,15 +18,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import pickle
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import TypeVar
 
-import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark_pylog.job_support import in_tasks, key_value
 from pyspark_pylog.open_log import journal_of, planned_log
 from pyspark_pylog.options.parse import Location
 from pyspark_pylog.planned_log import PlannedLog
@@ -50,16 +48,13 @@ from spark_log.node.merge_shares import MergeShare
 from spark_log.segment.key_set import KeySet
 from spark_log.text import counted
 
-Share = TypeVar("Share")
-Result = TypeVar("Result")
-
 
 def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("url", help="the log, file:///…, s3://… or pylog://…")
-    common.add_argument("--storage-option", action="append", default=[], type=_pair, metavar="KEY=VALUE")
+    common.add_argument("--storage-option", action="append", default=[], type=key_value, metavar="KEY=VALUE")
     verbs.add_parser("merge", parents=[common], help="rewrite the small slices of all topics as segments")
     verbs.add_parser("compact", parents=[common], help="compact the partitions of compacted topics that are due")
     erase = verbs.add_parser("erase", parents=[common], help="remove all records of some keys from a topic")
@@ -71,27 +66,6 @@ def parse_args(args: Sequence[str] | None = None) -> argparse.Namespace:
     erase.add_argument("--before", default="latest", metavar="POSITION", help="keep the records after this position")
     erase.add_argument("--dry-run", action="store_true", help="count the records, and write nothing")
     return parser.parse_args(args)
-
-
-def _pair(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form KEY=VALUE")
-    return name, value
-
-
-def in_tasks(spark: SparkSession, shares: Sequence[Share], work: Callable[[Share], Result]) -> list[Result]:
-    """The results of `work` for each share, in a task for each one.  Spark starts them in the order of the shares."""
-
-    def run(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            results = [pickle.dumps(work(shares[number])) for number in batch.column(0).to_pylist()]
-            yield pa.RecordBatch.from_arrays([pa.array(results, pa.binary())], ["result"])
-
-    if not shares:
-        return []
-    numbers = spark.range(0, len(shares), 1, len(shares))
-    return [pickle.loads(row.result) for row in numbers.mapInArrow(run, "result binary").collect()]
 
 
 # -------------------------------------------------------------------------------------------------------------- merging

@@ -1,0 +1,1 @@
+"""The simulation of replicas: writers, readers and upkeep on brokers whose roots fail, in an order that a seed decides."""
