@@ -3,7 +3,8 @@
 A put that is not done one second after `min.insync.replicas` of the ISR are, or after half of the time that they took
 if that is more, counts as missed.  Each put runs in a daemon thread: a root that hangs delays neither the others nor
 the end of the process.  Before its first put to the root of a broker, a process checks that it is that broker's (on a
-disk, before each put); after each put it checks that again, and the size of the object, because a mount may have come or gone in between.
+disk, before each put).  After each put it checks that again, and the size of the object, because a mount may have come
+or gone in between.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ class ReplicaPut:
         return outcome
 
     def retry_missed(self, outcome: Outcome) -> Placed:
-        """Try once more what failed, by copies from a replica that has the object.  Puts that have not ended go on, and
-        count as missed.
+        """Try once more what failed, by copies from a replica that has the object.  Puts that have not ended
+        continue, and count as missed.
         """
         group, targets = self._targets.group, self._targets.all
         failed = [one for one in targets if outcome.missed.get(one[0]) is not None]

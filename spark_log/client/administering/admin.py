@@ -382,7 +382,7 @@ class Admin:
         return brokers.return_broker(self._journal, broker, deep=deep)
 
     def describe_log_dirs(self) -> dict[int, LogDir]:
-        """What each broker has: bytes, and what it lacks."""
+        """The bytes that each broker has and lacks, and its partitions, by broker id."""
         return broker_views.describe_log_dirs(self._journal.refresh(), self._journal.metadata.url)
 
     def elect_leaders(
